@@ -16,6 +16,7 @@ use kelson_doubles::lab::{Hosted, Lab, NODE};
 use kelson_meta::SystemClock;
 use kelson_net::Family;
 use kelson_tasks::Tasks;
+use kelson_transport::Transport;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::json;
 
@@ -135,7 +136,8 @@ fn policies(count: u32) -> anyhow::Result<()> {
     let open = streams(&lab);
     (1..=count).for_each(|n| put_policy(&api, n));
     let config = Config::new(dir.path(), "here", vec![Family::V4]);
-    let client = Client::new(Arc::clone(&api), "bench");
+    let transport: Arc<dyn Transport> = api.clone();
+    let client = Client::new(&transport, "bench");
     let began = Instant::now();
     let ((), _enforcement): ((), Hosted) = lab.host(NODE, move |started, stopped| async move {
         let running = NetworkPolicies::start(config, client, Arc::new(SystemClock), &Tasks::root("bench"));
@@ -245,7 +247,8 @@ fn services(count: u32) -> anyhow::Result<()> {
         put_slice(&api, n, 1);
     }
     let config = Config::new(dir.path(), "here", vec!["192.0.2.2".parse()?], vec!["10.42.0.0/16".parse()?]);
-    let client = Client::new(Arc::clone(&api), "bench");
+    let transport: Arc<dyn Transport> = api.clone();
+    let client = Client::new(&transport, "bench");
     let ip = Ipv4Addr::new(10, 43, 0, 0);
     let (first, third) = (arrivals(&lab, "1"), arrivals(&lab, "3"));
     let began = Instant::now();

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 /// Keeps events, or fails.
+#[derive(Default)]
 struct AuditSink {
     events: Mutex<Vec<Value>>,
     broken: bool,

@@ -144,7 +144,7 @@ impl Committer {
         }
     }
 
-    /// Gives the changes that free space to the engine again, after the disk was full. The other changes are refused.
+    /// Gives the changes that free space to the engine again, after the disk was full. The other changes are rejected.
     fn store_deletions(&mut self, changes: Vec<Change>, full: &Arc<EngineError>, synced: bool) -> Handed {
         tracing::error!(error = %full, "the disk is full; released the reserved space and accepting only deletions");
         self.shared.health.disk(Some(format!("accepting only deletions: {full}")));
@@ -211,7 +211,7 @@ impl Committer {
     }
 
     /// Checks the writes in order against the state and against the earlier changes of the batch, and answers those that the state
-    /// refuses. Writes that conflict with a change of the same batch are returned instead: the record in their error is not stored yet
+    /// rejects. Writes that conflict with a change of the same batch are returned instead: the record in their error is not stored yet
     /// and not visible to readers, and it may never be.
     fn check(&mut self, batch: Vec<Pending>) -> (Vec<Change>, Vec<(Reply, StoreError)>) {
         let mut refused = Vec::new();

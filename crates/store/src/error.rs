@@ -7,7 +7,7 @@ use crate::engine::EngineError;
 use crate::meta::Uid;
 use crate::record::Record;
 
-/// Why a write was refused or a read failed.
+/// Why a write was rejected or a read failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     /// The key exists already (API: 409 AlreadyExists). A retry does not help while it exists.

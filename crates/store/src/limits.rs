@@ -29,7 +29,7 @@ pub const FRAME_CACHE_BYTES_MAX: usize = 4 << 20;
 pub const RECENT_BYTES_MAX: usize = 128 << 10;
 /// The most samples for delta encoding per resource. Different kinds of objects and pod templates each need one.
 pub const SAMPLES_PER_RESOURCE_MAX: usize = 6;
-/// The default limit for the bytes of all records; writes that would exceed it are refused. All of it is in memory, so a server on a
+/// The default limit for the bytes of all records; writes that would exceed it are rejected. All of it is in memory, so a server on a
 /// small machine sets less (`--quota-backend-bytes`). etcd has the same default quota.
 pub const STORE_BYTES_MAX: usize = 2 << 30;
 /// The records of one namespace may take this part of what all records may take, by default.

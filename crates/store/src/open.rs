@@ -34,7 +34,7 @@ use crate::store::{Commits, Store};
 pub struct StoreOptions {
     /// The most bytes that the watch log may keep in memory beyond the current state.
     pub log_bytes_max: usize,
-    /// The most bytes that all records together may have. Writes that would exceed this are refused; others succeed.
+    /// The most bytes that all records together may have. Writes that would exceed this are rejected; others succeed.
     pub bytes_max: usize,
     /// Bytes that the records of one namespace may take, so that one namespace cannot take all the room.
     pub namespace_bytes_max: usize,

@@ -106,7 +106,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Refuses further writes. Queued writes are still taken.
+    /// Rejects further writes. Queued writes are still taken.
     pub fn close(&self) {
         self.waiting.lock().closed = true;
         self.room.close();

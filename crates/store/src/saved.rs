@@ -1,4 +1,4 @@
-//! Copies of a store, made from memory while it runs, and the check of a copy or of a store that no process has open.
+//! Snapshots of a store, made from memory while it runs, and the check of a snapshot or of a store that no process has open.
 #![allow(clippy::disallowed_methods, reason = "blocking: on the committer's own thread; opened in the lane for files")]
 
 use std::collections::BTreeMap;
@@ -13,17 +13,17 @@ use crate::key::Resource;
 use crate::table::Table;
 
 /// The number of revisions that a restored store skips, so that no client of the original sees a revision twice. No store makes that
-/// many writes between two copies. etcd's documentation recommends the same number.
+/// many writes between two snapshots. etcd's documentation recommends the same number.
 const REVISIONS_SKIPPED: u64 = 1_000_000_000;
-/// The boot identifier in a copy. It matches no boot, so that watchers list again.
+/// The boot identifier in a snapshot. It matches no boot, so that watchers list again.
 const NOWHERE: &str = "saved";
-/// The number of records that are written to a copy at once.
+/// The number of records that are written to a snapshot at once.
 const ROWS_AT_ONCE: usize = 1000;
 
-/// The content of a store or of a copy.
+/// The content of a store or of a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// The store's identity, which a copy keeps.
+    /// The store's identity, which a snapshot keeps.
     pub identity: String,
     /// The highest revision of any record or deletion.
     pub revision: u64,
@@ -33,7 +33,7 @@ pub struct Contents {
     pub encrypted: usize,
 }
 
-/// Writes a copy; see [`crate::Store::save`].
+/// Writes a snapshot; see [`crate::Store::save`].
 pub(crate) fn save(
     to: &Path,
     (identity, revision): (&str, u64),
@@ -72,7 +72,7 @@ pub(crate) fn save(
     Ok(contents)
 }
 
-/// Reads a copy, or a store that no process has open, without changing it. Checks the pages, the checksums, and that every record can
+/// Reads a snapshot, or a store that no process has open, without changing it. Checks the pages, the checksums, and that every record can
 /// be decoded. Encrypted records are checked as far as possible without the key.
 ///
 /// # Errors

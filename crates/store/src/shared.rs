@@ -61,7 +61,7 @@ impl Shared {
         }
     }
 
-    /// Refuses further writes and wakes all cursors.
+    /// Rejects further writes and wakes all cursors.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.queue.close();

@@ -369,11 +369,11 @@ impl Store {
         }
     }
 
-    /// Writes a copy of the current store into the directory `to`, which must be empty or missing. The copy is a complete store with the
+    /// Writes a snapshot of the store into the directory `to`, which must be empty or missing. The snapshot is a complete store with the
     /// encryption of the original. It is made from memory, so writes go on meanwhile. Blocks on the disk.
     ///
     /// # Errors
-    /// Returns [`StoreError::Engine`] or [`StoreError::Sealed`]; then there is no copy.
+    /// Returns [`StoreError::Engine`] or [`StoreError::Sealed`]; then there is no snapshot.
     pub fn save(&self, to: &Path) -> Result<Contents, StoreError> {
         if let Some((_, reason)) = self.all_locked().into_iter().next() {
             return Err(StoreError::Sealed(reason));

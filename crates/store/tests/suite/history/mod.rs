@@ -1,8 +1,8 @@
 //! A history of operations on registers, and the check that it is linearizable: that a single copy of the registers, which performs one
-//! operation after the other, could have given these answers, with every acknowledged write and no refused one.
+//! operation after the other, could have given these answers, with every acknowledged write and no rejected one.
 //!
 //! Each key is a register with compare and swap: a create expects it to be empty, an update and a delete expect a revision, and a
-//! refusal contains what was found, so it is checked as a read. A general history needs a search. Here every write that happened has a
+//! rejection contains what was found, so it is checked as a read. A general history needs a search. Here every write that happened has a
 //! revision, which is its position in the order, so one pass suffices:
 //! - The writes of a key are replayed by revision, and each must find what it expected. A write without an answer is inserted where a
 //!   later

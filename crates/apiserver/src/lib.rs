@@ -1,6 +1,6 @@
-//! The API server of Kelson: it takes a request from the bytes that arrive to the bytes of the answer. A request passes the
+//! The API server of Kelson: it takes a request from the bytes that arrive to the bytes of the response. A request passes the
 //! filters in `front` (identify, audit, authorize, flow control), then `front::dispatch` finds its handler, which reads or writes
-//! objects through the store and encodes the answer. [`ApiServer::start`] builds a server from a [`Config`] and returns
+//! objects through the store and encodes the response. [`ApiServer::start`] builds a server from a [`Config`] and returns
 //! [`Running`]; components of the same process send requests through [`Running::in_process`] and take the same path without
 //! sockets.
 //!

@@ -39,7 +39,7 @@ use crate::shared::watches::Watches;
 use crate::shared::{Server, admission, identity};
 use crate::write::quota::Charges;
 
-/// Limit of the bytes of all complete answers that wait for their readers.
+/// Limit of the bytes of all complete responses that wait for their readers.
 const ANSWERS_BYTES_MAX: usize = 128 << 20;
 /// Heavy requests that run at once: as many as a small machine has cores, and one more for nodes and the control plane.
 const HEAVY_WIDTH: usize = 2;

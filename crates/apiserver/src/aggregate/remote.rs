@@ -121,7 +121,7 @@ impl Remote {
         self.means.resolver.resolve(&self.service.namespace, &self.service.name, self.service.port())
     }
 
-    /// Sends a request. The body of the answer is not read yet.
+    /// Sends a request. The body of the response is not read yet.
     ///
     /// # Errors
     /// See [`Unreachable`].
@@ -242,7 +242,7 @@ impl Remote {
         self.pass_on(response, request.headers, request.upgrade, request.reservation, wants_upgrade)
     }
 
-    /// The server's answer for the client.
+    /// The server's response for the client.
     fn pass_on(
         &self,
         mut response: Response<Incoming>,

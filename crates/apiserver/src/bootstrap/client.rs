@@ -50,7 +50,7 @@ impl SelfClient {
     /// Sends a request along the whole request path.
     ///
     /// # Errors
-    /// The answer's `Status` if it is not a success.
+    /// The response's `Status` if it is not a success.
     pub async fn call(&self, method: Method, uri: &str, body: &Value) -> Result<Value, Status> {
         let bytes = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
         let answer = self.send(method, uri, bytes).await?;
@@ -62,7 +62,7 @@ impl SelfClient {
         Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| Status::internal("the answer is not a Status")))
     }
 
-    /// Sends a request with JSON and returns any answer.
+    /// Sends a request with JSON and returns any response.
     ///
     /// # Errors
     /// The request is invalid.

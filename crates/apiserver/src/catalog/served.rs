@@ -42,7 +42,7 @@ impl Deref for Behaviour {
 pub struct Sub {
     /// Name, such as `status`.
     pub name: String,
-    /// The kind in its requests and answers.
+    /// The kind in its requests and responses.
     pub gvk: Gvk,
     /// Whether discovery shows the kind's group and version.
     pub foreign: bool,

@@ -1,5 +1,5 @@
-//! Rewrites links in proxied answers: pages and redirects of a backend contain its own paths, which are below the proxy's path for the
-//! client. Pure functions; `proxy` decides which answers are rewritten. (upstream: `util/proxy/transport.go`)
+//! Rewrites links in proxied responses: pages and redirects of a backend contain its own paths, which are below the proxy's path for the
+//! client. Pure functions; `proxy` decides which responses are rewritten. (upstream: `util/proxy/transport.go`)
 
 /// The addresses of a backend inside and outside.
 pub struct Links<'a> {

@@ -306,7 +306,7 @@ where
     Ok(http::Response::from_parts(parts, ApiBody::stream(chunks).hold(reservation)))
 }
 
-/// The buffered beginning of the answer, then the rest. It keeps the connection open.
+/// The buffered beginning of the response, then the rest. It keeps the connection open.
 fn chunks<S: Send + 'static>(
     first: Bytes,
     body: hyper::body::Incoming,
@@ -344,7 +344,7 @@ fn rewrite_redirect<B>(links: &Links<'_>, path: &str, response: &mut http::Respo
     Ok(())
 }
 
-/// Whether an answer is a page whose links can be rewritten.
+/// Whether a response is a page whose links can be rewritten.
 fn is_page(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
     kind.split(';').next().is_some_and(|k| k.trim().eq_ignore_ascii_case(HTML))

@@ -180,7 +180,7 @@ fn trace_headers() -> HeaderMap {
     headers
 }
 
-/// The 101 answer for the client.
+/// The 101 response for the client.
 fn accept(cx: &RequestContext, websocket: bool, protocol: &str) -> Answer {
     let mut response = Response::new(ApiBody::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;

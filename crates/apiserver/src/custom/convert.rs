@@ -18,7 +18,7 @@ use crate::custom::schema::Schemas;
 
 /// Calls a webhook: `config` is a `WebhookClientConfig`, `review` the body. The error is a message.
 pub trait CallWebhook: Send + Sync {
-    /// Returns the body of the answer.
+    /// Returns the body of the response.
     fn call<'a>(&'a self, config: &'a Value, review: Value) -> BoxFuture<'a, Result<Value, String>>;
 }
 
@@ -184,7 +184,7 @@ async fn ask(
     Ok(std::mem::take(&mut objects_back))
 }
 
-/// The objects in an answer. Kind and uid are checked only in `v1`.
+/// The objects in a response. Kind and uid are checked only in `v1`.
 fn converted(mut answer: Value, api_version: &str, uid: &str, strict: bool) -> Result<Vec<Value>, String> {
     let text = |v: &Value| v.as_str().unwrap_or("").to_owned();
     if strict && (text(&answer["apiVersion"]) != api_version || text(&answer["kind"]) != "ConversionReview") {

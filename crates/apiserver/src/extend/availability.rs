@@ -21,7 +21,7 @@ use crate::write::retry::RETRIES_MAX;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Interval of requests to a server that answers.
 const ASK_EVERY: Duration = Duration::from_secs(30);
-/// Timeout of a server's answer.
+/// Timeout of a server's response.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest list of resources that is read, in bytes.
 const LIST_BYTES_MAX: usize = 4 << 20;

@@ -67,11 +67,11 @@ pub async fn read_body(cx: &RequestContext, body: RequestBody, bytes: &mut PoolS
     }
 }
 
-/// Complete answers of this size or more count towards the limit of answers until they have been sent.
+/// Complete responses of this size or more count towards the limit of responses until they have been sent.
 const COUNTED_BYTES_MIN: u64 = 16 * 1024;
 
-/// Keeps the permit of a streamed answer until its last piece was taken, and counts the bytes of a complete answer, whose reader may
-/// be slow. If the limit of answers is reached, reads are rejected. The answer to a write is sent in any case, because the client
+/// Keeps the permit of a streamed response until its last piece was taken, and counts the bytes of a complete response, whose reader may
+/// be slow. If the limit of responses is reached, reads are rejected. The response to a write is sent in any case, because the client
 /// must learn what the write did.
 ///
 /// # Errors

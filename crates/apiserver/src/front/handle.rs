@@ -1,4 +1,4 @@
-//! The path of a request from its head to its answer: read the head, identify, audit, then authorize, flow control and dispatch.
+//! The path of a request from its head to its response: read the head, identify, audit, then authorize, flow control and dispatch.
 //! A panic ends one request, not the server.
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::shared::context::RequestContext;
 use crate::shared::metrics::Labels;
 use crate::shared::pool::Class;
 
-/// Serves one request. Errors become a Status in the answer.
+/// Serves one request. Errors become a Status in the response.
 pub async fn handle(server: &Arc<Server>, mut parts: Parts, body: RequestBody, identity: Identity) -> Answer {
     let started = Instant::now();
     let query = Query::parse(parts.uri.query());
@@ -157,7 +157,7 @@ async fn serve_identified(
     serve(&Arc::new(cx), body, class, &errors_as, trail).await
 }
 
-/// Runs the filters that follow authentication, and completes the answer's headers and the audit event.
+/// Runs the filters that follow authentication, and completes the response's headers and the audit event.
 async fn serve(
     cx: &Arc<RequestContext>,
     body: RequestBody,
@@ -217,7 +217,7 @@ async fn filters(
     }
 }
 
-/// The client's answer after a panic. The panic hook has logged the message and the location.
+/// The client's response after a panic. The panic hook has logged the message and the location.
 fn panic_status() -> Status {
     Status::internal("the server panicked while serving this request; see its log")
 }

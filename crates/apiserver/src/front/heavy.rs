@@ -55,7 +55,7 @@ fn is_large(cx: &RequestContext, served: &Served) -> bool {
     !name.is_empty() && served.options().stored && stored().is_some_and(|record| record.len() >= HEAVY_BYTES_MIN)
 }
 
-/// Whether the answer to a read is the stored bytes unchanged, or not an object.
+/// Whether the response to a read is the stored bytes unchanged, or not an object.
 fn is_copied(cx: &RequestContext) -> bool {
     let as_stored =
         |a: crate::request::negotiate::Accepted| a.view == View::Whole && a.encoding == Encoding::Json && !a.pretty;

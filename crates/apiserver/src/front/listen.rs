@@ -38,7 +38,7 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(32);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// Timeout of closing a connection after the server started to close it.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Limit of the bytes of a request's head and, with HTTP/1.1, of an answer that its reader has not taken yet.
+/// Limit of the bytes of a request's head and, with HTTP/1.1, of a response that its reader has not taken yet.
 const HEADER_BYTES_MAX: u32 = 256 << 10;
 /// Limit of the bytes of all incomplete heads together, except small ones.
 const HEADS_BYTES_MAX: usize = 64 << 20;
@@ -133,7 +133,7 @@ fn tls(server: &Server, certificate: Arc<dyn rustls::server::ResolvesServerCert>
 }
 
 async fn connection(server: Arc<Server>, heads: Arc<HeadBudget>, tls: TlsAcceptor, stream: TcpStream, peer: IpAddr) {
-    // Send small answers at once.
+    // Send small responses at once.
     let _ = stream.set_nodelay(true);
     let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
         Ok(Ok(stream)) => stream,

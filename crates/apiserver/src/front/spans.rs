@@ -44,7 +44,7 @@ pub fn start_request(
     )
 }
 
-/// Ends a request's span with its answer; that of a streamed answer after the last piece was sent.
+/// Ends a request's span with its response; that of a streamed response after the last piece was sent.
 pub fn end(span: Span, answer: Answer) -> Answer {
     if span.current().context().is_none() {
         return answer;

@@ -56,7 +56,7 @@ pub async fn make(server: &Server) -> Result<Answer, Status> {
         remove_abandoned(&parent);
         let saved = store.save(&target);
         if saved.is_err() {
-            // A partial snapshot is useless. The answer has the error.
+            // A partial snapshot is useless. The response has the error.
             #[expect(clippy::disallowed_methods, reason = "in the lane of snapshots")]
             let _ = std::fs::remove_dir_all(&target);
         }

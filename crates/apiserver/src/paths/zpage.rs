@@ -1,4 +1,4 @@
-//! Common to `/statusz` and `/flagz`: chooses the form of the answer, a text page or a versioned object (KEP-4827, KEP-4828,
+//! Common to `/statusz` and `/flagz`: chooses the form of the response, a text page or a versioned object (KEP-4827, KEP-4828,
 //! `component-base/zpages`).
 use http::{HeaderValue, StatusCode};
 use kelson_meta::Status;

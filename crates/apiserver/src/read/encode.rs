@@ -1,4 +1,4 @@
-//! Encode: one object as the answer, in the view and encoding that the client accepts. A record that is wanted as it is stored is
+//! Encode: one object as the response, in the view and encoding that the client accepts. A record that is wanted as it is stored is
 //! copied, not decoded. `list` encodes lists, `frames` watch events.
 use std::sync::Arc;
 

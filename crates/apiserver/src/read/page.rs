@@ -1,4 +1,4 @@
-//! Page: the records of a list's answer, and the metadata about the remaining ones.
+//! Page: the records of a list's response, and the metadata about the remaining ones.
 use std::sync::Arc;
 
 use kelson_meta::Status;
@@ -13,7 +13,7 @@ use crate::request::version_param::{Continue, ListParams};
 /// Bytes collected before a piece of a list is passed to the connection.
 pub(crate) const PIECE_BYTES: usize = 64 * 1024;
 
-/// The records of one answer.
+/// The records of one response.
 pub(crate) struct Page {
     pub revision: u64,
     continue_token: String,

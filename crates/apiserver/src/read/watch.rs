@@ -137,7 +137,7 @@ impl CountedWatch {
     }
 }
 
-/// The answer to a watch that cannot begin where it was asked to: its only event is the error, as in upstream's cacher.
+/// The response to a watch that cannot begin where it was asked to: its only event is the error, as in upstream's cacher.
 fn error_event_answer(cx: &RequestContext, served: &Arc<Served>, why: &Status) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
     let frame = Framer::new(Arc::clone(served), accepted, cx.view()?).sharing(cx.takes_objects).error(why)?;

@@ -1,4 +1,4 @@
-//! WebSocket: a log or a watch as messages, for clients that cannot read a growing answer (browsers, dashboards). `connect::stream`
+//! WebSocket: a log or a watch as messages, for clients that cannot read a growing response (browsers, dashboards). `connect::stream`
 //! serves exec, attach and port-forward. Upstream: `wsstream/stream.go`, `WatchServer.HandleWS`.
 use std::io;
 use std::pin::pin;
@@ -31,7 +31,7 @@ enum MessageForm {
     Text,
 }
 
-/// How pieces of the answer are split into messages. Each piece contains whole events.
+/// How pieces of the response are split into messages. Each piece contains whole events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cut {
     /// One message for each piece.
@@ -63,7 +63,7 @@ pub fn log(cx: &RequestContext, answer: Answer) -> Result<Answer, Status> {
 /// # Errors
 /// 400 if the connection cannot be upgraded.
 pub fn watch(cx: &RequestContext, answer: Answer, protobuf: bool) -> Result<Answer, Status> {
-    // The subprotocol has no meaning here, but browsers require the requested one in the answer.
+    // The subprotocol has no meaning here, but browsers require the requested one in the response.
     let offered = offered_websocket_protocols(&cx.headers);
     let known = offered.first().map_or("", String::as_str);
     let (cut, form) = if protobuf { (Cut::Lengths, MessageForm::Binary) } else { (Cut::Lines, MessageForm::Text) };

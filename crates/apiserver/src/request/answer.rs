@@ -14,7 +14,7 @@ use crate::request::order;
 
 pub type Answer = Response<ApiBody>;
 
-/// An answer with this status code, content type and body.
+/// A response with this status code, content type and body.
 pub fn answer(code: StatusCode, content_type: &'static str, body: ApiBody) -> Answer {
     let mut response = Response::new(body);
     *response.status_mut() = code;
@@ -24,12 +24,12 @@ pub fn answer(code: StatusCode, content_type: &'static str, body: ApiBody) -> An
     response
 }
 
-/// The answer at a path that is not served. It is plain text, not a `Status`, because upstream's router answers before the API does.
+/// The response at a path that is not served. It is plain text, not a `Status`, because upstream's router answers before the API does.
 pub fn not_found_page() -> Answer {
     answer(StatusCode::NOT_FOUND, "text/plain; charset=utf-8", ApiBody::full("404 page not found\n"))
 }
 
-/// An answer with this `Status` as the body, and its code.
+/// A response with this `Status` as the body, and its code.
 pub fn status(status: &Status, accepted: &Accepted) -> Answer {
     let mut value = serde_json::to_value(status).unwrap_or_default();
     move_continue(&mut value);
@@ -48,7 +48,7 @@ pub fn status(status: &Status, accepted: &Accepted) -> Answer {
     response
 }
 
-/// A success `Status` as the answer.
+/// A success `Status` as the response.
 ///
 /// # Errors
 /// See [`tree`].
@@ -74,7 +74,7 @@ fn move_continue(value: &mut Value) {
     }
 }
 
-/// An answer with any tree that contains its kind.
+/// A response with any tree that contains its kind.
 ///
 /// # Errors
 /// 406 when the client accepts only protobuf and the type has no protobuf form.
@@ -83,7 +83,7 @@ pub fn tree(code: StatusCode, accepted: &Accepted, schema: &ObjectSchema, value:
     Ok(answer(code, accepted.content_type(false), ApiBody::full(bytes)))
 }
 
-/// Encodes a tree for an answer.
+/// Encodes a tree for a response.
 ///
 /// # Errors
 /// 406, see [`tree`].

@@ -1,4 +1,4 @@
-//! Parts of an audit event that come from the request and its answer: source addresses, object reference, and objects as JSON. Pure.
+//! Parts of an audit event that come from the request and its response: source addresses, object reference, and objects as JSON. Pure.
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -182,7 +182,7 @@ fn drop_managed_fields(tree: &mut Value) {
     of_items(tree, "rows").filter_map(|row| row.get_mut("object")).for_each(of_object);
 }
 
-/// The `responseStatus` of an event: fields of the answer's `Status` if it is one, otherwise only the code.
+/// The `responseStatus` of an event: fields of the response's `Status` if it is one, otherwise only the code.
 pub fn response_status(answer: &Answer) -> Value {
     let mut status = json!({"metadata": {}, "code": answer.status().as_u16()});
     if let Some(reported) = answer.extensions().get::<Arc<kelson_meta::Status>>()

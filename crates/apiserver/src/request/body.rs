@@ -1,4 +1,4 @@
-//! Bodies: of requests, read completely within a limit; of answers, complete, in parts, or streamed while they are produced.
+//! Bodies: of requests, read completely within a limit; of responses, complete, in parts, or streamed while they are produced.
 use std::any::Any;
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -36,7 +36,7 @@ pub enum RequestBody {
     Whole(Bytes),
 }
 
-/// Reads what a client still sends of a body that is too large, within bounds. Most clients read an answer only after they have sent
+/// Reads what a client still sends of a body that is too large, within bounds. Most clients read a response only after they have sent
 /// the whole body, and lose it if the connection is closed before that.
 async fn discard(incoming: &mut hyper::body::Incoming) {
     if incoming.size_hint().lower() > DISCARDED_BYTES_MAX {
@@ -52,12 +52,12 @@ async fn discard(incoming: &mut hyper::body::Incoming) {
             }
         }
     };
-    // After the timeout, the answer is sent anyway.
+    // After the timeout, the response is sent anyway.
     let _in_time = tokio::time::timeout(DISCARD_TIMEOUT, all).await;
 }
 
 impl RequestBody {
-    /// Reads and discards the body of a rejected request, within bounds, so that the client reads the answer. A client that waits for
+    /// Reads and discards the body of a rejected request, within bounds, so that the client reads the response. A client that waits for
     /// `100 Continue` sends no body.
     pub async fn discard(self, headers: &HeaderMap) {
         if let Self::Network(mut incoming) = self
@@ -131,7 +131,7 @@ impl RequestBody {
 
 type Chunks = Pin<Box<dyn Stream<Item = Result<Bytes, TransportError>> + Send>>;
 
-/// The body of an answer.
+/// The body of a response.
 pub struct ApiBody {
     inner: Inner,
     /// Values that are dropped with the body, in order of insertion.
@@ -263,7 +263,7 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-    /// Most clients read an answer only after they have sent the whole body.
+    /// Most clients read a response only after they have sent the whole body.
     #[tokio::test]
     async fn a_body_that_is_too_large_is_read_and_answered() {
         for length in ["content-length: 4194304\r\n", "transfer-encoding: chunked\r\n"] {

@@ -1,4 +1,4 @@
-//! One request as data: its head, query and body, and the bytes of an answer. Nothing here knows the server.
+//! One request as data: its head, query and body, and the bytes of a response. Nothing here knows the server.
 pub mod answer;
 pub mod audit;
 pub mod body;

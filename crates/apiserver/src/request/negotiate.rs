@@ -1,11 +1,11 @@
-//! Content negotiation: chooses the form of an answer from the `Accept` header and the forms that the kind has. As in upstream, clauses
+//! Content negotiation: chooses the form of a response from the `Accept` header and the forms that the kind has. As in upstream, clauses
 //! are tried by quality, and the first that can be served wins (`endpoints/handlers/negotiation/negotiate.go`).
 use http::HeaderMap;
 use kelson_codec::Encoding;
 use kelson_meta::url::Query;
 use kelson_meta::{Reason, Status};
 
-/// The representation of an object in the answer.
+/// The representation of an object in the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum View {
     /// The whole object.
@@ -17,7 +17,7 @@ pub enum View {
     Partial(&'static str),
 }
 
-/// The negotiated form of an answer.
+/// The negotiated form of a response.
 #[derive(Debug, Clone, Copy)]
 pub struct Accepted {
     pub encoding: Encoding,
@@ -30,7 +30,7 @@ impl Accepted {
     /// JSON of whole objects, not indented.
     pub const JSON: Self = Self { encoding: Encoding::Json, view: View::Whole, pretty: false };
 
-    /// The answer's `Content-Type`.
+    /// The response's `Content-Type`.
     pub fn content_type(&self, watch: bool) -> &'static str {
         match (self.encoding, watch) {
             (Encoding::Json, _) => "application/json",
@@ -100,7 +100,7 @@ pub const OFFERED: [&str; 3] = ["application/json", "application/yaml", "applica
 /// Media types of watches.
 const OFFERED_WATCH: [&str; 2] = ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
 
-/// Number of objects in an answer.
+/// Number of objects in a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     One,
@@ -149,7 +149,7 @@ impl Offer {
         }
     }
 
-    /// Checks that the kind in a clause fits the answer's extent.
+    /// Checks that the kind in a clause fits the response's extent.
     fn fits(self, clause: &Clause<'_>, accepted: Accepted) -> Result<Accepted, Unacceptable> {
         match (clause.param("as"), self.extent) {
             (_, Extent::Watch) if accepted.encoding == Encoding::Yaml => Err(Unacceptable::Stream),
@@ -160,16 +160,16 @@ impl Offer {
     }
 }
 
-/// Reason why an answer has no acceptable form.
+/// Reason why a response has no acceptable form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unacceptable {
     /// No clause matches an existing form.
     Form,
     /// The first matching form does not exist for watches.
     Stream,
-    /// The client asked for the metadata of one object, and the answer is a list.
+    /// The client asked for the metadata of one object, and the response is a list.
     IsList,
-    /// The client asked for a list of metadata, and the answer is one object.
+    /// The client asked for a list of metadata, and the response is one object.
     IsNotList,
 }
 
@@ -211,7 +211,7 @@ impl<'a> Accepts<'a> {
         Self { clauses: clauses(headers), pretty: pretty(headers, query) }
     }
 
-    /// Chooses the form of an answer: that of the first clause that can be served.
+    /// Chooses the form of a response: that of the first clause that can be served.
     ///
     /// # Errors
     /// No clause can be served.

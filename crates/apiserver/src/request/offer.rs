@@ -21,7 +21,7 @@ pub fn offer_for(info: &RequestInfo, route: Option<&Route>) -> Offer {
     Offer { protobuf, tables, metadata, extent }
 }
 
-/// Whether the answer has other views. Reviews and bindings, which can only be created, have none.
+/// Whether the response has other views. Reviews and bindings, which can only be created, have none.
 fn is_object(served: &Served) -> bool {
     served.has_objects() || served.has_verb("list")
 }

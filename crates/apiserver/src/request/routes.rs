@@ -29,7 +29,7 @@ pub struct RemoteRequest<'a> {
     pub user: &'a UserInfo,
     /// The pending upgrade of the connection.
     pub upgrade: &'a Mutex<Option<hyper::upgrade::OnUpgrade>>,
-    /// A reservation among the connections to other servers, held until the answer was sent or its stream ended.
+    /// A reservation among the connections to other servers, held until the response was sent or its stream ended.
     pub reservation: Arc<dyn Any + Send + Sync>,
     /// The request's body, already read, so that the limits of bodies apply.
     pub body: RequestBody,

@@ -43,7 +43,7 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
         }
         "SelfSubjectRulesReview" => {
             let status = rules(cx, &review)?;
-            // The answer is another object, without the request's spec.
+            // The response is another object, without the request's spec.
             review = json!({"apiVersion": served.api_version, "kind": served.gvk.kind, "metadata": {}, "spec": {}, "status": status});
         }
         "TokenReview" => token(cx, &mut review).await?,

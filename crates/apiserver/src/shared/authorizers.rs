@@ -180,7 +180,7 @@ impl Authorizers {
         Ok(authorizers)
     }
 
-    /// Replaces the authorizers from the next request on. Cached answers of webhooks are dropped.
+    /// Replaces the authorizers from the next request on. Cached responses of webhooks are dropped.
     ///
     /// # Errors
     /// An authorizer's configuration is invalid. Nothing changes then.

@@ -1,4 +1,4 @@
-//! The context of one request: its head without the body, its user, and what is sent or recorded besides the answer.
+//! The context of one request: its head without the body, its user, and what is sent or recorded besides the response.
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use crate::request::view::ViewOptions;
 use crate::shared::Server;
 use crate::shared::flow::Permit;
 
-/// Warnings sent with one answer, and bytes of them (upstream truncates beyond 4 KiB).
+/// Warnings sent with one response, and bytes of them (upstream truncates beyond 4 KiB).
 const WARNINGS_MAX: usize = 40;
 const WARNING_BYTES_MAX: usize = 4096;
 
@@ -35,7 +35,7 @@ const FLOW_SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flo
 const PRIORITY_LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
 
 /// The context of one authenticated request, which the filters and the handler share: the parsed head, the user after impersonation,
-/// and the server. The fields with a `Mutex` are filled by one step and read by a later one, such as warnings for the answer's headers
+/// and the server. The fields with a `Mutex` are filled by one step and read by a later one, such as warnings for the response's headers
 /// and notes for the audit event. Work on behalf of another request gets a context by [`RequestContext::derive`].
 pub struct RequestContext {
     /// The parts that all requests share.
@@ -54,7 +54,7 @@ pub struct RequestContext {
     pub route: Option<Route>,
     /// `labelSelector` and `fieldSelector`.
     pub selectors: ParsedSelectors,
-    /// The negotiated form of the answer, or why there is none.
+    /// The negotiated form of the response, or why there is none.
     pub accepted: Result<Accepted, Unacceptable>,
     /// The ID that identifies the request in the logs of client and server.
     pub audit_id: HeaderValue,
@@ -78,7 +78,7 @@ pub struct RequestContext {
     pub classification: Mutex<Option<[HeaderValue; 2]>>,
     /// The permit under which a watch begins. It is released when the watch has begun.
     pub watch_permit: Mutex<Option<Permit>>,
-    /// The handler's span. A handler that continues after the answer has begun takes it.
+    /// The handler's span. A handler that continues after the response has begun takes it.
     pub handler_span: Mutex<Option<Span>>,
     /// Values of `Warning` headers.
     pub warnings: Mutex<Vec<String>>,
@@ -101,7 +101,7 @@ impl RequestContext {
             warnings.push(text);
         }
     }
-    /// Moves the warnings into an answer's headers.
+    /// Moves the warnings into a response's headers.
     pub fn put_warnings(&self, headers: &mut HeaderMap) {
         for text in self.warnings.lock().drain(..) {
             if let Some(value) = warning(&text) {
@@ -109,14 +109,14 @@ impl RequestContext {
             }
         }
     }
-    /// Adds the request's classification to an answer's headers.
+    /// Adds the request's classification to a response's headers.
     pub fn put_classification(&self, headers: &mut HeaderMap) {
         if let Some([schema, level]) = self.classification.lock().take() {
             headers.insert(FLOW_SCHEMA_UID, schema);
             headers.insert(PRIORITY_LEVEL_UID, level);
         }
     }
-    /// The negotiated form of the answer.
+    /// The negotiated form of the response.
     ///
     /// # Errors
     /// 406 if the client accepts no existing form.

@@ -9,7 +9,7 @@ use crate::custom::convert::CallWebhook;
 
 /// Timeout of one conversion (as upstream's REST clients).
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Largest answer in bytes: a chunk of a list in another version.
+/// Largest response in bytes: a chunk of a list in another version.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 /// Calls conversion webhooks.

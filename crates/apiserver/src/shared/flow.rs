@@ -66,7 +66,7 @@ impl Permit {
 pub struct LentPermit(#[allow(dead_code, reason = "is only dropped")] oneshot::Sender<()>);
 
 impl Permit {
-    /// Lends the permit until the returned handle is dropped, but at most for `limit`, so that a slow reader of an answer cannot hold
+    /// Lends the permit until the returned handle is dropped, but at most for `limit`, so that a slow reader of a response cannot hold
     /// seats as long as it likes.
     pub fn lend(self, tasks: &Tasks, limit: Duration) -> LentPermit {
         let (held, over) = oneshot::channel();

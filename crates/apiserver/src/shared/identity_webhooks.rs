@@ -11,7 +11,7 @@ use kelson_auth::ask::Ask;
 use kelson_auth::authenticate::jwt::Fetch;
 use kelson_webhook::{Call, CallError, NoServices, Target, WebhookClient, fetch};
 
-/// Largest answer to a review in bytes.
+/// Largest response to a review in bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// Largest document of an issuer in bytes.
 const DOCUMENT_BYTES_MAX: usize = 1 << 20;
@@ -34,7 +34,7 @@ pub struct ReviewWebhook {
 pub enum ReviewOutcome {
     /// The webhook answered.
     Answered,
-    /// No answer arrived in time.
+    /// No response arrived in time.
     TimedOut,
     /// The webhook could not be reached, or returned an error.
     Failed,

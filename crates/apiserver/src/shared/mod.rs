@@ -106,7 +106,7 @@ pub struct Server {
     pub watches: Arc<Watches>,
     /// Limit of the bytes of request bodies.
     pub bodies: Arc<Pool>,
-    /// Limit of the bytes of complete answers that are being sent.
+    /// Limit of the bytes of complete responses that are being sent.
     pub answers: Arc<Pool>,
     /// The threads for heavy requests.
     pub heavy: Arc<FairLane>,

@@ -55,7 +55,7 @@ impl StreamMetrics {
         self.translated.with_label_values(&[code.as_str()]).inc();
     }
 
-    /// Counts the answer to a port-forward.
+    /// Counts the response to a port-forward.
     pub fn tunnelled(&self, code: StatusCode) {
         self.tunnelled.with_label_values(&[code.as_str()]).inc();
     }

@@ -8,7 +8,7 @@ use crate::catalog::Served;
 use crate::shared::context::RequestContext;
 use crate::write::draft::Draft;
 
-/// Query parameter of a dry run (`dryRun=All`) that asks what admission did. The answer comes as warnings (`docs/admission.md`).
+/// Query parameter of a dry run (`dryRun=All`) that asks what admission did. The response comes as warnings (`docs/admission.md`).
 const EXPLAIN: &str = "explainAdmission";
 
 /// What a write passes to admission, besides the object itself.

@@ -23,7 +23,7 @@ use crate::shared::issued_metrics::{IssuedCertificate, IssuedMetrics};
 use crate::write::draft::Draft;
 
 /// Writes objects of one server to the store: converts them to the stored version, encodes them, commits, and informs the parts that
-/// follow certain kinds (RBAC index, custom resources, aggregated APIs) before the client gets its answer.
+/// follow certain kinds (RBAC index, custom resources, aggregated APIs) before the client gets its response.
 pub struct Committer<'a> {
     store: &'a Store,
     clock: &'a dyn Clock,
@@ -41,7 +41,7 @@ pub struct Committer<'a> {
 
 const GUESS_BYTES: usize = 4096;
 
-/// Encodes a tree for storage: fields in the order of their Go type, which answers have too; sorted for custom resources.
+/// Encodes a tree for storage: fields in the order of their Go type, which responses have too; sorted for custom resources.
 /// `managed_fields` replaces a null in the tree.
 fn encode_stored(schema: &ObjectSchema, value: &Value, managed_fields: Option<&str>) -> Result<Body, StoreError> {
     let Some(ty) = schema.type_id() else {

@@ -1,4 +1,4 @@
-//! Renders a patched object for an error message: members that the patch touched are sorted, others in the order of answers. Upstream's
+//! Renders a patched object for an error message: members that the patch touched are sorted, others in the order of responses. Upstream's
 //! library parses only what a patch touches and leaves the rest as raw JSON.
 use std::collections::BTreeMap;
 

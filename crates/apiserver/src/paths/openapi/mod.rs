@@ -175,7 +175,7 @@ async fn document(
     Ok(document.map_or_else(absent, |document| with_etag(cx, form, document)))
 }
 
-/// The empty answer for a group version without a document.
+/// The empty response for a group version without a document.
 fn absent() -> Answer {
     let mut answer = Answer::new(ApiBody::empty());
     *answer.status_mut() = StatusCode::NOT_FOUND;

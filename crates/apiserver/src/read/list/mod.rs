@@ -71,7 +71,7 @@ pub(crate) async fn select_page(
 /// Answers with the records of a page.
 ///
 /// # Errors
-/// An object cannot be converted. Only the first piece is made before the answer begins.
+/// An object cannot be converted. Only the first piece is made before the response begins.
 pub(crate) async fn write(
     cx: &RequestContext,
     served: &Arc<Served>,
@@ -92,7 +92,7 @@ pub(crate) async fn write(
     Ok(answer::answer(StatusCode::OK, accepted.content_type(false), body))
 }
 
-/// Makes the body of a list. The first piece is made before the answer begins, so that a failed conversion is an error status. If a
+/// Makes the body of a list. The first piece is made before the response begins, so that a failed conversion is an error status. If a
 /// later piece fails, the body is aborted, so that clients do not take it as complete.
 async fn stream_pieces<P: ListPieces>(pieces: P, threads: Threads) -> Result<ApiBody, Status> {
     let (pieces, first) = threads.next(pieces).await?;

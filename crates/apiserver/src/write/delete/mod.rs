@@ -251,7 +251,7 @@ async fn definition(
 /// Objects of a collection that are deleted concurrently, so that they share the store's syncs.
 const DELETED_AT_ONCE: usize = 16;
 
-/// Serves DELETE of a collection. The answer is the list of the deleted objects, as in upstream's generic registry.
+/// Serves DELETE of a collection. The response is the list of the deleted objects, as in upstream's generic registry.
 ///
 /// # Errors
 /// Errors of the steps. Objects that were deleted before the error stay deleted.

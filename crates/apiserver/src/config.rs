@@ -121,9 +121,9 @@ pub struct KubeletConfig {
 /// The CA bundles that a running server trusts from now on. See [`Running::trust`](crate::Running::trust).
 #[derive(Clone, Debug)]
 pub struct Trusted {
-    /// Replaces [`Config::client_ca_pem`].
+    /// The CA certificates that replace [`Config::client_ca_pem`].
     pub client_ca_pem: String,
-    /// Replaces [`Config::request_header_ca_pem`].
+    /// The CA certificates that replace [`Config::request_header_ca_pem`].
     pub request_header_ca_pem: String,
     /// Replaces the cluster's CA in [`KubeletConfig::trust`].
     pub kubelet_ca_pem: String,
@@ -174,7 +174,7 @@ pub struct Config {
     pub bootstrap_tokens: bool,
     /// `--authorization-mode`.
     pub authorization: Vec<AuthorizationMode>,
-    /// Authorization webhooks.
+    /// The authorization webhooks in use.
     pub authorization_webhooks: Vec<WebhookConfig>,
     /// Whether authorizers may be replaced while the server runs
     /// ([`Running::replace_authorizers`](crate::Running::replace_authorizers)).

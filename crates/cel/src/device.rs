@@ -36,11 +36,11 @@ pub struct Device<'d> {
 /// The value of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Attribute {
-    /// An `int`.
+    /// A value of type `int`.
     Int(i64),
-    /// A `bool`.
+    /// A value of type `bool`.
     Bool(bool),
-    /// A `string`.
+    /// A value of type `string`.
     Text(String),
     /// A `version` according to semver.org.
     Version(String),

@@ -62,7 +62,7 @@ pub struct MediaType {
 }
 
 impl MediaType {
-    /// Parses `type/subtype;name=value…`.
+    /// Parses a media type of the form `type/subtype;name=value…`.
     pub fn parse(text: &str) -> Option<MediaType> {
         let mut parts = split_quoted(text, ';').into_iter();
         let name = parts.next()?.trim().to_ascii_lowercase();

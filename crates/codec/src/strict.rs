@@ -11,11 +11,11 @@ pub type Fields = &'static [(&'static str, Shape)];
 /// The expected value in a document. Null counts as absent everywhere.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
-    /// A string.
+    /// A value that is a string.
     Text,
     /// `true` or `false`.
     Bool,
-    /// A number.
+    /// A value that is a number.
     Number,
     /// A map with arbitrary keys.
     Names(&'static Shape),

@@ -65,7 +65,7 @@ pub struct Served {
     pub api_version: String,
     /// Kind of lists, such as `PodList`.
     pub list_kind: String,
-    /// Singular name.
+    /// The singular name of the resource.
     pub singular: String,
     /// Short names, such as `po`.
     pub short_names: Vec<String>,

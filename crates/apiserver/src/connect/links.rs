@@ -18,7 +18,7 @@ pub enum Link {
     Same,
     /// The backend, at this path of the proxy.
     Inside(String),
-    /// Another host.
+    /// The link leads to another host.
     Elsewhere,
 }
 

@@ -11,9 +11,9 @@ use crate::custom::definition::CLEANUP_FINALIZER;
 /// Progress of deleting a definition's objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Not started.
+    /// The deletion has not started.
     Pending,
-    /// In progress.
+    /// The deletion is in progress.
     Underway,
     /// Objects could not be deleted, for this reason.
     Failed(String),

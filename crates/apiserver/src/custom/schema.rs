@@ -141,7 +141,7 @@ impl Compiled {
     pub fn structural(&self) -> Option<&Structural> {
         self.validator.as_ref().map(Validator::schema)
     }
-    /// Validates objects.
+    /// Validates objects against the schema.
     pub fn validator(&self) -> Option<&Validator> {
         self.validator.as_ref()
     }

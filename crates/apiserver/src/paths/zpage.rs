@@ -12,7 +12,7 @@ const GROUP: &str = "config.k8s.io";
 const COMPONENT: &str = "apiserver";
 const OFFERED: [&str; 3] = ["application/json", "application/yaml", "text/plain"];
 
-/// A page.
+/// One page with its forms.
 pub(super) struct Zpage {
     /// Name in paths and messages: `statusz`.
     pub(super) name: &'static str,

@@ -10,7 +10,7 @@ const EXACT: &str = "Exact";
 /// The operation whose parameters are checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// A list.
+    /// The request is a list.
     List,
     /// A watch. `may_list`: it may begin with the current objects (feature gate `WatchList`).
     Watch { may_list: bool },

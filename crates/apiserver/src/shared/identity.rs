@@ -36,7 +36,7 @@ const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
 /// configuration; [`Auth::follow`] then keeps the RBAC index and the node graph up to date with the stored objects. Issuers and
 /// authorizers can be replaced at runtime.
 pub struct Auth {
-    /// Authenticates requests.
+    /// Authenticates the users of requests.
     pub authenticator: RequestAuthenticator,
     pub authorizer: Arc<Authorizers>,
     /// Configured OIDC issuers; `None` if there are none and none can be added.

@@ -98,7 +98,7 @@ pub struct Server {
     pub discovery: Documents,
     /// Cached OpenAPI documents.
     pub openapi: Documents,
-    /// Flow control.
+    /// Flow control of requests.
     pub flow: Arc<dyn Flow>,
     /// Priority and fairness, if it is enabled.
     pub fairness: Option<Arc<FlowControl>>,

@@ -22,7 +22,7 @@ pub struct Difference {
     pub verdict: String,
     /// The differing fields of causes or of the object, without list indices.
     pub places: BTreeSet<String>,
-    /// All details.
+    /// The details of a difference.
     pub detail: String,
 }
 

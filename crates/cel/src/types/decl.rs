@@ -39,7 +39,7 @@ pub enum DeclKind {
     Dyn,
     /// An integer or a string (`x-kubernetes-int-or-string`).
     IntOrString,
-    /// A boolean.
+    /// The type `boolean` of schemas.
     Bool,
     /// The type `integer`, of 64 bits.
     Int,

@@ -15,7 +15,7 @@ use crate::types::decl::{DeclType, ListKind};
 pub enum Value<'a> {
     /// The value `null`.
     Null,
-    /// A boolean.
+    /// A `bool`: true or false.
     Bool(bool),
     /// A signed integer.
     Int(i64),
@@ -132,9 +132,9 @@ pub struct Struct<'a> {
 /// A key of a map. Equal integers of all types are the same key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key<'a> {
-    /// A boolean.
+    /// A key of type `bool`.
     Bool(bool),
-    /// An integer.
+    /// A key of a type of integers.
     Number(i128),
     Text(Text<'a>),
 }

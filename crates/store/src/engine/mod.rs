@@ -58,7 +58,7 @@ pub enum Entry<'a> {
     Mark {
         /// The name of the value.
         name: &'a str,
-        /// The value.
+        /// The content of the value.
         value: &'a [u8],
     },
 }

@@ -85,7 +85,7 @@ pub enum Outcome {
 /// Whether a delete must pass admission.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum DeleteAdmission {
-    /// Admission runs.
+    /// Admission runs before the delete.
     Required,
     /// Admission ran for the request that this delete is part of (an eviction).
     Done,

@@ -82,9 +82,9 @@ pub enum Command {
     Migrate(MigrateCommand),
     /// Remove what a server or agent created on this machine. The data directory is kept unless --delete-data is given.
     Cleanup(CleanupArgs),
-    /// Print a shell's script for completion.
+    /// Print a completion script for a shell.
     Completion(crate::manual::CompletionArgs),
-    /// Write the manual's pages.
+    /// Write manual pages.
     Man(crate::manual::ManArgs),
     /// Print version information.
     Version,
@@ -177,7 +177,8 @@ pub struct ServerArgs {
     /// object are accepted. 0 is 2 GiB or a quarter of the memory, whichever is less.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     pub quota_backend_bytes: u64,
-    /// Limit of all objects of one namespace in bytes; larger and new ones are rejected beyond it. 0: half of --quota-backend-bytes.
+    /// Maximum size of all objects of one namespace in bytes; above it new and larger objects are rejected. 0 is half
+    /// of --quota-backend-bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     pub quota_namespace_bytes: u64,
     #[command(flatten)]

@@ -11,7 +11,7 @@ use clap_complete::Shell;
 /// Arguments of `kelson completion`.
 #[derive(Args, Debug)]
 pub struct CompletionArgs {
-    /// The shell to complete for.
+    /// Shell of the completion script.
     #[arg(value_name = "SHELL")]
     pub shell: Shell,
 }
@@ -19,7 +19,7 @@ pub struct CompletionArgs {
 /// Arguments of `kelson man`.
 #[derive(Args, Debug)]
 pub struct ManArgs {
-    /// Directory for the pages; it is made where it does not exist.
+    /// Directory for the pages, which is created if it does not exist.
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
 }

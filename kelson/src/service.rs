@@ -27,7 +27,7 @@ impl Service {
             }
             match ReloadSignal::listen() {
                 Ok(signal) => drop(tasks.spawn("reload", OnPanic::Contain, service.clone().reloads(signal))),
-                Err(e) => tracing::warn!(error = %e, "SIGHUP is not heard: a reload ends this process"),
+                Err(e) => tracing::warn!(error = %e, "cannot handle SIGHUP; a reload ends this process"),
             }
         }
         service
@@ -45,7 +45,7 @@ impl Service {
 
     fn send(&self, state: &str) {
         if let Some(Err(e)) = self.0.as_ref().map(|notifier| notifier.send(state)) {
-            tracing::warn!(error = %e, state, "the service manager did not take a message");
+            tracing::warn!(error = %e, state, "notifying the service manager failed");
         }
     }
 
@@ -66,7 +66,7 @@ impl Service {
             self.send("RELOADING=1");
             match logging::restore() {
                 Ok(()) => tracing::info!("reloaded: the log level is the one of the start; flags need a restart"),
-                Err(e) => tracing::warn!(error = %e, "reload: the log level stays"),
+                Err(e) => tracing::warn!(error = %e, "reloading the log level failed; keeping the current one"),
             }
             self.send("READY=1");
         }

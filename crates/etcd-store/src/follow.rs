@@ -78,8 +78,8 @@ async fn read_again(core: &Arc<Core>) {
     match load(core).await {
         Ok(loaded) => loaded.show(core),
         Err(error) => {
-            tracing::error!(%error, "etcd cannot be read");
-            tell(core, Some(format!("etcd cannot be read: {error}")));
+            tracing::error!(%error, "reading etcd failed; retrying");
+            tell(core, Some(format!("reading etcd failed: {error}")));
         }
     }
 }

@@ -198,7 +198,7 @@ impl TableGuard {
             let same = match nft::list_table(&guarded.table).await {
                 Ok(listed) => normal(&listed, &guarded.changing).is_ok_and(|now| now == *known),
                 Err(error) => {
-                    tracing::debug!(table = guarded.table, %error, "a guarded table is not listed");
+                    tracing::debug!(table = guarded.table, %error, "listing a guarded nftables table failed");
                     false
                 }
             };

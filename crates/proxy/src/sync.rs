@@ -216,7 +216,7 @@ impl Syncer {
                     Err(e) => {
                         failures = failures.saturating_add(1);
                         let delay = RETRY.delay(failures.min(12));
-                        tracing::warn!(error = %e, retry_seconds = delay.as_secs(), "service rules not applied");
+                        tracing::warn!(error = %e, retry_seconds = delay.as_secs(), "applying service rules failed; retrying");
                         tokio::time::sleep(delay).await;
                         continue;
                     }
@@ -280,7 +280,12 @@ impl Syncer {
             let plans = plans.unwrap_or_default();
             let fragment = render::fragment(table.family, &plans, &self.options);
             for item in table.rules.replace(key, fragment) {
-                tracing::warn!(namespace = key.namespace, name = key.name, ?item, "another service has this address");
+                tracing::warn!(
+                    namespace = key.namespace,
+                    name = key.name,
+                    ?item,
+                    "another service already uses this address; ignoring it here"
+                );
             }
             let mut frontends = Frontends::default();
             plans.iter().for_each(|p| frontends.add(p));
@@ -315,9 +320,9 @@ impl Syncer {
                 Ok(count) => self.metrics.flows_deleted(family, count),
                 Err(error) if self.conntrack_works => {
                     self.conntrack_works = false;
-                    tracing::warn!(%error, "cannot end stale UDP flows; they end by time");
+                    tracing::warn!(%error, "deleting stale UDP conntrack entries failed; they expire by themselves");
                 }
-                Err(error) => tracing::debug!(%error, "cannot end stale UDP flows"),
+                Err(error) => tracing::debug!(%error, "deleting stale UDP conntrack entries failed"),
             }
         }
     }

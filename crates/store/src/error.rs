@@ -70,8 +70,7 @@ pub enum StoreError {
     },
     /// The records of one namespace take all the room they may (API: 507); other namespaces are not affected.
     #[error(
-        "namespace {namespace} is full: its objects take {bytes} bytes, the limit is {limit} (--quota-namespace-bytes); \
-         delete objects to make room"
+        "namespace {namespace} is full: its objects take {bytes} of {limit} bytes (--quota-namespace-bytes); delete objects"
     )]
     NamespaceFull {
         /// Name of the namespace.

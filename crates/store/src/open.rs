@@ -128,7 +128,7 @@ impl Store {
         }
         room.add_bytes(loaded.locked_rows.iter().map(|row| row.value.len()).sum());
         for (resource, why) in &loaded.locked {
-            tracing::error!(%resource, reason = %why, "the key service is not available: the resource is locked until it is");
+            tracing::error!(%resource, reason = %why, "the KMS plugin is unavailable; the resource is locked until it responds");
         }
         for (resource, floor) in loaded.floors {
             state.raise_floor(resource, floor.max(base_floor));

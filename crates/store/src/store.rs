@@ -236,7 +236,9 @@ impl Store {
                 tokio::time::sleep(Duration::from_secs(UNLOCK_EVERY_S)).await;
                 let of_lane = Arc::clone(&shared);
                 match UNLOCK.run(move || of_lane.unlock()).await {
-                    Ok(Ok(records)) => tracing::info!(records, "what was locked can be decrypted, and is served"),
+                    Ok(Ok(records)) => {
+                        tracing::info!(records, "the locked resources can be decrypted again; serving them")
+                    }
                     Ok(Err(error)) => tracing::debug!(%error, "the locked resources cannot be decrypted yet"),
                     Err(error) => tracing::warn!(%error, "the locked resources cannot be decrypted"),
                 }

@@ -177,9 +177,9 @@ fn unknown(name: &str, keys: &BTreeMap<String, Key>, hint: Option<String>) -> St
 /// The values of a key, as words of a command line.
 fn values(key: &Key, name: &str, value: SettingValue) -> Result<Vec<String>, String> {
     match value {
-        SettingValue::Null => Err(format!("key {name:?} needs a value")),
+        SettingValue::Null => Err(format!("key {name:?} requires a value")),
         SettingValue::List(items) if key.is_list => Ok(items),
-        SettingValue::List(_) => Err(format!("key {name:?} takes one value, got a list")),
+        SettingValue::List(_) => Err(format!("key {name:?} must be a single value, got a list")),
         SettingValue::Text(text) if key.is_bool => match truth(&text) {
             Some(truth) => Ok(vec![truth.to_string()]),
             None => Err(format!("key {name:?} must be true or false, got {text:?}")),
@@ -250,8 +250,8 @@ mod tests {
             ("secure-prot: 1", r#"/0.yaml:1: unknown key "secure-prot"; did you mean "secure-port"?"#),
             ("\nhttps-listen-port: 1", r#"/0.yaml:2: unknown key "https-listen-port"; k3s' name"#),
             ("xyz: 1", r#"/0.yaml:1: unknown key "xyz""#),
-            ("secure-port: [1]", r#"/0.yaml:1: key "secure-port" takes one value, got a list"#),
-            ("secure-port:", r#"/0.yaml:1: key "secure-port" needs a value"#),
+            ("secure-port: [1]", r#"/0.yaml:1: key "secure-port" must be a single value, got a list"#),
+            ("secure-port:", r#"/0.yaml:1: key "secure-port" requires a value"#),
             ("secure-port: 1\nsecure-port: 2", r#"/0.yaml:2: key "secure-port" is already set in line 1"#),
             ("disable-agent: maybe", r#"/0.yaml:1: key "disable-agent" must be true or false, got "maybe""#),
         ] {

@@ -19,16 +19,16 @@ const MASK: &str = "(hidden)";
 /// Whose configuration is printed, and in which form.
 #[derive(Args, Debug)]
 pub struct ViewArgs {
-    /// `text`, `json` or `yaml`.
+    /// Output format: `text`, `json` or `yaml`.
     #[arg(long, short, value_name = "FORM", default_value = "text", value_parser = ["text", "json", "yaml"])]
     pub output: String,
-    /// The configuration file, as --config of the command itself.
+    /// Configuration file, as with --config of the command.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// The command whose flags are printed.
+    /// Command whose flags are printed.
     #[arg(value_name = "COMMAND", default_value = COMMANDS[0], value_parser = COMMANDS)]
     pub command: String,
-    /// The flags that it is started with.
+    /// Flags with which the command is started.
     #[arg(value_name = "FLAGS", trailing_var_arg = true, allow_hyphen_values = true)]
     pub flags: Vec<OsString>,
 }

@@ -19,15 +19,15 @@ const VARIABLES: &str = "K3S_";
 /// What `kelson migrate` can move from.
 #[derive(Subcommand, Debug)]
 pub enum MigrateCommand {
-    /// Translate the settings of k3s: print a configuration file, and report what has no counterpart. Ends with 1 where something has
-    /// none.
+    /// Translate the settings of k3s: print a configuration file, and report settings without a counterpart. Exits with
+    /// 1 if there are any.
     K3s(K3sArgs),
 }
 
 /// Which settings are translated.
 #[derive(Args, Debug)]
 pub struct K3sArgs {
-    /// Print the report alone.
+    /// Print only the report.
     #[arg(long)]
     pub check: bool,
     /// k3s' configuration file; files in the directory of its name with `.d` are laid over it [default: /etc/rancher/k3s/config.yaml, where it is there]
@@ -39,7 +39,7 @@ pub struct K3sArgs {
     /// `server` or `agent` [default: agent where --env-file sets K3S_URL, else server]
     #[arg(long, value_name = "COMMAND", value_parser = ["server", "agent"])]
     pub role: Option<String>,
-    /// Flags that k3s is started with, after `--`.
+    /// Flags with which k3s is started, after `--`.
     #[arg(value_name = "FLAG", last = true)]
     pub flags: Vec<String>,
 }
@@ -53,7 +53,7 @@ pub fn run(command: MigrateCommand, cli: &Command) -> anyhow::Result<()> {
     let variables = args.env_file.as_deref().map(variables).transpose()?.unwrap_or_default();
     let is_agent = variables.iter().any(|v| v.name == "K3S_URL");
     let name = args.role.clone().unwrap_or_else(|| if is_agent { "agent" } else { "server" }.to_owned());
-    let Some(command) = cli.find_subcommand(&name) else { bail!("there is no command {name}") };
+    let Some(command) = cli.find_subcommand(&name) else { bail!("command {name} does not exist") };
     let mut settings = config(args.config.as_deref(), &name)?;
     settings.extend(variables);
     settings.extend(flags(&args.flags, &name)?);

@@ -70,7 +70,7 @@ impl ManifestFollower {
             is_reported |= changes.is_ok();
             let (dir, found) = match look(self.dir).await {
                 Ok(found) => found,
-                Err(error) => return tracing::error!(%error, "manifests are not followed any more"),
+                Err(error) => return tracing::error!(%error, "stopped watching manifests"),
             };
             self.dir = dir;
             self.publish.send_if_modified(|set| {
@@ -97,7 +97,7 @@ async fn settle(mut changes: DirChanges) {
     match tokio::time::timeout(RESCAN, changes.changed()).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
-            tracing::debug!(%error, "changes of manifests cannot be awaited");
+            tracing::debug!(%error, "watching manifests failed");
             return tokio::time::sleep(RESCAN_UNREPORTED).await;
         }
         Err(_) => return,

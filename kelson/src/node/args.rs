@@ -14,9 +14,9 @@ use crate::config::ConfigArgs;
 pub enum NodeCommand {
     /// Run this machine as a node of a cluster.
     Agent(Box<AgentArgs>),
-    /// Check whether this machine can be a server or a node, and say what to do where it lacks something.
+    /// Check whether this machine can be a server or a node, and print how to resolve problems.
     Check(CheckArgs),
-    /// Show what runs with a data directory, what it keeps, what expires soon, and what to do about it.
+    /// Show the components that run with a data directory, their data, what expires soon, and what to do.
     Status(StatusArgs),
     /// Check image credential provider plugins.
     #[command(subcommand)]
@@ -158,10 +158,10 @@ pub enum CredentialProviderCommand {
 /// Flags of `kelson status`.
 #[derive(Args, Debug)]
 pub struct StatusArgs {
-    /// The data directory of the server or agent.
+    /// Data directory of the server or agent.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
     pub data_dir: PathBuf,
-    /// `text`, or for programs `json`.
+    /// Output format: `text` or `json`.
     #[arg(long, short, value_name = "FORM", default_value = "text", value_parser = ["text", "json"])]
     pub output: String,
 }

@@ -21,25 +21,25 @@ pub enum Role {
 /// Flags of `kelson check`.
 #[derive(Args, Debug)]
 pub struct CheckArgs {
-    /// What the machine is checked for.
+    /// Role for which the machine is checked.
     #[arg(long, value_name = "ROLE", default_value = "server")]
     pub role: Role,
-    /// The data directory that is used, or will be; its disk is measured.
+    /// Data directory whose disk is checked.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
     pub data_dir: PathBuf,
-    /// Port of the API.
+    /// Port on which the API server listens.
     #[arg(long, value_name = "PORT", default_value_t = 6443)]
     pub secure_port: u16,
-    /// Port of the node agent's own API.
+    /// Port of the kubelet's API.
     #[arg(long, value_name = "PORT", default_value_t = 10250)]
     pub kubelet_port: u16,
-    /// Socket of the container runtime, where it is not Kelson's own containerd.
+    /// Socket of the container runtime [default: Kelson's own containerd]
     #[arg(long, value_name = "unix:///…")]
     pub container_runtime_endpoint: Option<String>,
-    /// Leave out what is as it should be.
+    /// Hide checks without findings.
     #[arg(long, short)]
     pub quiet: bool,
-    /// `text`, or for programs `json`.
+    /// Output format: `text` or `json`.
     #[arg(long, short, value_name = "FORM", default_value = "text", value_parser = ["text", "json"])]
     pub output: String,
 }
@@ -74,7 +74,7 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<()> {
         _ => print!("{}", report.text(args.quiet)),
     }
     if report.has_errors() {
-        bail!("this machine lacks what is needed: see the errors above");
+        bail!("this machine does not meet the requirements; see the errors above");
     }
     Ok(())
 }
@@ -95,7 +95,7 @@ pub fn at_start(foreign_runtime: bool) {
     if !errors.is_empty() {
         tracing::error!(
             errors = errors.join("; "),
-            "this machine lacks what a node needs; `kelson check` says what to do"
+            "this machine does not meet the requirements of a node; run `kelson check`"
         );
     }
 }

@@ -45,8 +45,8 @@ pub fn find(facts: &CapabilityFacts, purpose: &Purpose) -> Vec<Finding> {
         let user = facts.user.map_or_else(|| "an unknown user".to_owned(), |user| format!("user {user}"));
         findings.add(
             Level::Error,
-            format!("this runs as {user}, not as root"),
-            "A node mounts, makes namespaces and rules: it runs as root only.",
+            format!("running as {user}, not as root"),
+            "A node mounts file systems and creates namespaces and firewall rules, so it must run as root.",
             "Run as root, or a control plane alone: --disable-agent.",
         );
         return findings.done();

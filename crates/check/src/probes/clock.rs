@@ -59,7 +59,7 @@ pub fn find(facts: &ClockFacts, purpose: &Purpose) -> Vec<Finding> {
         findings.add(
             Level::Error,
             "the clock is earlier than this program's build",
-            "Certificates that are made now are of the past, and none that others have made is valid yet.",
+            "Certificates that are created now are already expired, and those of others are not yet valid.",
             "Set the clock (date -s), and run chrony or systemd-timesyncd; a board without a battery needs it at each boot.",
         );
         return findings.done();
@@ -69,8 +69,8 @@ pub fn find(facts: &ClockFacts, purpose: &Purpose) -> Vec<Finding> {
         (None, true) => findings.ok("kept by the host"),
         (None, false) => findings.add(
             Level::Warning,
-            "no program keeps the clock right",
-            "Nodes whose clocks drift apart by minutes refuse each other's certificates and tokens, and seem to be down.",
+            "no program synchronizes the clock",
+            "Nodes whose clocks differ by minutes reject each other's certificates and tokens, and appear to be down.",
             "Install chrony, or: systemctl enable --now systemd-timesyncd",
         ),
     }

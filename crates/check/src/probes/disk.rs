@@ -130,7 +130,7 @@ pub fn find(facts: &DiskFacts, purpose: &Purpose) -> Vec<Finding> {
         findings.add(
             Level::Warning,
             room.as_str(),
-            "It is too little for images; writes to the API fail when it is used up.",
+            "This is too little for images. Writes to the API fail when the disk is full.",
             action,
         );
     } else if purpose.node && all > 0 && free / 3 < all / 20 {
@@ -151,7 +151,7 @@ pub fn find(facts: &DiskFacts, purpose: &Purpose) -> Vec<Finding> {
 fn speed(findings: &mut Findings, facts: &DiskFacts, purpose: &Purpose) {
     let (Some(middle), Some(high)) = (facts.writes.percentile(50), facts.writes.percentile(98)) else {
         let found = format!("no file can be written in {}", facts.dir.display());
-        let meaning = "How fast the disk is was not measured; the data directory must be writable at the start.";
+        let meaning = "The speed of the disk was not measured. The data directory must be writable at the start.";
         findings.add(Level::Info, found, meaning, "");
         return;
     };
@@ -159,14 +159,13 @@ fn speed(findings: &mut Findings, facts: &DiskFacts, purpose: &Purpose) {
     let found = format!("a durable write takes {:.1} ms (half of them), {:.1} ms (98 of 100)", ms(middle), ms(high));
     let action = "Use another disk (an SSD, no SD card), or one that other programs do not keep busy.";
     if purpose.server && high > VERY_SLOW {
-        let meaning =
-            "Each write to the API waits as long; leases of nodes may come too late, and they seem to be down.";
+        let meaning = "Each write to the API waits as long. Leases of nodes may be renewed too late, so that nodes appear to be down.";
         findings.add(Level::Warning, found, meaning, action);
     } else if purpose.server && high > SLOW {
         findings.add(
             Level::Info,
             found,
-            "Each write to the API waits as long: less than 10 ms is usual for an SSD.",
+            "Each write to the API waits as long. Less than 10 ms is usual for an SSD.",
             "",
         );
     } else {

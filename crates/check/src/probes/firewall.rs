@@ -156,7 +156,7 @@ pub fn find(facts: &FirewallFacts, purpose: &Purpose) -> Vec<Finding> {
         let meaning = "A chain that drops what pods send would not be seen: nft is missing, or may not list.";
         findings.add(Level::Info, "the rules of nftables cannot be listed", meaning, "");
     }
-    findings.or_ok(|| "no chain drops by policy what pods send".to_owned())
+    findings.or_ok(|| "no chain drops traffic of pods by policy".to_owned())
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ const OLDEST: (u32, u32) = (4, 19);
 const ADVISED: (u32, u32) = (5, 13);
 /// Modules with what needs them; a node has no pods without the first ones.
 const MODULES: &[(&str, Level, &str)] = &[
-    ("overlay", Level::Error, "No container starts: images are layers of overlayfs."),
+    ("overlay", Level::Error, "No container can start, since images are overlayfs layers."),
     ("bridge", Level::Error, "Pods get no network."),
     ("veth", Level::Error, "Pods get no network."),
     ("nf_tables", Level::Error, "Services and network policies do not work: they are rules of nftables."),

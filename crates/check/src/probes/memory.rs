@@ -41,10 +41,11 @@ pub fn find(facts: &MemoryFacts, purpose: &Purpose) -> Vec<Finding> {
     let total = format!("{} MiB of memory, {} MiB available", facts.total_bytes / MIB, facts.available_bytes / MIB);
     let action = "Use a machine with more memory, or put server and nodes on several.";
     if purpose.node && facts.total_bytes > 0 && facts.total_bytes < LEAST_BYTES {
-        let meaning = "A server and its runtime take about 130 MiB, and pods are evicted below 100 MiB: none stays.";
+        let meaning =
+            "A server and its runtime take about 130 MiB, and pods are evicted below 100 MiB, so no pod can run.";
         findings.add(Level::Warning, total.as_str(), meaning, action);
     } else if purpose.node && facts.total_bytes > 0 && facts.total_bytes < ADVISED_BYTES {
-        findings.add(Level::Info, total.as_str(), "It is enough for a server and about five small pods.", "");
+        findings.add(Level::Info, total.as_str(), "This is sufficient for a server and about five small pods.", "");
     } else {
         findings.ok(total);
     }

@@ -37,7 +37,7 @@ pub struct Holder {
 fn used(purpose: &Purpose) -> Vec<Port> {
     let tcp = |number, what, level, meaning| Port { number, is_udp: false, what, level, meaning };
     let api = "The server does not start.";
-    let other = "Kelson takes another port, or leaves it out: what looks for it there finds the other program.";
+    let other = "Kelson uses another port or none. Clients of this port reach the other program.";
     let server = [
         tcp(purpose.secure_port, "the API", Level::Error, api),
         tcp(10257, "the controller manager's metrics", Level::Info, other),

@@ -54,7 +54,7 @@ pub fn find(running: &[Running], purpose: &Purpose) -> Vec<Finding> {
     if purpose.node && !rivals.is_empty() {
         findings.add(
             Level::Warning,
-            format!("another node agent runs: {}", rivals.join(", ")),
+            format!("another node agent is running: {}", rivals.join(", ")),
             "Two of them on one machine have different ports and directories, and count the same memory and CPUs for their pods.",
             "Stop and disable the one that is not needed.",
         );
@@ -70,7 +70,7 @@ pub fn find(running: &[Running], purpose: &Purpose) -> Vec<Finding> {
             Level::Warning,
             format!("other programs write rules for pods and services: {}", proxies.join(", ")),
             "Packets pass both sets of rules, and are translated by whichever comes first.",
-            "Stop them, where they are left over from another cluster.",
+            "Stop them if they are left over from another cluster.",
         );
     }
     let runtimes = named(RUNTIMES);
@@ -83,7 +83,7 @@ pub fn find(running: &[Running], purpose: &Purpose) -> Vec<Finding> {
             "",
         );
     }
-    findings.or_ok(|| "no other node agent or container runtime runs".to_owned())
+    findings.or_ok(|| "no other node agent or container runtime is running".to_owned())
 }
 
 /// Whether it is part of the node of this data directory, as its containerd does.

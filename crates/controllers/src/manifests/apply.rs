@@ -53,7 +53,7 @@ impl<'a> Applier<'a> {
             let served = match resources_of(self.client, version).await {
                 Ok(served) => served,
                 Err(e) if e.is_unserved() || e.is_not_found() => Vec::new(),
-                Err(e) => return Err(format!("read which kinds {version} has: {e}")),
+                Err(e) => return Err(format!("read the kinds of {version}: {e}")),
             };
             self.served.insert(version.to_owned(), served);
         }
@@ -94,7 +94,7 @@ pub async fn prune(
     let served = discover(client).await?;
     if let Some((version, why)) = served.failed.first() {
         // A kind of members may be among those that cannot be read.
-        return Err(SyncError::Other(format!("nothing is pruned: read which kinds {version} has: {why}")));
+        return Err(SyncError::Other(format!("not pruning: reading the kinds of {version} failed: {why}")));
     }
     let mut deleted = Vec::new();
     let is_listed = |r: &&ApiResource| {

@@ -81,13 +81,10 @@ pub fn start(ctx: &Arc<Context>) {
         set: ctx.config.manifests.clone(),
         objects: metrics.counters(
             "kelson_manifest_objects_total",
-            "Objects of manifests that were applied, could not be applied, or were deleted because no manifest has them any more.",
+            "Objects of manifests by result: applied, failed or pruned.",
             &["result"],
         ),
-        failing: metrics.gauge(
-            "kelson_manifest_failing_files",
-            "Files of manifests that cannot be read, or of which an object cannot be applied.",
-        ),
+        failing: metrics.gauge("kelson_manifest_failing_files", "Number of manifest files with errors."),
         state: Mutex::default(),
     });
     let (changed, q) = (ctx.config.manifests.clone(), queue.clone());
@@ -122,7 +119,7 @@ impl ManifestController {
         self.failing.set(i64::try_from(failed.len() + unreadable).unwrap_or(i64::MAX));
         match retried {
             0 => Ok(()),
-            n => Err(SyncError::Logged(format!("{n} objects are not applied"))),
+            n => Err(SyncError::Logged(format!("failed to apply {n} objects"))),
         }
     }
 
@@ -168,7 +165,7 @@ impl ManifestController {
         for file in files.into_iter().filter(|file| !failed.contains_key(&file.name)) {
             state.applied.insert(file.name.clone(), file.digest);
             let objects = file.objects.as_ref().map_or(0, Vec::len);
-            tracing::info!(file = file.name, objects, "manifest applied");
+            tracing::info!(file = file.name, objects, "applied a manifest");
             Self::event(
                 &self.recorder,
                 &state,
@@ -193,8 +190,8 @@ impl ManifestController {
         }
         for key in prune(&self.client, &parent.group_kinds, kept).await? {
             self.objects.with_label_values(&["pruned"]).inc();
-            tracing::info!(object = %key, "deleted, as no manifest has it any more");
-            let message = format!("Deleted {key}, which no manifest has any more");
+            tracing::info!(object = %key, "deleted an object that is no longer in any manifest");
+            let message = format!("Deleted {key}, which is no longer in any manifest");
             Self::event(&self.recorder, &self.state.lock(), EventType::Normal, "PrunedObject", message);
         }
         self.state.lock().pruned = Some(Arc::clone(set));

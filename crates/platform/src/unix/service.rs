@@ -36,7 +36,7 @@ impl Notifier {
         let manager = match name.as_bytes() {
             [b'@', name @ ..] => outside(name)?,
             [b'/', ..] => SocketAddr::from_pathname(name)?,
-            _ => return Err(io::Error::new(io::ErrorKind::Unsupported, "NOTIFY_SOCKET is no Unix socket")),
+            _ => return Err(io::Error::new(io::ErrorKind::Unsupported, "NOTIFY_SOCKET must be a Unix socket")),
         };
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;

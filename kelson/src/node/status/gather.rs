@@ -31,7 +31,7 @@ const SANDBOX_READY: i32 = 0;
 pub async fn gather(dir: &Path) -> anyhow::Result<Facts> {
     let dir = dir.canonicalize().with_context(|| format!("data directory {}", dir.display()))?;
     if !["kelson.lock", "pki", "kubelet"].iter().any(|name| dir.join(name).exists()) {
-        bail!("{} is no data directory of a server or an agent", dir.display());
+        bail!("{} is not the data directory of a server or agent", dir.display());
     }
     let host = Host::this();
     let pid = holder(&dir)?;

@@ -22,7 +22,7 @@ pub async fn run(args: &StatusArgs) -> anyhow::Result<()> {
         _ => print!("{}", show::text(&facts, &warnings)),
     }
     if warnings.iter().any(|warning| warning.level == Level::Error) {
-        bail!("something does not work: see the warnings above");
+        bail!("there are problems; see the warnings above");
     }
     Ok(())
 }

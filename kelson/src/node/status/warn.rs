@@ -25,7 +25,13 @@ pub fn warnings(facts: &Facts) -> Vec<Finding> {
     if let Some(api) = &facts.api {
         if let Some(why) = &api.not_ready {
             let action = "kubectl get --raw '/readyz?verbose' names the check that fails; the log says more.";
-            add("api", Level::Error, format!("the API is not ready: {why}"), "Clients are refused or wait.", action);
+            add(
+                "api",
+                Level::Error,
+                format!("the API is not ready: {why}"),
+                "Requests of clients are rejected or delayed.",
+                action,
+            );
         }
         for node in &api.nodes {
             if let Some(why) = &node.not_ready {
@@ -47,8 +53,8 @@ pub fn warnings(facts: &Facts) -> Vec<Finding> {
     let unavailable = facts.containers.as_ref().and_then(|containers| containers.unavailable.as_ref());
     if let Some(why) = unavailable.filter(|_| facts.process.is_some()) {
         let action = "Look at DIR/log/containerd.log, and at kelson check.";
-        let found = format!("the container runtime does not answer: {why}");
-        add("containers", Level::Error, found, "No container of this node is started or stopped.", action);
+        let found = format!("the container runtime does not respond: {why}");
+        add("containers", Level::Error, found, "Containers of this node cannot be started or stopped.", action);
     }
     for certificate in &facts.certificates {
         if let Some((level, found, meaning, action)) = expiring(certificate, facts.time) {
@@ -59,7 +65,7 @@ pub fn warnings(facts: &Facts) -> Vec<Finding> {
     if total > 0 && free < total / 10 {
         let found = format!("{} % of the disk are free", free.saturating_mul(100) / total);
         let meaning = "Images are deleted and pods evicted; without any room, writes to the API fail.";
-        add("disk", Level::Warning, found, meaning, "Free some room on the disk of the data directory.");
+        add("disk", Level::Warning, found, meaning, "Free space on the disk of the data directory.");
     }
     all
 }
@@ -70,26 +76,21 @@ fn expiring(certificate: &CertificateFacts, now: Timestamp) -> Option<(Level, St
     let (name, is_ca) = (&certificate.name, certificate.renewed == "by rotate-ca");
     if left < 0 {
         let action = if is_ca { "kelson certificate rotate-ca" } else { "kelson certificate renew" };
-        return Some((
-            Level::Error,
-            format!("{name} has expired"),
-            "What it identifies is not believed any more.",
-            action,
-        ));
+        return Some((Level::Error, format!("{name} has expired"), "Its owner is no longer trusted.", action));
     }
     if is_ca && left < CA_DAYS {
         let found = format!("{name} expires in {left} days");
         return Some((
             Level::Warning,
             found,
-            "All certificates that it has signed end with it.",
+            "All certificates that it signed expire with it.",
             "kelson certificate rotate-ca",
         ));
     }
     // An administrator's kubeconfig is renewed by starts alone.
     if !is_ca && left < LEAF_DAYS && certificate.renewed != "trusted until rotate-ca --finish" {
         let found = format!("{name} expires in {left} days");
-        let meaning = "It should have been renewed by now, and was not.";
+        let meaning = "It should have been renewed by now.";
         return Some((
             Level::Warning,
             found,

@@ -1,4 +1,4 @@
-//! The control plane: store, PKI, API server, controllers and scheduler in one process, each under its own identity.
+//! The control plane: store, PKI, API server, controllers and scheduler in one process, each with its own identity.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
 use std::net::{IpAddr, SocketAddr};
@@ -45,10 +45,10 @@ const DNS_POSITION: usize = 10;
 /// File with the bootstrap token that nodes join with.
 const TOKEN_FILE: &str = "node-token";
 
-/// The last file that a first start makes of the authorities.
+/// The last file of the CAs that a first start creates.
 const LAST_KEY: &str = "sa.key";
 
-/// How long the control plane's parts may take to end, each. Their sum stays below the 30 s after which supervisors kill.
+/// Timeout for the shutdown of each component. The sum is below 30 s, after which supervisors kill.
 const PART_END_MAX: Duration = Duration::from_secs(5);
 /// How long open requests, and what audit has still to write, may take.
 const API_END_MAX: Duration = Duration::from_secs(14);
@@ -65,7 +65,7 @@ pub struct ControlPlane {
     cluster: ClusterSettings,
 }
 
-/// Names the command that helps where an authority has expired.
+/// Adds the command that replaces an expired CA to the error.
 fn with_remedy(error: PkiError, dir: &Path) -> anyhow::Error {
     let expired = matches!(error, PkiError::SignerExpired(_));
     let error = anyhow::Error::new(error);
@@ -91,7 +91,6 @@ impl ControlPlane {
         snapshot::discard_unfetched(dir);
         let encryption = at_rest::start(args, &tasks).await?;
         let (store, pki, etcd) = open(args, now, encryption.clone(), &tasks).await?;
-        // No write would ever succeed again: whoever started the process shall start it anew.
         let (failed, group) = (store.failed(), tasks.clone());
         tasks.spawn("store-watch", OnPanic::EndProcess, async move { group.fail(&failed.await) });
         let address = advertised(args);
@@ -156,7 +155,7 @@ impl ControlPlane {
         &self.local_url
     }
 
-    /// The authorities of its certificates, PEM.
+    /// The PEM of the CAs of its certificates.
     pub fn ca_bundle(&self) -> String {
         self.pki.get().ca_bundle()
     }
@@ -181,7 +180,7 @@ impl ControlPlane {
         &self.tasks
     }
 
-    /// Ends it in the order that lets each part finish: writers first, then the API, then the store.
+    /// Stops the components in order: writers first, then the API server, then the store.
     pub async fn shutdown(self) {
         within(PART_END_MAX, "scheduler", self.scheduler.shutdown()).await;
         within(PART_END_MAX, "controllers", self.controllers.shutdown()).await;
@@ -263,7 +262,7 @@ pub fn identity(name: &str) -> UserInfo {
     }
 }
 
-/// Opens store and PKI side by side, and gives what is counted of an etcd that is used. All but that block on the disk.
+/// Opens the store and the PKI, which block on the disk, and returns the metrics of an etcd that is used.
 async fn open(
     args: &ServerArgs,
     now: Timestamp,
@@ -298,7 +297,7 @@ async fn open(
     Ok((store, pki?.context("cluster PKI")?, etcd))
 }
 
-/// What the ports of components are served with.
+/// The serving options of components' ports.
 struct Ports<'a> {
     args: &'a ServerArgs,
     tasks: &'a Tasks,
@@ -309,7 +308,7 @@ struct Ports<'a> {
 }
 
 impl Ports<'_> {
-    /// Those of scheduler and controllers, with what each counts. Gives who asks.
+    /// Serves the ports of scheduler and controllers. Returns the delegates of their authorization.
     async fn serve_all(&self, scheduler: Registry, manager: Registry) -> anyhow::Result<Vec<Arc<Delegated>>> {
         let ports = &self.args.metrics;
         let one = self.serve("kube-scheduler", user::KUBE_SCHEDULER, ports.scheduler_port(), scheduler).await?;
@@ -421,13 +420,13 @@ fn api_config(
     Ok(config)
 }
 
-/// The address at which nodes and pods reach the API: as told, else the one it listens on, else this machine's node's.
+/// The address at which nodes and pods reach the API server: as configured, else bound, else the node's.
 fn advertised(args: &ServerArgs) -> IpAddr {
     let bound = (!args.bind_address.is_unspecified()).then_some(args.bind_address);
     args.advertise_address.or(bound).or(args.host.node_ip).unwrap_or_else(host::address)
 }
 
-/// What this machine is called beyond the names that every API server has.
+/// The names of this machine in addition to those of every API server.
 fn machine_names(args: &ServerArgs, address: IpAddr) -> Vec<San> {
     let mut names = vec![San::Ip(address)];
     names.extend(host::name().map(San::Dns));

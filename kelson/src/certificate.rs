@@ -32,7 +32,7 @@ pub struct Row {
     /// When it expires.
     pub ends: Timestamp,
     issuer: String,
-    /// By whom it is renewed, or when.
+    /// Which component renews it, or when.
     pub renewed: &'static str,
 }
 

@@ -25,7 +25,7 @@ pub fn tests() -> Vec<Test> {
     ]
 }
 
-/// A program that writes its command line down, refuses `--wrong`, and removes what `cleanup` is asked to.
+/// A program that writes its command line down, fails at `--wrong`, and removes what `cleanup` is asked to.
 const PROGRAM: &str = r#"#!/bin/sh
 echo "kelson $*" >>"${LOG:-/log}"
 case "$*" in *--wrong*) echo "error: unexpected argument '--wrong' found" >&2; exit 2 ;; esac
@@ -296,7 +296,7 @@ fn release(_: &Subject) -> Outcome {
         let path = format!("kelson-0.1.0-linux-amd64/{file}");
         ensure!(listed.lines().any(|line| line == path), "{path}: {listed}");
     }
-    // It is installed from as it is, and a damaged one is refused.
+    // It is installed from as it is, and a damaged one is not.
     let install = |from: &Path, root: &str| {
         let script = repo_root().join("scripts/install.sh");
         let root = dir.path().join(root);

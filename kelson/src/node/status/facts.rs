@@ -76,7 +76,7 @@ pub struct CertificateFacts {
     pub name: String,
     /// When it expires.
     pub expires: Timestamp,
-    /// By whom it is renewed.
+    /// Which component renews it.
     pub renewed: &'static str,
 }
 

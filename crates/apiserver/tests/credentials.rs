@@ -1,7 +1,7 @@
 //! Credentials over real sockets: forged, expired and foreign ones are rejected with the right status, and no secret of them is logged.
 //! Uses of tokens in Secrets are recorded on the Secrets.
 //!
-//! A separate process, because it captures the log of the whole process and searches it for secrets.
+//! A separate process: it captures the log of the whole process and searches it for secrets.
 #[path = "suite/common/mod.rs"]
 mod common;
 

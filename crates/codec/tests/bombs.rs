@@ -1,7 +1,7 @@
 //! Small documents that could cost much. Each must be refused or read with little memory and on the small stack of the server's
 //! threads.
 //!
-//! This is a separate process, because its memory is limited to [`MEMORY_BYTES_MAX`]: using more ends it, as the kernel would end a
+//! A separate process: its memory is limited to [`MEMORY_BYTES_MAX`]: using more ends it, as the kernel would end a
 //! server.
 use std::sync::Once;
 

@@ -1,6 +1,6 @@
 //! Every published fixture round-trips: JSON, YAML and protobuf decode to one tree and encode to the same bytes.
 //!
-//! This is a separate process with its own `main`, which reports the fixtures as ignored if there are none. A `#[test]` cannot do that.
+//! A separate process: its `main` reports the fixtures as ignored if there are none, which a `#[test]` cannot.
 use kelson_codec::{Encoding, decode, encode, peek, proto};
 use serde_json::Value;
 use std::fs;

@@ -52,7 +52,7 @@ pub enum CheckError {
         took: String,
         /// The reason, as in the provider's error metric.
         reason: String,
-        /// What happened.
+        /// What happened, in one sentence without credentials.
         message: String,
     },
     /// A provider that matches was not run, so whether it works is unknown.
@@ -86,14 +86,7 @@ pub async fn check_with(image: &str, config: Config, executor: Arc<dyn Executor>
         }
     };
     let metrics = Arc::new(Metrics::default());
-    let options = Options {
-        executor,
-        accounts: Arc::new(NoServiceAccounts),
-        clock: Arc::new(kelson_meta::SystemClock),
-        events: Arc::new(NoEvents),
-        metrics: metrics.clone(),
-        processes_max: PROCESSES_MAX,
-    };
+    let options = options(executor, metrics.clone());
     let mut text =
         format!("Image {repository}\nConfiguration {} with {} providers\n", config.hash, config.providers.len());
     let defaults: Vec<(String, Duration, bool)> = config
@@ -155,6 +148,18 @@ pub async fn check_with(image: &str, config: Config, executor: Arc<dyn Executor>
         faults.push(fault);
     }
     Report { text, fault: faults.into_iter().next() }
+}
+
+/// Options of providers that run without a node: no service accounts, no events.
+fn options(executor: Arc<dyn Executor>, metrics: Arc<Metrics>) -> Options {
+    Options {
+        executor,
+        accounts: Arc::new(NoServiceAccounts),
+        clock: Arc::new(kelson_meta::SystemClock),
+        events: Arc::new(NoEvents),
+        metrics,
+        processes_max: PROCESSES_MAX,
+    }
 }
 
 /// What a plugin answered, without a credential.

@@ -1,6 +1,6 @@
 //! The kubelet as a whole on the paused clock: stopping it leaves no tasks, and a worker that panics is restarted.
 //!
-//! A process of its own: task counts are per process.
+//! A separate process: task counts are per process.
 #[path = "suite/common/mod.rs"]
 mod common;
 

@@ -1,7 +1,7 @@
 //! Objects of every kind, published fixtures and samples of our own, as they are and mutated at random: defaults are
 //! idempotent and nothing panics.
 //!
-//! A process of its own: its `main` reports the published fixtures as ignored where there are none, which a `#[test]` cannot.
+//! A separate process: its `main` reports the published fixtures as ignored where there are none, which a `#[test]` cannot.
 // Helpers of a test fail by panicking, as the test itself does.
 #![allow(clippy::unwrap_used)]
 

@@ -7,7 +7,7 @@ use super::ratchets::Measures;
 use super::tree::{File, Tree};
 
 /// How a test says why it cannot share a process with the other tests of its crate.
-const ALONE: &str = "A process of its own:";
+const ALONE: &str = "A separate process:";
 /// Crates that only tests and measurements use.
 const DEVELOPMENT: &[&str] = &["kelson-doubles", "kelson-features", "kelson-simulation"];
 /// The folders whose crates do not ship, and so may depend on them.
@@ -124,7 +124,7 @@ mod tests {
         let suite = || file("crates/a/tests/suite/main.rs", "//! Tests.");
         assert_eq!(second_tests(&tree(vec![suite(), file("crates/b/tests/x.rs", "//! Tests.")])), Vec::<String>::new());
         assert_eq!(second_tests(&tree(vec![suite(), file("crates/a/tests/x.rs", "//! More.")])).len(), 1);
-        let alone = file("crates/a/tests/x.rs", "//! More.\n//!\n//! A process of its own: it sets limits.");
+        let alone = file("crates/a/tests/x.rs", "//! More.\n//!\n//! A separate process: it sets limits.");
         assert_eq!(second_tests(&tree(vec![suite(), alone])), Vec::<String>::new());
     }
 

@@ -18,7 +18,8 @@ use crate::read::frames::{Framer, Piece};
 use crate::read::{choose, websocket};
 use crate::request::answer::{self, Answer};
 use crate::request::body::ApiBody;
-use crate::request::list_options::{self, Operation};
+use crate::request::list_options::{self, ReadOperation};
+use crate::request::negotiate::Accepted;
 use crate::request::selectors::Selectors;
 use crate::request::version_param;
 use crate::shared::context::RequestContext;
@@ -103,6 +104,12 @@ pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, 
         over: false,
         _metric: cx.server.metrics.watch_opened(&served.gr),
     };
+    respond(cx, state, accepted)
+}
+
+/// The response whose body `state` produces: objects for a client in this process, else bytes, in a WebSocket if one is requested.
+fn respond(cx: &RequestContext, state: State, accepted: Accepted) -> Result<Answer, Status> {
+    let content_type = accepted.content_type(true);
     if cx.takes_objects.is_some() {
         let items = stream::unfold(state, |mut state| async move { Some((state.next_items().await?, state)) });
         let mut answer = answer::answer(StatusCode::OK, content_type, ApiBody::empty());
@@ -190,7 +197,10 @@ fn timeout(cx: &RequestContext) -> Result<Duration, Status> {
 }
 
 fn start(cx: &RequestContext) -> Result<Start, Status> {
-    list_options::check(&cx.query, Operation::Watch { may_list: cx.server.config.feature_gates.enabled("WatchList") })?;
+    list_options::check(
+        &cx.query,
+        ReadOperation::Watch { may_list: cx.server.config.feature_gates.enabled("WatchList") },
+    )?;
     let revision = version_param::parse(cx.query.text("resourceVersion"))?;
     if let Some(send) = cx.query.get("sendInitialEvents").filter(|s| !s.is_empty()) {
         if send == "true" {

@@ -9,7 +9,7 @@ const EXACT: &str = "Exact";
 
 /// The operation whose parameters are checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
+pub enum ReadOperation {
     /// The request is a list.
     List,
     /// A watch. `may_list`: it may begin with the current objects (feature gate `WatchList`).
@@ -20,13 +20,13 @@ pub enum Operation {
 ///
 /// # Errors
 /// 400 for a number that does not parse, 422 as upstream.
-pub fn check(query: &Query, of: Operation) -> Result<(), Status> {
+pub fn check(query: &Query, of: ReadOperation) -> Result<(), Status> {
     query.integer("timeoutSeconds")?;
     query.integer("limit")?;
     let mut errors = FieldErrors::new();
     match of {
-        Operation::List => check_list(query, &mut errors),
-        Operation::Watch { may_list } => check_watch(query, may_list, &mut errors),
+        ReadOperation::List => check_list(query, &mut errors),
+        ReadOperation::Watch { may_list } => check_watch(query, may_list, &mut errors),
     }
     if errors.is_empty() {
         return Ok(());
@@ -96,7 +96,7 @@ fn check_watch(query: &Query, may_list: bool, errors: &mut FieldErrors) {
 mod tests {
     use super::*;
 
-    fn causes(query: &str, of: Operation) -> String {
+    fn causes(query: &str, of: ReadOperation) -> String {
         let Err(status) = check(&Query::parse(Some(query)), of) else { return String::new() };
         assert_eq!(status.code, 422);
         let causes = status.details.map(|d| d.causes).unwrap_or_default();
@@ -124,7 +124,7 @@ mod tests {
                  sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list",
             ),
         ] {
-            assert_eq!(causes(query, Operation::List), expected, "{query}");
+            assert_eq!(causes(query, ReadOperation::List), expected, "{query}");
         }
     }
 
@@ -151,7 +151,7 @@ mod tests {
                 "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden when continue is provided",
             ),
         ] {
-            assert_eq!(causes(query, Operation::Watch { may_list: true }), expected, "{query}");
+            assert_eq!(causes(query, ReadOperation::Watch { may_list: true }), expected, "{query}");
         }
     }
 
@@ -160,6 +160,6 @@ mod tests {
         let query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
         let why = "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is \
                    enabled";
-        assert_eq!(causes(query, Operation::Watch { may_list: false }), why);
+        assert_eq!(causes(query, ReadOperation::Watch { may_list: false }), why);
     }
 }

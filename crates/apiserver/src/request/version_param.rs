@@ -9,7 +9,7 @@ use kelson_store::{ListView, Store, StoreError};
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::Served;
-use crate::request::list_options::{self, Operation};
+use crate::request::list_options::{self, ReadOperation};
 
 /// Like Go's decoder, it ignores the bits that are left over after the last byte.
 const TOKEN_ENCODING: GeneralPurpose = GeneralPurpose::new(&URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
@@ -153,7 +153,7 @@ impl ListParams {
     /// # Errors
     /// 400 and 422 as upstream.
     pub fn new(query: &Query, now: Timestamp) -> Result<Self, Status> {
-        list_options::check(query, Operation::List)?;
+        list_options::check(query, ReadOperation::List)?;
         let matching = match query.text("resourceVersionMatch") {
             "NotOlderThan" => Match::NotOlderThan,
             "Exact" => Match::Exact,

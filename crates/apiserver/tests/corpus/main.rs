@@ -1,4 +1,4 @@
-//! A separate process, because only its own test harness can print *ignored* if the published cases are missing.
+//! A separate process: only its test harness can print *ignored* if the published cases are missing.
 //!
 //! Requests with one invalid field each, and the answers of kube-apiserver 1.36.2: the published corpus, sent to a server in memory.
 //! Code, reason, causes and, if given, the object must be the same, except for what `deliberate.txt` lists.

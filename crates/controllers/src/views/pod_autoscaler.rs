@@ -143,7 +143,7 @@ pub struct ScalingRules {
     pub stabilization_window_seconds: Option<i64>,
     /// `Max`, `Min` or `Disabled`.
     pub select_policy: String,
-    /// The policies.
+    /// The policies that limit the rate of scaling.
     #[serde(deserialize_with = "null_default")]
     pub policies: Vec<ScalingPolicy>,
     /// The relative deviation from the target that causes no change.

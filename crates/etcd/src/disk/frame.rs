@@ -43,7 +43,7 @@ impl<R: Read> Reader<R> {
         Self { from, length, at: 0, content: Vec::new() }
     }
 
-    /// Looks for the next frame. Nothing is to be read after anything else than a frame.
+    /// Reads the next frame. After a result that is not a frame, there is nothing more to read.
     pub fn next(&mut self) -> io::Result<Found> {
         let left = self.length.saturating_sub(self.at);
         if left == 0 {

@@ -137,7 +137,7 @@ fn policies(count: u32) -> anyhow::Result<()> {
     (1..=count).for_each(|n| put_policy(&api, n));
     let config = Config::new(dir.path(), "here", vec![Family::V4]);
     let transport: Arc<dyn Transport> = api.clone();
-    let client = Client::new(&transport, "bench");
+    let client = Client::new(transport, "bench");
     let began = Instant::now();
     let ((), _enforcement): ((), Hosted) = lab.host(NODE, move |started, stopped| async move {
         let running = NetworkPolicies::start(config, client, Arc::new(SystemClock), &Tasks::root("bench"));
@@ -248,7 +248,7 @@ fn services(count: u32) -> anyhow::Result<()> {
     }
     let config = Config::new(dir.path(), "here", vec!["192.0.2.2".parse()?], vec!["10.42.0.0/16".parse()?]);
     let transport: Arc<dyn Transport> = api.clone();
-    let client = Client::new(&transport, "bench");
+    let client = Client::new(transport, "bench");
     let ip = Ipv4Addr::new(10, 43, 0, 0);
     let (first, third) = (arrivals(&lab, "1"), arrivals(&lab, "3"));
     let began = Instant::now();

@@ -137,11 +137,7 @@ pub async fn check_with(image: &str, config: Config, executor: Arc<dyn Executor>
         show(&mut text, name, took, &provided.answer, default.map(|(_, d, _)| *d).unwrap_or_default());
         ring.add_provided(provided);
     }
-    let candidates = ring.lookup(&repository);
-    let _ = writeln!(text, "Credentials that would be tried: {}", candidates.len());
-    for (i, c) in candidates.iter().enumerate() {
-        let _ = writeln!(text, "  {}. {} from {}", i + 1, c.server, c.source);
-    }
+    list_candidates(&mut text, &ring, &repository);
     for fault in &ring.faults {
         let fault = CheckError::Unusable(fault.clone());
         let _ = writeln!(text, "  {fault}");
@@ -159,6 +155,15 @@ fn options(executor: Arc<dyn Executor>, metrics: Arc<Metrics>) -> Options {
         events: Arc::new(NoEvents),
         metrics,
         processes_max: PROCESSES_MAX,
+    }
+}
+
+/// Lists the credentials that a pull would try, in their order.
+fn list_candidates(text: &mut String, ring: &Keyring, repository: &str) {
+    let candidates = ring.lookup(repository);
+    let _ = writeln!(text, "Credentials that would be tried: {}", candidates.len());
+    for (i, c) in candidates.iter().enumerate() {
+        let _ = writeln!(text, "  {}. {} from {}", i + 1, c.server, c.source);
     }
 }
 

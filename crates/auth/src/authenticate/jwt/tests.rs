@@ -159,7 +159,7 @@ async fn what_is_not_to_be_believed_is_refused_and_not_repeated() {
         ("for ever", token(key, &es256(), &lasting), "expire"),
         ("not yet", token(key, &es256(), &with("nbf", json!(second + 3600))), "not valid yet"),
         ("in two minutes", token(key, &es256(), &with("nbf", json!(second + 120))), "not valid yet"),
-        ("a time that is none", token(key, &es256(), &with("exp", json!("x"))), "no number"),
+        ("a time that is none", token(key, &es256(), &with("exp", json!("x"))), "not a number"),
         ("no name", token(key, &es256(), &with("sub", json!(""))), "empty"),
         ("a name that is no text", token(key, &es256(), &with("sub", json!(7))), "sub"),
         ("groups that are no texts", token(key, &es256(), &with("groups", json!([{}]))), "groups"),
@@ -383,7 +383,7 @@ async fn groups_that_are_elsewhere_are_fetched_and_judged_like_any_token() {
 
     let fine = claims(json!({}));
     for (what, answer, part) in [
-        ("no token", "x".to_owned(), "no token"),
+        ("no token", "x".to_owned(), "did not return a token"),
         ("another key", token(own, &es256(), &fine), "failed to verify signature"),
         ("another audience", token(&other, &es256(), &claims(json!({"aud": "you"}))), "audience"),
         ("expired", token(&other, &es256(), &claims(json!({"exp": now.as_second() - 1}))), "expired"),

@@ -265,7 +265,7 @@ fn variables(_: &Subject) -> Outcome {
         let said = sh(&install)?;
         ensure!(said.ends_with("status 0\n") == *is_taken, "{variables}: {said}");
         let written = sh(&format!(
-            "cat {r}/etc/kelson/kelson.env {r}/etc/systemd/system/*.service 2>/dev/null; true",
+            "cat {r}/etc/kelson/kelson.env {r}/etc/systemd/system/*.service 2>/dev/null || true",
             r = root.display()
         ))?;
         let text = if *is_taken { &written } else { &said };

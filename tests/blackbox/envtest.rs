@@ -281,8 +281,8 @@ fn habits(_: &Subject) -> Outcome {
     let (code, body) = place.admin(&["-d", pod], "/api/v1/namespaces/made-for-it/configmaps")?;
     ensure!(code == 201, "the plugin that was asked for does not run: {code} {body}");
     let said = running.said();
-    let lines: Vec<&str> = said.lines().filter(|line| line.contains("no effect")).collect();
-    ensure!(lines.len() == 1, "one line names what has no effect: {lines:?}");
+    let lines: Vec<&str> = said.lines().filter(|line| line.contains("without effect")).collect();
+    ensure!(lines.len() == 1, "one line names the flags without effect: {lines:?}");
     for name in ["watch-cache-sizes", "profiling"] {
         ensure!(lines[0].contains(name), "{name}: {}", lines[0]);
     }

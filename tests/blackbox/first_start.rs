@@ -33,7 +33,7 @@ fn it_says_what_to_do_next(_: &Subject) -> Outcome {
     server.launch()?;
     ready("the node of the second start")?;
     let log = server.log();
-    for alarm in ["open to others", "no node is ready", "no node has been ready"] {
+    for alarm in ["readable by other users", "no node is ready", "no node has been ready"] {
         ensure!(!log.contains(alarm), "{alarm}: {log}");
     }
     server.finish(false)

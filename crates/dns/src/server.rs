@@ -55,6 +55,22 @@ struct Shared {
 /// Room for one question to be forwarded.
 struct Turn(#[expect(dead_code, reason = "held until dropped")] (OwnedSemaphorePermit, Share));
 
+/// Number of ports that [`bind`] tries when it may choose one.
+const PORTS_TRIED: usize = 16;
+
+/// Binds one port for UDP and TCP. With port 0, a port that is free for UDP can be in use for TCP; then another one is tried.
+async fn bind(ip: IpAddr, port: u16) -> std::io::Result<(UdpSocket, TcpListener)> {
+    let mut tries = if port == 0 { PORTS_TRIED } else { 1 };
+    loop {
+        tries -= 1;
+        let udp = UdpSocket::bind((ip, port)).await?;
+        match TcpListener::bind(udp.local_addr()?).await {
+            Err(e) if e.kind() == std::io::ErrorKind::AddrInUse && tries > 0 => {}
+            tcp => return Ok((udp, tcp?)),
+        }
+    }
+}
+
 impl Server {
     /// Listens on one address with UDP and TCP on the same port, where 0 selects a free one, and responds to `sources`.
     /// The listening tasks are restarted after a panic.
@@ -66,9 +82,8 @@ impl Server {
         sources: Arc<Sources>,
         tasks: &Tasks,
     ) -> std::io::Result<Self> {
-        let udp = Arc::new(UdpSocket::bind((ip, port)).await?);
-        let address = udp.local_addr()?;
-        let tcp = Arc::new(TcpListener::bind(address).await?);
+        let (udp, tcp) = bind(ip, port).await?;
+        let (address, udp, tcp) = (udp.local_addr()?, Arc::new(udp), Arc::new(tcp));
         let tasks = tasks.child("dns");
         let shared = Arc::new(Shared {
             zone,

@@ -109,6 +109,14 @@ async fn namespaces_come_first_and_definitions_before_their_objects() {
     let shop = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}});
     let f =
         fixture(set(&[file("1.yaml", &[widget, map("shop", "m", "1")]), file("2.yaml", &[definition, shop])])).await;
+    let definitions = "apiextensions.k8s.io/v1/customresourcedefinitions";
+    f.api
+        .until("the kind is served", async |api| {
+            let definition = api.get(definitions, "", "widgets.example.com").await?;
+            let conditions = definition["status"]["conditions"].as_array()?.clone();
+            conditions.iter().any(|c| c["type"] == "Established" && c["status"] == "True").then_some(())
+        })
+        .await;
     f.api.until("the widget", async |api| api.get("example.com/v1/widgets", "shop", "w").await).await;
     f.api.until("what comes after it", async |api| api.get(MAPS, "shop", "m").await).await;
 }

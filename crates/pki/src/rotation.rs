@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(believed(new.ca.cert_pem(), &new), (true, true), "the new one needs no help");
         assert!(new.ca.has_issued(&new.issue_component(Component::Admin, now()).unwrap().cert_pem));
         assert!(!new.ca.has_issued(&old.issue_component(Component::Admin, now()).unwrap().cert_pem));
-        assert!(begin(dir.path(), now()).unwrap_err().to_string().contains("is under way"));
+        assert!(begin(dir.path(), now()).unwrap_err().to_string().contains("is in progress"));
 
         assert!(finish(dir.path()).unwrap());
         let last = reopened(dir.path());

@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(check(Given::default()), None);
         assert_eq!(check(given("10.42.0.0/16", "10.43.0.0/16")), None);
         let refused = check(given("", "10.44.0.0/16")).unwrap();
-        assert!(refused.starts_with("--service-cidr 10.44.0.0/16: this cluster has 10.43.0.0/16"), "{refused}");
+        assert!(refused.starts_with("--service-cidr 10.44.0.0/16: this cluster uses 10.43.0.0/16"), "{refused}");
     }
 
     #[test]
@@ -234,7 +234,7 @@ mod tests {
         assert!((1..=VNI_MAX).contains(&first.vni));
         assert_eq!(settle_blocking(dir.path(), Given::default()).unwrap(), first, "kept");
         let other = settle_blocking(dir.path(), given("10.60.0.0/16", "")).unwrap_err();
-        assert!(other.to_string().starts_with("--cluster-cidr 10.60.0.0/16: this cluster has"), "{other}");
+        assert!(other.to_string().starts_with("--cluster-cidr 10.60.0.0/16: this cluster uses"), "{other}");
         let files: Vec<_> = std::fs::read_dir(dir.path()).unwrap().flatten().map(|e| e.file_name()).collect();
         assert_eq!(files, [FILE], "nothing else is touched");
     }

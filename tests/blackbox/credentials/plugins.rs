@@ -228,7 +228,12 @@ pub fn configuration_reload(_: &Subject) -> Outcome {
     ensure!(metrics.contains("config_reloads_total{result=\"failure\"} 1\n"), "{metrics}");
     // The plugin comes, and with it the configuration into force, which nobody touched again.
     w.plugins.put("second", &answer(&w.registry.host, PULLER, "Image"))?;
-    told(&events_of_node, &node, "CredentialProviderConfigReloaded", &["Loaded the credential provider configuration"])?;
+    told(
+        &events_of_node,
+        &node,
+        "CredentialProviderConfigReloaded",
+        &["Loaded the credential provider configuration"],
+    )?;
     recovers(&k, "second")?;
     ensure!(w.metrics()?.contains("config_reloads_total{result=\"success\"} 1\n"), "{}", w.metrics()?);
     w.plugins.configure_raw("kind: CredentialProviderConfig\nproviders: [{name: 'a/b'}]")?;

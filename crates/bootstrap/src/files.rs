@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use kelson_pki::{CertInfo, Issued, Key, write_secret};
+use kelson_platform::files::make_private_dir;
 use kelson_tasks::FILES;
 
 use crate::CertError;
@@ -95,7 +96,9 @@ impl Store {
     pub async fn key_to_ask_with(&self) -> Result<Key, CertError> {
         let (dir, file) = (self.dir.clone(), self.pending_key());
         let made = FILES.run(move || {
-            std::fs::create_dir_all(&dir)
+            dir.parent()
+                .map_or(Ok(()), std::fs::create_dir_all)
+                .and_then(|()| make_private_dir(&dir))
                 .map_err(|source| CertError::File { what: dir.display().to_string(), source })?;
             Ok(Key::load_or_generate(&file)?)
         });

@@ -14,10 +14,6 @@ pub fn tests() -> Vec<Test> {
 
 fn it_says_what_to_do_next(_: &Subject) -> Outcome {
     let server = Process::start(&["--node-labels=tier=edge"], &repo_root().join(".cache/images"))?;
-    let said = server.log();
-    for command in ["export KUBECONFIG=", "kubectl get nodes", "kelson token create --print-join-command"] {
-        ensure!(said.contains(command), "{command}: {said}");
-    }
     let ready = |what: &str| {
         eventually(what, PATIENCE, || {
             let nodes = server.kubectl().ok(&["get", "nodes", "--no-headers"])?;
@@ -27,6 +23,11 @@ fn it_says_what_to_do_next(_: &Subject) -> Outcome {
         })
     };
     ready("a ready node with its role")?;
+    // The API serves before the server prints this; the node starts after it.
+    let said = server.log();
+    for command in ["export KUBECONFIG=", "kubectl get nodes", "kelson token create --print-join-command"] {
+        ensure!(said.contains(command), "{command}: {said}");
+    }
     let tier = server.kubectl().ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.labels.tier}"])?;
     ensure!(tier == "edge", "the label that a flag sets: {tier:?}");
     server.terminate()?;

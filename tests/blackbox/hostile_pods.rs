@@ -85,10 +85,12 @@ fn racing_paths(s: &Subject) -> Outcome {
 }
 
 /// The log file of a container that runs, on this machine.
-fn log_file(server: &Process, pod: &str) -> anyhow::Result<PathBuf> {
+fn log_file(server: &Process, k: &Kubectl, pod: &str) -> anyhow::Result<PathBuf> {
+    // By its UID: the directory may hold logs of other pods with this name.
+    let uid = k.ok(&["get", "pod", pod, "-o", "jsonpath={.metadata.uid}"])?;
     // A node that is the machine's only one logs where collectors look, and notes where that is.
     let noted = std::fs::read_to_string(server.dir.join("kubelet/pod-logs-directory"))?;
-    let found = sh(&format!("find {} -path '*_{pod}_*' -name '*.log'", noted.trim()))?;
+    let found = sh(&format!("find {} -path '*_{pod}_{uid}/*' -name '*.log'", noted.trim()))?;
     Ok(PathBuf::from(found.lines().next().context("a log file")?))
 }
 
@@ -97,7 +99,7 @@ fn linked_logs(s: &Subject) -> Outcome {
     let k = s.kubectl.fresh_namespace("h-logs")?;
     k.apply(&script("honest", "echo fine; sleep 6000", ""))?;
     ready(&k, "honest")?;
-    let file = eventually("its log", LIMIT, || log_file(server, "honest"))?;
+    let file = eventually("its log", LIMIT, || log_file(server, &k, "honest"))?;
     let dir = tempfile::tempdir()?;
     let secret = dir.path().join("secret");
     // In the form of a log, so that nothing but the link is in the way.
@@ -180,7 +182,7 @@ fn loud(s: &Subject) -> Outcome {
     follower.kill()?;
     follower.wait()?;
     ensure!(slowest < Duration::from_secs(60), "a command in another pod took {slowest:?}");
-    let file = log_file(server, "loud")?;
+    let file = log_file(server, &k, "loud")?;
     let dir = file.parent().context("a directory")?;
     k.ok(&["delete", "pod", "loud", "--wait=false", "--grace-period=1"])?;
     // Five files at the most, of which those that rest are compressed; what is written between two looks is beyond the limit.

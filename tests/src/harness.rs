@@ -84,7 +84,7 @@ pub fn run(tests: &[Test], alone: &[&str]) -> i32 {
     let word = if all.failed.is_empty() { "ok" } else { "FAILED" };
     let (passed, failed, ignored) = (all.passed, all.failed.len(), all.ignored);
     if failed > 0 {
-        println!("\nfailures:\n    {}", all.failed.join("\n    "));
+        println!("\nfailures:{}", failures(&all.failed));
     }
     println!("\ntest result: {word}. {passed} passed; {failed} failed; {ignored} ignored; 0 measured; 0 filtered out");
     i32::from(failed > 0)
@@ -133,7 +133,8 @@ impl<'a> Queue<'a> {
 #[derive(Default)]
 struct Tally {
     passed: usize,
-    failed: Vec<&'static str>,
+    /// Name and error of each test that failed.
+    failed: Vec<(&'static str, String)>,
     ignored: usize,
     /// Seconds and name of each test that ran.
     times: Vec<(f64, &'static str)>,
@@ -156,7 +157,7 @@ fn work(wants_node: bool, queue: &Queue<'_>, record: &Record) -> Tally {
         Ok(subject) => subject,
         Err(e) => {
             println!("test subject::start ... FAILED\nthe subject did not start: {e:#}\n");
-            tally.failed.push("subject::start");
+            tally.failed.push(("subject::start", format!("{e:#}")));
             return tally;
         }
     };
@@ -165,7 +166,7 @@ fn work(wants_node: bool, queue: &Queue<'_>, record: &Record) -> Tally {
     }
     if let Err(e) = subject.stop(!tally.failed.is_empty()) {
         println!("test subject::stop ... FAILED\n{e:#}\n");
-        tally.failed.push("subject::stop");
+        tally.failed.push(("subject::stop", format!("{e:#}")));
     }
     tally
 }
@@ -202,7 +203,22 @@ fn run_one(subject: &Subject, test: &Test, record: &Record, tally: &mut Tally) {
         return;
     }
     println!("test {} ... FAILED ({took:.1}s)\n---- {} ----\n{error}\n", test.name, test.name);
-    tally.failed.push(test.name);
+    tally.failed.push((test.name, error));
+}
+
+/// Lines of an error that [`failures`] repeats: enough for its cause, with server logs left where the test printed them.
+const ERROR_LINES: usize = 6;
+/// Characters of each of these lines.
+const ERROR_LINE_CHARS: usize = 300;
+
+/// The tests that failed, each with the first lines of its error. A log that is cut in the middle still has them at its end.
+fn failures(failed: &[(&str, String)]) -> String {
+    let cut = |line: &str| line.chars().take(ERROR_LINE_CHARS).collect::<String>();
+    let one = |(name, error): &(&str, String)| {
+        let lines: String = error.lines().take(ERROR_LINES).map(|line| format!("\n        {}", cut(line))).collect();
+        format!("\n    {name}{lines}")
+    };
+    failed.iter().map(one).collect()
 }
 
 /// How many tests [`slowest`] names.
@@ -221,6 +237,15 @@ fn slowest(mut times: Vec<(f64, &str)>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn failures_repeat_the_first_lines_of_their_errors() {
+        let error = "1\n2\n3\n4\n5\n6\n7".to_owned();
+        let text = failures(&[("a::x", "no answer".to_owned()), ("b::y", error)]);
+        assert_eq!(text.lines().collect::<Vec<_>>()[..4], ["", "    a::x", "        no answer", "    b::y"]);
+        assert_eq!(text.lines().last(), Some("        6"));
+        assert_eq!(failures(&[("c::z", "x".repeat(1000))]).len(), "\n    c::z\n        ".len() + ERROR_LINE_CHARS);
+    }
 
     #[test]
     fn the_slowest_come_first() {

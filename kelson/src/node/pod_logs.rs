@@ -103,7 +103,11 @@ fn claim(data_dir: &Path, shared: &Path) -> Result<Claim, String> {
     if owner.join("kubelet").exists() {
         return Err(format!("{} belongs to the node in {}", shared.display(), owner.display()));
     }
-    // That node is no more; two that find this at once are two first starts at the same instant, and the later one wins.
+    // That node was removed without `kelson cleanup`, so its logs belong to no pod. Two nodes that find this at the same instant
+    // both claim the directory, and the later one wins.
+    if let Some(error) = remove_pods(shared) {
+        tracing::warn!(directory = %shared.display(), %error, "cannot remove the logs of a node that no longer exists");
+    }
     std::fs::remove_file(&mark).and_then(|()| write()).map_err(text)?;
     Ok(Claim::Again)
 }
@@ -119,23 +123,29 @@ fn give_back_in(data_dir: &Path, shared: &Path) -> Option<String> {
     if !is_own {
         return None;
     }
-    let mut failed = None;
-    // Links and strangers' files stay; pods' directories are named NAMESPACE_NAME_UID.
-    let pods = std::fs::read_dir(shared).into_iter().flatten().flatten();
-    let pods = pods.filter(|e| {
-        e.file_type().is_ok_and(|t| t.is_dir()) && e.file_name().to_string_lossy().matches('_').count() == 2
-    });
-    for pod in pods {
-        if let Err(e) = std::fs::remove_dir_all(pod.path()) {
-            failed.get_or_insert(format!("remove {}: {e}", pod.path().display()));
-        }
-    }
+    let mut failed = remove_pods(shared);
     // The links of containers whose logs are gone.
     kelson_kubelet::logs::links::sweep(Path::new(CONTAINER_LOGS));
     if failed.is_none()
         && let Err(e) = std::fs::remove_file(&mark)
     {
         failed = Some(format!("remove {}: {e}", mark.display()));
+    }
+    failed
+}
+
+/// Removes the directories of pods, which are named `NAMESPACE_NAME_UID`, and returns the first failure. Links and other programs'
+/// files stay.
+fn remove_pods(shared: &Path) -> Option<String> {
+    let pods = std::fs::read_dir(shared).into_iter().flatten().flatten();
+    let pods = pods.filter(|e| {
+        e.file_type().is_ok_and(|t| t.is_dir()) && e.file_name().to_string_lossy().matches('_').count() == 2
+    });
+    let mut failed = None;
+    for pod in pods {
+        if let Err(e) = std::fs::remove_dir_all(pod.path()) {
+            failed.get_or_insert(format!("remove {}: {e}", pod.path().display()));
+        }
     }
     failed
 }
@@ -170,10 +180,14 @@ mod tests {
         let (third, _) = node(base.path(), "third");
         assert_eq!(choose_in(&third, &shared), shared);
         assert_eq!(choose_in(&second, &shared), second_own);
-        // A node that is gone with its directory holds nothing.
+        // A node that was removed with its directory holds nothing, and its logs are removed.
+        std::fs::create_dir_all(shared.join("ns_q_uid/main")).unwrap();
+        std::fs::create_dir_all(shared.join("of-another-program")).unwrap();
         std::fs::remove_dir_all(&third).unwrap();
         let (fourth, _) = node(base.path(), "fourth");
         assert_eq!(choose_in(&fourth, &shared), shared);
+        assert!(!shared.join("ns_q_uid").exists());
+        assert!(shared.join("of-another-program").exists());
     }
 
     #[test]

@@ -37,7 +37,7 @@ static BUDGETS: LazyLock<Options> = LazyLock::new(|| Options {
     ..Options::of("policy", "poddisruptionbudgets")
 });
 
-/// The spec in upstream's error format: the fields of its own struct, which has no JSON names.
+/// The spec in upstream's error format: the fields of Go's struct, without JSON names.
 #[derive(serde::Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct BothSet<'a> {

@@ -35,7 +35,7 @@ pub(super) struct Place {
     only: Only,
 }
 
-/// Returns the lists that a name with a plus stands for.
+/// Returns the lists that a name with a plus means.
 fn lists(name: &'static str) -> &'static [&'static str] {
     match name {
         "containers+" => &["containers", "initContainers", "ephemeralContainers"],

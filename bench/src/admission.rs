@@ -1,8 +1,8 @@
-//! What admission costs, against its targets (a part of `make bench`).
+//! The cost of admission compared to its targets (a part of `make bench`).
 //!
-//! Times are medians of many passes over a request (mutating and validating) by the chain of a server in memory; of webhooks,
-//! what a request takes beyond the webhook's own round trip. Rates are of whole requests to a server in memory, without TLS
-//! and without a disk: there admission's share is the largest it can be.
+//! Times are medians of many passes over a request (mutating and validating) through the chain of a server in memory;
+//! for webhooks, the time of a request beyond the webhook's own round trip. Rates are of whole requests to a server in
+//! memory, without TLS and without a disk, where admission's share is the largest.
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -24,7 +24,7 @@ use crate::block_on;
 const GROUP: &str = "/apis/admissionregistration.k8s.io/v1";
 const PASSES: usize = 2000;
 
-/// No service is looked for.
+/// Resolves no service.
 struct Nowhere;
 impl ServiceResolver for Nowhere {
     fn resolve(&self, _: &str, _: &str, _: u16) -> Result<Backend, String> {
@@ -56,7 +56,7 @@ async fn create(api: &Running, path: &str, object: Value) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// The median time of a request's two passes.
+/// Returns the median time of a request's two passes.
 async fn passes(chain: &Chain, kind: &str, resource: &str, object: &Value) -> anyhow::Result<Duration> {
     times(chain, kind, resource, object, PASSES).await
 }
@@ -102,7 +102,7 @@ fn row(what: &str, took: Duration, target: Duration) {
     println!("{what:<44} {:>10.1} µs   target {:>6.0} µs{verdict}", micros(took), micros(target));
 }
 
-/// A row of what is no time.
+/// Prints a row for a value that is not a time.
 fn told(what: &str, value: f64, unit: &str, target: &str, kept: bool) {
     println!("{what:<44} {value:>10.1} {unit:<2}   target {target}{}", if kept { "" } else { "  OVER" });
 }
@@ -152,7 +152,7 @@ fn allow(seen: &Seen) -> Behaviour {
     Behaviour::Answer(200, answer.to_string().into_bytes())
 }
 
-/// The round trip of a call alone, with a body as large as a review.
+/// Returns the round trip time of a call alone, with a body as large as a review.
 async fn round_trip(server: &TestServer, url: &str) -> anyhow::Result<Duration> {
     let client = WebhookClient::new(std::sync::Arc::new(Nowhere), Credentials::default());
     let target = Target { location: Location::Url(url.to_owned()), ca_bundle: server.ca().as_bytes().to_vec() };
@@ -167,7 +167,7 @@ async fn round_trip(server: &TestServer, url: &str) -> anyhow::Result<Duration> 
     Ok(median(times))
 }
 
-/// Ten validating webhooks that each take a while: together they take as long as one.
+/// Measures ten slow validating webhooks, which together take as long as one.
 async fn side_by_side() -> anyhow::Result<()> {
     const EACH: Duration = Duration::from_millis(20);
     let slow = |seen: &Seen| match allow(seen) {
@@ -191,7 +191,7 @@ async fn side_by_side() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Creates `count` pods with names of their own, and gives how many that were a second.
+/// Creates `count` pods with different names, and returns the rate per second.
 async fn rate(api: &Running, pod: &Value, turn: usize, count: usize) -> anyhow::Result<f64> {
     let begun = Instant::now();
     for i in 0..count {
@@ -202,8 +202,8 @@ async fn rate(api: &Running, pod: &Value, turn: usize, count: usize) -> anyhow::
     Ok(count as f64 / begun.elapsed().as_secs_f64())
 }
 
-/// What creating these pods loses to the default plugins, against none: the share in percent, and both rates; the median of turns that
-/// begin with either.
+/// Returns the cost of the default plugins when creating these pods, compared to none: the share in percent, and both
+/// rates; the median of alternating rounds.
 async fn share(pod: &Value) -> anyhow::Result<(f64, f64, f64)> {
     const PODS: usize = 2000;
     const TURNS: usize = 8;
@@ -224,8 +224,8 @@ async fn share(pod: &Value) -> anyhow::Result<(f64, f64, f64)> {
     Ok(lost[TURNS / 2])
 }
 
-/// A pod that has all that the default plugins give it: there their own work is all that differs. What they give makes other pods
-/// larger, and every step after admission costs by size.
+/// Returns a pod with everything that the default plugins add, so that only their own work differs: additions make
+/// other pods larger, and every step after admission costs by size.
 async fn whole_pod() -> anyhow::Result<Value> {
     let api = start().await?;
     create(&api, "/api/v1/namespaces/default/pods", pod()).await?;
@@ -248,7 +248,7 @@ async fn shares() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints each cost beside its target.
+/// Prints each cost with its target.
 pub fn run(_: &[String]) -> anyhow::Result<()> {
     block_on(2, measure())
 }

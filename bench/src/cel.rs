@@ -1,4 +1,4 @@
-//! Evaluations per second of rules as they are found in custom resources and policies.
+//! Evaluations per second of typical rules in custom resources and policies.
 use std::time::{Duration, Instant};
 
 use kelson_cel::{Activation, Budget, DeclType, Env, ListKind, REQUEST_BUDGET, Value};

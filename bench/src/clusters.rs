@@ -1,5 +1,5 @@
-//! How long clusters take and what they cost: from nothing to the first answer, a fork of one with a hundred definitions, and many
-//! alive at once. `clusters [CLUSTERS]`
+//! Time and memory of test clusters: from nothing to the first answer, a fork of one with a hundred definitions, and
+//! many at the same time. `clusters [CLUSTERS]`
 #![allow(clippy::unwrap_used, reason = "a measurement that cannot go on panics")]
 
 use std::time::Instant;
@@ -11,11 +11,11 @@ use serde_json::json;
 
 use crate::block_on;
 
-/// Definitions of the cluster that is forked.
+/// The number of definitions in the forked cluster.
 const DEFINITIONS: usize = 100;
 const FORKS: usize = 50;
 
-/// Resident memory in bytes.
+/// Returns resident memory in bytes.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     status.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0) * 4096

@@ -1,4 +1,4 @@
-//! How fast a pod goes through each codec.
+//! The speed of each codec for a pod.
 use anyhow::Context as _;
 use kelson_codec::{canonical_json, json, proto};
 use kelson_schema::Schema;

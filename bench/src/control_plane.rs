@@ -1,5 +1,5 @@
-//! The control plane in one process, for the measurements of writes and memory: the API server in memory, the controllers' and the
-//! scheduler's informers that read each change.
+//! A control plane in one process, for measuring writes and memory: the API server in memory, and the informers of
+//! controllers and scheduler that read each change.
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,10 +14,10 @@ use kelson_store::{Store, StoreOptions};
 use kelson_tasks::Tasks;
 use serde_json::{Value, json};
 
-/// The pods of the default namespace.
+/// The path of the pods in the default namespace.
 pub const PODS: &str = "/api/v1/namespaces/default/pods";
 
-/// A pod as a replica set makes it, for a scheduler that does not run.
+/// Returns a pod as a replica set creates it, for a scheduler that does not run.
 pub fn pod(name: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -39,12 +39,12 @@ pub fn pod(name: &str) -> Value {
 
 /// A running control plane.
 pub struct Cluster {
-    /// Its administrator.
+    /// A client of its administrator.
     pub client: Client,
 }
 
 impl Cluster {
-    /// Starts it, with or without those who read what is written.
+    /// Starts it, with or without informers.
     pub async fn start(readers: bool) -> anyhow::Result<Self> {
         let config = Config::new(Store::in_memory(StoreOptions::default()));
         let server = ApiServer::start(config).await?;
@@ -69,7 +69,7 @@ impl Cluster {
         std::mem::forget(server);
         tokio::time::sleep(std::time::Duration::from_secs(3)).await;
         let started = Self { client };
-        // Without the controllers nobody makes it; refused where it is there already.
+        // Without the controllers nothing else creates it; an existing one is an error that is ignored.
         let account = json!({"metadata": {"name": "default"}});
         let accounts = "/api/v1/namespaces/default/serviceaccounts";
         let _ = started.send(Method::POST, accounts, "application/json", &account).await;

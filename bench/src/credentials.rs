@@ -1,5 +1,5 @@
-//! The promised numbers of credentials, measured with real plugin processes; a part of `make bench`.
-//! Prints one row per promise and fails where one is not held.
+//! The documented limits of credential providers, measured with real plugin processes; a part of `make bench`. Prints
+//! one row per limit and fails if one is exceeded.
 use std::fmt::Write as _;
 use std::fs;
 use std::hint::black_box;
@@ -22,7 +22,7 @@ use kelson_meta::SystemClock;
 
 use crate::block_on;
 
-/// Real processes, counted while they run.
+/// Starts real processes and counts them while they run.
 struct Counting {
     real: ProcessExecutor,
     now: AtomicUsize,
@@ -60,7 +60,7 @@ fn providers(config: Config, bin_dir: &Path) -> (Arc<Providers>, Arc<Counting>) 
     (Arc::new(Providers::new(config, options)), counting)
 }
 
-/// A plugin that takes `seconds` and answers for `key_type`.
+/// Writes a plugin that takes `seconds` and answers for `key_type`.
 fn plugin(dir: &Path, seconds: &str, key_type: &str) -> anyhow::Result<Config> {
     let script = format!(
         "#!/bin/sh\nsleep {seconds}\nexec echo '{{\"kind\":\"CredentialProviderResponse\",\"apiVersion\":\"credentialprovider.kubelet.k8s.io/v1\",\"cacheKeyType\":\"{key_type}\",\"cacheDuration\":\"1h\",\"auth\":{{\"*.example.com\":{{\"username\":\"u\",\"password\":\"p\"}}}}}}'\n"
@@ -77,7 +77,7 @@ fn pod(n: usize) -> PodIdentity {
     PodIdentity { namespace: "ns".into(), name: format!("pod-{n}"), uid: n, service_account: "default".into() }
 }
 
-/// All at once; the time until the last one has an answer.
+/// Looks up all images concurrently; returns the time until the last one has an answer.
 async fn burst(providers: &Arc<Providers>, images: Vec<String>) -> anyhow::Result<Duration> {
     let began = Instant::now();
     let asked: Vec<_> = images
@@ -125,12 +125,12 @@ async fn bursts(rows: &mut Rows, dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Calls timed together: few enough that most rounds see nobody else on the processor.
+/// The number of calls timed together: few enough that most rounds are not interrupted by other processes.
 const CALLS: u32 = 200;
-/// Rounds; the best counts, as others on the machine only ever add to it.
+/// The number of rounds; the fastest is used, since other processes only add time.
 const ROUNDS: u32 = 500;
 
-/// Time of one `work`.
+/// Returns the time of one `work`.
 fn per_call(mut work: impl FnMut(u32)) -> Duration {
     let mut round = |n: u32| {
         let began = Instant::now();
@@ -141,7 +141,7 @@ fn per_call(mut work: impl FnMut(u32)) -> Duration {
 }
 
 async fn cached(rows: &mut Rows, dir: &Path) -> anyhow::Result<()> {
-    // The entries come by the usual way, through an executor that answers at once.
+    // The entries are added through an executor that answers immediately.
     struct AtOnce;
     #[async_trait]
     impl Executor for AtOnce {
@@ -171,9 +171,9 @@ async fn cached(rows: &mut Rows, dir: &Path) -> anyhow::Result<()> {
     }
     let mut all_cached = true;
     let took = per_call(|i| {
-        // Far apart, so that the processor's caches help no more than they would in life.
+        // Far apart, so that CPU caches help no more than in practice.
         let image = &images[(i as usize).wrapping_mul(7919) % ENTRIES];
-        // What is in the cache is answered without waiting.
+        // A cached answer is returned without waiting.
         let found = providers.lookup(image, &pod).now_or_never();
         all_cached &= found.as_ref().is_some_and(|f| f.answers.first().is_some_and(|a| a.cached));
         black_box(found);
@@ -228,7 +228,7 @@ async fn all() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Measures the promised numbers.
+/// Measures the documented limits.
 pub fn run(_: &[String]) -> anyhow::Result<()> {
     block_on(2, all())
 }

@@ -1,5 +1,5 @@
-//! What definitions of custom resources cost: makes so many (500 unless told otherwise) in a server in memory, starts another
-//! server over the same store, and prints time and resident memory for each. `definitions [COUNT]`
+//! The cost of custom resource definitions: creates a number of them (by default 500) in a server in memory, starts
+//! another server with the same store, and prints time and resident memory per definition. `definitions [COUNT]`
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,10 +12,10 @@ use serde_json::{Map, Value, json};
 use crate::block_on;
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-/// Fields of each schema; with their descriptions, about eight kilobytes.
+/// The number of fields in each schema; with their descriptions, about eight kilobytes.
 const FIELDS: usize = 60;
 
-/// Resident memory of this process, KiB.
+/// Returns resident memory of this process in KiB.
 fn resident_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap_or_default();
@@ -46,7 +46,7 @@ async fn create(running: &Running, body: Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes the definitions and prints their cost.
+/// Creates the definitions and prints their cost.
 pub fn run(args: &[String]) -> anyhow::Result<()> {
     let count: usize = args.first().map_or(Ok(500), |n| n.parse())?;
     block_on(2, measure(count))

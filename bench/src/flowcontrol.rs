@@ -1,4 +1,4 @@
-//! What sorting one request and giving it a seat costs: time for each, with the levels and schemas that every cluster has.
+//! The cost of classifying one request and giving it a seat, with the levels and schemas that every cluster has.
 //! `flowcontrol [REQUESTS]`
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,6 +1,6 @@
-//! Makes a small image archive without a registry: a static busybox with its applets and, if wanted, more programs.
-//! `image NAME OUT.tar [PATH-IN-IMAGE=FILE]...`
-//! BUSYBOX names the static busybox (default /bin/busybox, Debian's busybox-static).
+//! Creates a small image archive without a registry: a static busybox with its applets and, optionally, more programs.
+//! `image NAME OUT.tar [PATH-IN-IMAGE=FILE]...` BUSYBOX names the static busybox (default /bin/busybox, Debian's
+//! busybox-static).
 
 use anyhow::Context as _;
 use kelson_cri::image::build::busybox_layer;

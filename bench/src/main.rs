@@ -1,5 +1,5 @@
-//! Programs that measure parts of Kelson, and the one that makes the test images:
-//! `cargo run --release --package kelson-bench -- NAME [ARGUMENTS]`. Whole servers are measured by the scripts beside it.
+//! Programs that measure parts of Kelson, and the one that creates the test images: `cargo run --release --package
+//! kelson-bench -- NAME [ARGUMENTS]`. Whole servers are measured by the scripts in this directory.
 
 mod admission;
 mod cel;
@@ -55,7 +55,7 @@ fn main() -> anyhow::Result<()> {
     run(rest)
 }
 
-/// Runs a measurement on so many threads, whatever the machine has, so that figures of different machines compare.
+/// Runs a measurement with this number of threads on any machine, so that results are comparable.
 fn block_on<T>(threads: usize, work: impl Future<Output = T>) -> T {
     let mut builder = match threads {
         1 => tokio::runtime::Builder::new_current_thread(),

@@ -1,5 +1,5 @@
-//! What objects cost in memory, readers in the process included: pods are made, get the status that a kubelet writes, and
-//! are listed in protobuf; after each step, the resident memory of the process.
+//! The memory of objects, including readers in the process: pods are created, get the status that a kubelet writes, and
+//! are listed in protobuf; after each step, the resident memory of the process is printed.
 //!
 //! `memory COUNT`
 use anyhow::Context as _;
@@ -12,16 +12,16 @@ use crate::control_plane::{Cluster, PODS, pod};
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const PAUSE: std::time::Duration = std::time::Duration::from_secs(3);
 
-/// Resident memory of this process, KiB.
+/// Returns resident memory of this process in KiB.
 fn resident_kib() -> anyhow::Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
     Ok(line.trim().trim_end_matches(" kB").parse()?)
 }
 
-/// Prints the memory, and what it rose by for each object.
+/// Prints the memory, and its increase per object.
 async fn show(what: &str, before: u64, count: u64) -> anyhow::Result<u64> {
-    // Readers catch up, and the allocator gives back what it has too much.
+    // Readers catch up, and the allocator returns unused memory.
     tokio::time::sleep(PAUSE).await;
     let now = resident_kib()?;
     let each = now.saturating_sub(before) * 1024 / count;

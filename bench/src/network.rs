@@ -1,6 +1,7 @@
-//! What a change costs on the node of a large cluster, with real packets between network namespaces. Needs root.
-//! `network policies [POLICIES]`: until one changed label is in force, and a TCP stream with and without policies.
-//! `network services [SERVICES]`: until one changed endpoint of services with five endpoints each is in force.
+//! The cost of a change on the node of a large cluster, with real packets between network namespaces. Needs root.
+//! `network policies [POLICIES]`: the time until one changed label is in force, and a TCP stream with and without
+//! policies. `network services [SERVICES]`: the time until one changed endpoint is in force, for services with five
+//! endpoints each.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -20,20 +21,20 @@ use kelson_transport::Transport;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::json;
 
-/// Changes that are timed, and changes whose CPU time is counted.
+/// The number of changes that are timed, and of changes whose CPU time is counted.
 const CHANGES: usize = 20;
-/// Between two changes.
+/// The pause between two changes.
 const PAUSE: Duration = Duration::from_millis(400);
-/// How long a stream of bytes is measured, and how often.
+/// How long a stream of bytes is measured, and how many times.
 const STREAM: Duration = Duration::from_secs(2);
 const STREAMS: usize = 3;
-/// Flows of datagrams that came before have ended by then: the kernel lists all flows after some changes.
+/// Wait until earlier flows of datagrams have ended: the kernel lists all flows after some changes.
 const FLOWS_END: Duration = Duration::from_secs(40);
-/// A change that is not in force by then never will be.
+/// The maximum wait for a change to be in force.
 const PATIENCE: Duration = Duration::from_secs(300);
 const PORT: u16 = 7070;
 
-/// Prints the figures of one part, or of both.
+/// Prints the results of one part, or of both.
 pub fn run(args: &[String]) -> anyhow::Result<()> {
     let count = |default| args.get(1).map_or(Ok(default), |count| count.parse::<u32>());
     match args.first().map(String::as_str) {
@@ -51,7 +52,7 @@ fn lab() -> anyhow::Result<Lab> {
     Lab::new("knb", [1, 2, 3], enter).ok_or_else(|| anyhow::anyhow!("needs root"))
 }
 
-/// CPU time of this process and of those that it has waited for, such as nft.
+/// Returns the CPU time of this process and of its finished children, such as nft.
 fn cpu() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("proc");
     let ticks: u64 = stat.split(' ').skip(13).take(4).map(|n| n.parse::<u64>().expect("ticks")).sum();
@@ -69,7 +70,7 @@ fn median(mut all: Vec<Duration>) -> Duration {
     all[all.len() / 2]
 }
 
-/// Datagrams from pod 2, one a millisecond and each of its own flow.
+/// Sends datagrams from pod 2, one per millisecond, each a separate flow.
 struct Datagrams(Arc<AtomicBool>);
 
 impl Datagrams {
@@ -92,7 +93,7 @@ impl Drop for Datagrams {
     }
 }
 
-/// Reports when datagrams come to a pod.
+/// Reports when datagrams arrive at a pod.
 fn arrivals(lab: &Lab, pod: &str) -> mpsc::Receiver<Instant> {
     let (sender, receiver) = mpsc::sync_channel(1 << 20);
     let socket = lab.inside(pod, || UdpSocket::bind(("0.0.0.0", PORT)).expect("a socket"));
@@ -100,7 +101,7 @@ fn arrivals(lab: &Lab, pod: &str) -> mpsc::Receiver<Instant> {
     receiver
 }
 
-/// How long it takes from a change until the first datagram comes that it allows.
+/// Returns the time from a change until the first datagram arrives that it allows.
 fn until_arrival(arrivals: &mpsc::Receiver<Instant>, change: impl FnOnce()) -> Duration {
     while arrivals.try_recv().is_ok() {}
     let began = Instant::now();
@@ -118,7 +119,7 @@ fn put_pod(api: &WatchApi, n: u32, app: u32) {
     api.put("pods", json!({"metadata": metadata, "spec": spec, "status": status}));
 }
 
-/// Policy `n` admits to the pods of application `n` those of the same application.
+/// Stores policy `n`, which allows traffic from pods of application `n` to pods of the same application.
 fn put_policy(api: &WatchApi, n: u32) {
     let select = json!({"matchLabels": {"app": format!("a{n}")}});
     let metadata = json!({"name": format!("np{n}"), "namespace": "d", "uid": format!("np{n}")});
@@ -167,7 +168,7 @@ fn policies(count: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// MB a second of one TCP stream from pod 3 to pod 1, the best of several.
+/// Returns MB per second of one TCP stream from pod 3 to pod 1, the best of several.
 fn streams(lab: &Lab) -> f64 {
     let listener = lab.inside("1", || TcpListener::bind("0.0.0.0:0").expect("a port"));
     let to = SocketAddr::from((Ipv4Addr::new(10, 42, 0, 1), listener.local_addr().expect("bound").port()));
@@ -220,7 +221,7 @@ fn put_service(api: &WatchApi, n: u32) {
     );
 }
 
-/// The endpoints of service `n`; that of service 0 is one of the lab's pods.
+/// Stores the endpoints of service `n`; that of service 0 is one of the lab's pods.
 fn put_slice(api: &WatchApi, n: u32, pod: u8) {
     let endpoint = |ip: String| json!({"addresses": [ip], "conditions": {"ready": true}, "nodeName": "here"});
     let endpoints: Vec<_> = match n {

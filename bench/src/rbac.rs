@@ -1,7 +1,7 @@
-//! What an RBAC decision costs with 10,000 bindings.
+//! The cost of an RBAC decision with 10,000 bindings.
 //!
-//! Half of the bindings are of namespaces, half of the cluster; each of its own user, to one of a hundred roles. Printed are
-//! medians, in nanoseconds: for a user with one binding, for one with a hundred, and for one with none, who is refused.
+//! Half of the bindings are namespaced, half are cluster-wide; each is for a different user and one of a hundred roles.
+//! Prints medians in nanoseconds: for a user with one binding, with a hundred, and with none, whose request is denied.
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 const BINDINGS: usize = 10_000;
 const ROLES: usize = 100;
-/// Decisions timed together, since a clock costs as much as one of them.
+/// The number of decisions timed together, since reading the clock costs as much as one of them.
 const BATCH: usize = 100;
 const BATCHES: usize = 200;
 
@@ -34,7 +34,7 @@ pub fn run(_: &[String]) -> anyhow::Result<()> {
         put(&rbac, RbacResource::ClusterRoles, "", &format!("role-{n}"), &role);
     }
     for n in 0..BINDINGS {
-        // One user in a hundred bindings has no other name.
+        // The user with a hundred bindings has no others.
         let user = if n % 100 == 0 { "busy".to_owned() } else { format!("user-{n}") };
         let object = binding(n % ROLES, &user);
         match n % 2 {

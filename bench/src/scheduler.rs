@@ -55,7 +55,7 @@ fn decide(what: &str, templates: usize, extra: &dyn Fn(usize) -> Value) {
     let mut bound = 0;
     while let Step::Bind(pod) = core.step(now) {
         core.bound(&pod, now);
-        // The informer's confirmation, as it would come.
+        // The confirmation that the informer would deliver.
         core.put_pod(pod, now);
         bound += 1;
     }
@@ -63,7 +63,7 @@ fn decide(what: &str, templates: usize, extra: &dyn Fn(usize) -> Value) {
     println!("{what:<44} {bound} pods in {took:>9.2?}: {:>8.0} pods/s", f64::from(bound) / took.as_secs_f64());
 }
 
-/// Prints how many pods a second are given a node.
+/// Prints how many pods per second are scheduled.
 pub fn run(_: &[String]) -> anyhow::Result<()> {
     let selector = |t: usize| json!({"matchLabels": {"app": format!("app-{t}")}});
     decide("one template", 1, &|_| json!({}));

@@ -1,5 +1,5 @@
-//! Measures the store: commits per second with 1 and 32 writers, start-up, lists, memory per record, bytes written.
-//! `store DIR` (DIR on the disk to be measured; it is emptied).
+//! Measures the store: commits per second with 1 and 32 writers, startup, lists, memory per record, bytes written.
+//! `store DIR` (a directory on the disk to measure; it is emptied).
 #![allow(clippy::unwrap_used, reason = "a measurement that cannot go on panics")]
 
 use std::path::Path;
@@ -68,7 +68,7 @@ fn resident() -> u64 {
     proc_number("/proc/self/status", "VmRSS:") * 1024
 }
 
-/// Lets `writers` tasks write to distinct keys for some time and prints rate, latency and bytes to the disk.
+/// Lets `writers` tasks write distinct keys for some time and prints rate, latency and bytes written to the disk.
 async fn commits(what: &str, store: &Store, writers: u64, bytes: usize, for_: Duration, relaxed: bool) {
     static NEXT: AtomicU64 = AtomicU64::new(1 << 20);
     let (before, start) = (written(), Instant::now());

@@ -1,6 +1,5 @@
-//! How many bytes of one exec's output pass a second, and what they cost of a processor: a source as a runtime gives it, the kubelet's
-//! part, the API server's, each over TLS on loopback, and a client that throws away what it reads.
-//! `streams [pipe|spdy] [MB] [BYTES AT A TIME]`
+//! Throughput and CPU time of the output of one exec: a source like a runtime, the kubelet, and the API server, each
+//! with TLS on loopback, and a client that discards the data. `streams [pipe|spdy] [MB] [BYTES AT A TIME]`
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -24,7 +23,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 const WANTED: ExecOptions = ExecOptions { stdin: false, stdout: true, stderr: false, tty: false };
 const PROTOCOL: ExecProtocol = ExecProtocol::WebSocket { version: RemoteCommandVersion::V5, base64: false };
 
-/// Prints rate and cost, and ends the process.
+/// Prints rate and cost, and exits the process.
 pub fn run(args: &[String]) -> anyhow::Result<()> {
     let how = args.first().map_or("pipe", String::as_str).to_owned();
     let mb: usize = args.get(1).map_or(512, |mb| mb.parse().expect("a number"));
@@ -83,7 +82,7 @@ fn name() -> ServerName<'static> {
     ServerName::try_from("127.0.0.1").expect("an address")
 }
 
-/// Reads so much and more; gives what its thread used of a processor, in nanoseconds.
+/// Reads this number of bytes; returns the CPU time of its thread in nanoseconds.
 fn read_all(client: Arc<ClientConfig>, at: SocketAddr, total: usize) -> u64 {
     let mut tcp = TcpStream::connect(at).expect("connects");
     let mut tls = rustls::ClientConnection::new(client, name()).expect("a session");
@@ -138,7 +137,7 @@ async fn kubelet_of_spdy(listener: tokio::net::TcpListener, tls: TlsAcceptor, to
     let _ = translate_websocket_to_spdy(client, PROTOCOL, WANTED, backend, &ConnectionOptions::default()).await;
 }
 
-/// A runtime's streaming server: answers each stream, and sends on the second, which is the output.
+/// Runs a runtime's streaming server: answers each stream, and sends on the second, which is the output.
 fn runtime_of_spdy(listener: &TcpListener, total: usize, piece: usize) {
     let (mut tcp, _) = listener.accept().expect("the kubelet");
     let (mut decoder, mut deflate) = (FrameDecoder::new(), HeaderCompressor::new().expect("zlib"));

@@ -1,9 +1,9 @@
-//! What writes cost, readers in the process included: the API server in memory, pods that are created, patched and
-//! applied one after the other, and the controllers' and the scheduler's informers that read each change.
+//! The cost of writes, including readers in the process: the API server in memory, pods that are created, patched and
+//! applied one after the other, and the informers of controllers and scheduler that read each change.
 //!
-//! `writes OPERATION COUNT [--no-readers]`, OPERATION one of `create`, `merge`, `status`, `apply`. The instructions of one
-//! operation are the difference of two runs under a counter:
-//! `valgrind --tool=callgrind target/release/kelson-bench writes create 300`, and the same with 100.
+//! `writes OPERATION COUNT [--no-readers]`, OPERATION one of `create`, `merge`, `status`, `apply`. The instructions of
+//! one operation are the difference of two runs under a counter: `valgrind --tool=callgrind target/release/kelson-bench
+//! writes create 300`, and the same with 100.
 use http::Method;
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
 
-/// A pod's status as a kubelet writes it; `n` makes each write differ.
+/// Returns a pod's status as a kubelet writes it; `n` makes each write differ.
 fn status(n: usize) -> Value {
     let condition = |kind: &str| json!({"type": kind, "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"});
     let kinds = ["Initialized", "Ready", "ContainersReady", "PodScheduled"];
@@ -53,7 +53,7 @@ async fn write(cluster: &Cluster, operation: &str, count: usize) -> anyhow::Resu
     Ok(())
 }
 
-/// Carries out COUNT operations.
+/// Runs COUNT operations.
 pub fn run(args: &[String]) -> anyhow::Result<()> {
     block_on(1, measure(args))
 }
@@ -67,7 +67,7 @@ async fn measure(args: &[String]) -> anyhow::Result<()> {
     let count = count.parse()?;
     write(&cluster, operation, count).await?;
     println!("{operation}: {count} in {:?}", begun.elapsed());
-    // What the readers have not read yet, they read now.
+    // Waits until the readers have caught up.
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     std::process::exit(0)
 }

@@ -1,5 +1,5 @@
-//! Controllers that act each as a service account of its own, where they do not share a process with the API server: the
-//! manager makes the accounts and asks for their tokens (upstream's `--use-service-account-credentials`).
+//! Service accounts of single controllers, for a controller manager without an API server in its process: it creates
+//! the accounts and requests their tokens (upstream's `--use-service-account-credentials`).
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// How long a token is asked for. The server may shorten it.
+/// The requested lifetime of a token. The server may shorten it.
 const TOKEN_LIFE: Duration = Duration::from_secs(3600);
-/// A token is replaced when this part of its life is over: 4 of 5.
+/// A token is replaced after this part of its lifetime: 4 of 5.
 const REPLACE_AT: (u32, u32) = (4, 5);
 
-/// Carries requests under a service account, with a token that is replaced before it ends.
+/// Sends requests as a service account, with a token that is replaced before it expires.
 pub struct Account {
     inner: Arc<Inner>,
 }
@@ -37,7 +37,7 @@ struct Current {
 }
 
 impl Account {
-    /// The account `namespace`/`name` at the server of `config`, whose own credentials are not used.
+    /// Creates the account `namespace`/`name` at the server of `config`, whose own credentials are not used.
     pub fn new(manager: Client, config: &Kubeconfig, namespace: &str, name: &str) -> Self {
         let server = Kubeconfig { credentials: Credentials::None, ..config.clone() };
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
@@ -52,7 +52,8 @@ impl Transport for Account {
             let current = inner.current().await?;
             let response = current.remote.send(request).await?;
             if response.status() == StatusCode::UNAUTHORIZED {
-                // Perhaps the account was made anew, or the server's keys were: the next request brings another token.
+                // The account may have been recreated, or the server's keys replaced: the next request gets another
+                // token.
                 inner.forget(&current).await;
             }
             Ok(response)
@@ -108,7 +109,7 @@ impl Inner {
         let Some(token) = answer["status"]["token"].as_str() else {
             return Err(ClientError::Decode(format!("{uri}: the response has no token")));
         };
-        // Both clocks may differ, so what counts is how long the server says it lasts.
+        // The clocks may differ, so the lifetime counts and not the expiry.
         let seconds = answer["spec"]["expirationSeconds"].as_u64().unwrap_or(0);
         Ok((token.to_owned(), Duration::from_secs(seconds).min(TOKEN_LIFE)))
     }

@@ -1,4 +1,4 @@
-//! The admission flags of the API server: which plugins run, and how they are configured.
+//! The admission flags of the API server: which plugins run, and their configuration.
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
@@ -6,7 +6,7 @@ use clap::Args;
 use kelson_admission::AdmissionOptions;
 use kelson_admission::plugins::tolerations::DefaultTolerationSeconds;
 
-/// Which admission plugins run, and how they are configured.
+/// The admission flags.
 #[derive(Args, Debug, Clone)]
 pub struct AdmissionArgs {
     #[arg(long, value_name = "PLUGINS", value_delimiter = ',', help = ENABLE.as_str())]
@@ -28,13 +28,13 @@ pub struct AdmissionArgs {
     pub default_unreachable_toleration_seconds: i64,
 }
 
-/// Run by default though upstream leaves it off, as its installers do not: nodes hold credentials that may be stolen.
+/// Enabled by default though upstream disables it, as upstream's installers do: credentials of nodes may be stolen.
 const USUAL_PLUGINS: [&str; 1] = ["NodeRestriction"];
 
 static ENABLE: LazyLock<String> = LazyLock::new(|| plugins("Admission plugins to enable besides the default ones"));
 static DISABLE: LazyLock<String> = LazyLock::new(|| plugins("Default admission plugins to disable"));
 
-/// What a flag means, with the plugins that run by default and all there are.
+/// Returns the meaning of a flag, with the plugins that run by default and all plugins.
 fn plugins(meaning: &str) -> String {
     let is_default = |n: &&str| kelson_admission::default_plugins().contains(n) || USUAL_PLUGINS.contains(n);
     let all = kelson_admission::known_plugins();
@@ -47,7 +47,7 @@ fn plugins(meaning: &str) -> String {
 }
 
 impl AdmissionArgs {
-    /// As the API server takes them. Reads the configuration's files.
+    /// Returns the options for the API server. Reads the configuration files.
     ///
     /// # Errors
     /// What is wrong with the files, in one line.

@@ -1,4 +1,4 @@
-//! Groups of flags that several commands share.
+//! Groups of flags that several commands have.
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use clap::Args;
 use kelson_apiserver::RuntimeConfig;
 use kelson_meta::gates::FeatureGates;
 
-/// Reads `KEY=VALUE`: labels, options, amounts by resource.
+/// Parses `KEY=VALUE`: labels, options, amounts by resource.
 pub fn pair(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("must be KEY=VALUE")?;
     Ok((key.to_owned(), value.to_owned()))
 }
 
-/// A duration of the command line, as Go writes them (`1m30s`).
+/// Parses a duration in Go's format (`1m30s`).
 pub fn duration(text: &str) -> Result<Duration, String> {
     let nanos = kelson_codec::parse_duration(text).map_err(|e| e.to_string())?;
     u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| "must not be negative".to_owned())
 }
 
-/// What this machine is called as a node, and where others reach it.
+/// The name of this machine as a node, and its address.
 #[derive(Args, Debug, Clone)]
 pub struct HostArgs {
     /// Name of this node [default: the host name]
@@ -37,7 +37,7 @@ pub struct LogArgs {
     pub log_level: String,
 }
 
-/// What upstream's components share about the log.
+/// Upstream's flags for the log verbosity.
 #[derive(Args, Debug, Clone)]
 pub struct VerbosityArgs {
     /// Log verbosity as upstream's; 4 and above enables debug messages.
@@ -48,13 +48,13 @@ pub struct VerbosityArgs {
 }
 
 impl VerbosityArgs {
-    /// The log's filter.
+    /// Returns the filter of the log.
     pub fn log_level(&self) -> &str {
         if self.v >= 4 && self.log.log_level == "info" { "debug" } else { &self.log.log_level }
     }
 }
 
-/// How much the API server does at once.
+/// Limits of concurrent requests to the API server.
 #[derive(Args, Debug, Clone)]
 pub struct OverloadArgs {
     /// Enable API priority and fairness: requests are classified by flow schemas and queued by priority level. If
@@ -73,11 +73,11 @@ pub struct OverloadArgs {
     pub request_timeout: Duration,
 }
 
-/// Longest life of a token that is not for ever.
+/// The maximum lifetime in seconds of a token that expires.
 const TTL_MAX_SECONDS: u64 = 100 * 365 * 24 * 3600;
 
-/// Reads `--feature-gates`, where a gate may have its component before it (`kube:WatchList=true`), and says which of those
-/// that were changed change nothing in this component.
+/// Parses `--feature-gates`, where a gate may be prefixed with its component (`kube:WatchList=true`), and logs changed
+/// gates that have no effect in this component.
 pub fn feature_gates(values: &[String], is_asked: impl Fn(&str) -> bool) -> anyhow::Result<FeatureGates> {
     let each = values.iter().flat_map(|gates| gates.split(',')).map(str::trim);
     let gates = each.map(|gate| gate.strip_prefix("kube:").unwrap_or(gate));
@@ -88,12 +88,12 @@ pub fn feature_gates(values: &[String], is_asked: impl Fn(&str) -> bool) -> anyh
     Ok(gates)
 }
 
-/// Reads `--runtime-config`.
+/// Parses `--runtime-config`.
 pub fn runtime_config(values: &[String]) -> anyhow::Result<RuntimeConfig> {
     RuntimeConfig::parse(values).map_err(anyhow::Error::msg).context("--runtime-config")
 }
 
-/// `24h`, `1h30m`, `90s` or `90`.
+/// Parses `24h`, `1h30m`, `90s` or `90`.
 pub fn parse_ttl(text: &str) -> Result<Duration, String> {
     let wrong = || format!("must be a duration such as 24h, 90m or 3600, got {text:?}");
     let (mut total, mut number) = (0u64, String::new());

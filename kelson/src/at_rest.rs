@@ -1,4 +1,5 @@
-//! Encryption at rest of a server's objects: its start from the command line, its metrics and health checks.
+//! Encryption at rest of a server's objects: starts it with the command line's options, and adds its metrics and health
+//! checks.
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -9,10 +10,10 @@ use kelson_tasks::Tasks;
 use crate::cli::ServerArgs;
 use crate::host;
 
-/// Starts encryption at rest, where a configuration is given.
+/// Starts encryption at rest, if a configuration is given.
 ///
 /// # Errors
-/// A configuration that cannot be read or is not valid; the message names the flag and the field.
+/// An unreadable or invalid configuration; the message names the flag and the field.
 pub async fn start(args: &ServerArgs, tasks: &Tasks) -> anyhow::Result<Option<Arc<Encryption>>> {
     let Some(file) = args.encryption_provider_config.clone() else { return Ok(None) };
     let options = EncryptionOptions {

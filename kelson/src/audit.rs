@@ -1,4 +1,4 @@
-//! The flags of audit, as upstream's API server has them.
+//! The audit flags, as in upstream's API server.
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use kelson_audit::{Batching, Format, LogOptions, Mode, Options, Truncation, Webh
 
 use crate::args::duration;
 
-/// Where audit events go, and which there are.
+/// The audit policy and the destinations of audit events.
 #[derive(Args, Debug, Clone)]
 pub struct AuditArgs {
     /// Audit policy file (audit.k8s.io/v1 Policy): the requests to log and in which detail [default: no auditing]
@@ -119,7 +119,7 @@ pub struct AuditWebhookArgs {
     pub audit_webhook_truncate_max_event_size: usize,
 }
 
-/// There is one version of events.
+/// Checks the version of events, of which there is one.
 fn version(text: &str) -> Result<String, String> {
     match text {
         "audit.k8s.io/v1" => Ok(text.to_owned()),
@@ -128,7 +128,7 @@ fn version(text: &str) -> Result<String, String> {
 }
 
 impl AuditArgs {
-    /// What the flags say.
+    /// Returns the options that the flags set.
     pub fn options(&self) -> Options {
         let (log, webhook) = (&self.log, &self.webhook);
         Options {

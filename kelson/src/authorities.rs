@@ -1,6 +1,6 @@
-//! The server's authorities while it runs: `kelson certificate` changes their files, and here that is noticed and taken up, without
-//! a restart and without a moment in which somebody's good certificate is refused. Whoever is to believe a new authority is told
-//! of it before anything is issued by it.
+//! The server's CAs while it runs: `kelson certificate` changes their files, and this module reloads them, without a
+//! restart and without rejecting a valid certificate at any time. A new CA is trusted everywhere before anything is
+//! issued by it.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
 use std::path::{Path, PathBuf};
@@ -22,23 +22,23 @@ use crate::certificates::{self, Certificates, CurrentPki};
 use crate::cli::ServerArgs;
 use crate::cluster::{self, Bundles, ClusterSettings};
 
-/// Where authorities lie in a server's data directory.
+/// The directory of CAs in a server's data directory.
 pub const PKI_DIR: &str = "pki";
-/// How often their directory is looked at.
+/// The interval at which the directory is checked.
 const LOOK: Duration = Duration::from_secs(2);
-/// Between attempts to take up what was found.
+/// The pause between attempts to apply a change.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// How the authorities of this data directory are opened.
+/// Returns the options for the CAs of this data directory.
 pub fn options(data_dir: &Path) -> PkiOptions {
     let clock_min = version::build().date.parse().unwrap_or(Timestamp::MIN);
     PkiOptions { dir: data_dir.join(PKI_DIR), clock_min }
 }
 
-/// Writes the administrator's kubeconfig for the server at `url`, also where flags want it; gives where it is.
+/// Writes the administrator's kubeconfig for the server at `url`, also to the path set by flags; returns its path.
 ///
 /// # Errors
-/// When it cannot be issued or written.
+/// It cannot be issued or written.
 pub fn administrator(args: &ServerArgs, pki: &ClusterPki, url: &str, now: Timestamp) -> anyhow::Result<PathBuf> {
     let admin = args.data_dir.join("admin.kubeconfig");
     pki.ensure_admin_kubeconfig(&admin, url, now)?;
@@ -49,7 +49,7 @@ pub fn administrator(args: &ServerArgs, pki: &ClusterPki, url: &str, now: Timest
     Ok(admin)
 }
 
-/// What the controllers sign with and hand out.
+/// Returns the CAs with which controllers sign and which they publish.
 pub fn of_controllers(pki: &ClusterPki) -> Authorities {
     Authorities {
         root_ca: pki.ca_bundle(),
@@ -59,30 +59,30 @@ pub fn of_controllers(pki: &ClusterPki) -> Authorities {
     }
 }
 
-/// All that follows the authorities.
+/// Everything that follows the CAs.
 pub struct Follower {
     /// The data directory.
     pub dir: PathBuf,
-    /// The authorities in force.
+    /// The current CAs.
     pub pki: CurrentPki,
     /// The API server.
     pub api: Running,
-    /// Who judges the callers of the components' ports.
+    /// The authentication of the components' ports.
     pub ports: Vec<Arc<Delegated>>,
-    /// What the controllers sign with.
+    /// The CAs with which the controllers sign.
     pub signing: watch::Sender<Authorities>,
-    /// What this process shows.
+    /// The certificates of this process.
     pub certificates: Certificates,
-    /// The API, as the server itself.
+    /// A client of the API as the server itself.
     pub masters: Client,
-    /// Where the API is, for this machine and for others.
+    /// The URLs of the API for this machine and for others.
     pub urls: (String, String),
-    /// What nodes are told.
+    /// The settings for nodes.
     pub cluster: ClusterSettings,
 }
 
 impl Follower {
-    /// Follows until `tasks` ends.
+    /// Follows the files until `tasks` ends.
     pub fn start(self, tasks: &Tasks) {
         let follower = Arc::new(self);
         tasks.supervise("authorities", move || Arc::clone(&follower).run());
@@ -107,7 +107,7 @@ impl Follower {
         }
     }
 
-    /// Takes up what lies there if it is something else than what is in force, or `unfinished`.
+    /// Applies the CAs on the disk if they differ from the current ones, or if `unfinished`.
     async fn look(&self, unfinished: bool) -> anyhow::Result<()> {
         let (options, now) = (options(&self.dir), Timestamp::now());
         let next = FILES.run(move || ClusterPki::open(&options, now)).await?.context("cluster PKI")?;
@@ -122,7 +122,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Has those authorities believed, before anybody shows what they issued.
+    /// Makes all components trust these CAs, before certificates of them are used.
     async fn trust(&self, next: &ClusterPki) -> anyhow::Result<()> {
         let [client_ca_pem, request_header_ca_pem, kubelet_ca_pem] = next.bundles();
         self.ports.iter().try_for_each(|port| port.trust(&client_ca_pem))?;
@@ -130,7 +130,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Issues by those authorities, and tells the cluster of them.
+    /// Issues certificates with these CAs, and publishes them in the cluster.
     async fn renew(&self, next: ClusterPki, replaced: bool) -> anyhow::Result<()> {
         let now = Timestamp::now();
         if replaced {
@@ -151,7 +151,7 @@ impl Follower {
         Ok(())
     }
 
-    /// When a file was made, replaced or removed in the directory.
+    /// Returns the time of the last change in the directory.
     async fn changed_at(&self) -> Option<SystemTime> {
         let dir = self.dir.join(PKI_DIR);
         FILES.run(move || std::fs::metadata(dir).and_then(|m| m.modified()).ok()).await.ok().flatten()

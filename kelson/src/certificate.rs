@@ -1,5 +1,5 @@
-//! `kelson certificate`: what certificates a data directory holds, of a server and of its node, and when they end; new ones at once;
-//! new authorities. The commands change files; what runs notices and takes them up without a restart.
+//! `kelson certificate`: lists the certificates in the data directory of a server or node with their expiry dates,
+//! renews them, and rotates CAs. The commands change files; running components reload them without a restart.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
 use std::path::{Path, PathBuf};
@@ -20,19 +20,19 @@ use crate::cluster::{Bundles, REPORT};
 use crate::lock::DataDirLock;
 use crate::token;
 
-/// How long a command waits for what runs to take up what it changed.
+/// How long a command waits for running components to apply its change.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often it looks meanwhile.
+/// The interval of checks meanwhile.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What `kelson certificate list` says of one certificate.
+/// One certificate in `kelson certificate list`.
 pub struct Row {
-    /// What it is for, or its file.
+    /// Its purpose, or its file.
     pub name: String,
     /// When it expires.
     pub ends: Timestamp,
     issuer: String,
-    /// Which component renews it, or when.
+    /// The component that renews it, or when it is renewed.
     pub renewed: &'static str,
 }
 
@@ -68,7 +68,7 @@ fn listed(data_dir: &Path, now: Timestamp) -> anyhow::Result<String> {
     Ok(table(&rows, now))
 }
 
-/// Whether a server or an agent works with the directory.
+/// Reports whether a server or an agent uses the directory.
 fn is_running(data_dir: &Path) -> anyhow::Result<bool> {
     if !data_dir.exists() {
         bail!("{} does not exist", data_dir.display());
@@ -76,7 +76,7 @@ fn is_running(data_dir: &Path) -> anyhow::Result<bool> {
     Ok(DataDirLock::take(data_dir).is_err())
 }
 
-/// Waits until what runs has taken something up.
+/// Waits until running components have applied a change.
 async fn settled(what: &str, done: impl Fn() -> bool) -> anyhow::Result<()> {
     let begun = Instant::now();
     while !done() {
@@ -91,12 +91,12 @@ async fn settled(what: &str, done: impl Fn() -> bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The directory of a node's certificates.
+/// Returns the directory of a node's certificates.
 pub fn cert_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("kubelet").join("pki")
 }
 
-/// Files that tell when a certificate is there that was made after it was asked for.
+/// Writes the files that request new certificates, and returns those of the certificates to wait for.
 fn ask_to_renew(data_dir: &Path, now: Timestamp) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let (pki, node) = (data_dir.join(PKI_DIR), cert_dir(data_dir));
@@ -112,10 +112,10 @@ fn ask_to_renew(data_dir: &Path, now: Timestamp) -> anyhow::Result<Vec<PathBuf>>
     Ok(files)
 }
 
-/// When the certificate in a file was made.
+/// Returns when the certificate in a file was issued.
 fn made(file: &Path) -> Option<Timestamp> {
     let info = CertInfo::from_pem(&std::fs::read_to_string(file).ok()?).ok()?;
-    // Certificates tell whole seconds.
+    // Certificates have a resolution of a second.
     (info.not_before + BACKDATE).checked_add(Duration::from_secs(1)).ok()
 }
 
@@ -162,7 +162,7 @@ async fn finish(args: &RotateArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Nodes that have not reported what is `wanted`.
+/// Returns the nodes that have not reported `wanted`.
 fn late(nodes: &[Node], wanted: &str) -> Vec<String> {
     let reported = |node: &&Node| {
         let notes = node.metadata.annotations.as_ref();
@@ -171,7 +171,7 @@ fn late(nodes: &[Node], wanted: &str) -> Vec<String> {
     nodes.iter().filter(reported).map(|node| node.metadata.name.clone().unwrap_or_default()).collect()
 }
 
-/// All certificates of a data directory.
+/// Returns all certificates of a data directory.
 pub fn find(dir: &Path) -> Vec<Row> {
     let mut rows = Vec::new();
     let mut add = |name: &str, pem: Option<String>, renewed| {
@@ -203,7 +203,7 @@ pub fn find(dir: &Path) -> Vec<Row> {
     rows
 }
 
-/// The certificate in an administrator's kubeconfig.
+/// Returns the certificate in an administrator's kubeconfig.
 fn admin(file: &Path) -> Option<String> {
     let file = KubeconfigFile::parse(&std::fs::read(file).ok()?).ok()?;
     let (_, user) = file.current().ok()?;

@@ -1,6 +1,6 @@
-//! Renews the control plane's own certificates while it runs. They are made afresh at each start, but a server may run for
-//! longer than a certificate lives, a clock that is set right after the start makes one useless at once, and authorities
-//! are replaced. What is in use is shown, without keys, in `DIR/pki/issued`.
+//! Renews the control plane's own certificates while it runs. They are issued at each start, but a server may run for
+//! longer than a certificate is valid, a clock change after the start can make one invalid at once, and CAs are
+//! rotated. The certificates in use are written, without keys, to `DIR/pki/issued`.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
 use std::path::{Path, PathBuf};
@@ -15,32 +15,32 @@ use kelson_platform::files::make_private_dir;
 use kelson_tasks::{FILES, Tasks};
 use parking_lot::RwLock;
 
-/// The clock is looked at this often: it may be set at any time, and timers do not notice.
+/// The interval at which the clock is checked: it may be changed at any time, which timers do not notice.
 const LOOK: Duration = Duration::from_secs(60);
-/// Shown for each certificate: seconds until it ends, less than nothing when it has.
+/// The metric with the seconds until each certificate expires, negative when it has expired.
 const TTL: &str = "kelson_certificate_ttl_seconds";
 
-/// An authority that expires within this time is named in the log each day: no certificate outlives it.
+/// A CA that expires within this time is logged each day: no certificate can be valid for longer than its CA.
 const SOON: Duration = Duration::from_secs(180 * 24 * 3600);
 const WARN_EVERY: Duration = Duration::from_secs(24 * 3600);
 
-/// Where copies of the certificates in use lie, below the directory of the authorities.
+/// The directory with copies of the certificates in use, below that of the CAs.
 pub const ISSUED_DIR: &str = "issued";
 
-/// The authorities in force, which may be replaced at any time.
+/// The current CAs, which may be replaced at any time.
 #[derive(Clone)]
 pub struct CurrentPki(Arc<RwLock<Arc<ClusterPki>>>);
 
 impl CurrentPki {
-    /// Begins with these.
+    /// Creates it with these CAs.
     pub fn new(pki: ClusterPki) -> Self {
         Self(Arc::new(RwLock::new(Arc::new(pki))))
     }
-    /// Those of this moment.
+    /// Returns the current CAs.
     pub fn get(&self) -> Arc<ClusterPki> {
         Arc::clone(&self.0.read())
     }
-    /// The names of the authorities, as of their files, and when they end.
+    /// Returns the names of the CAs, as in their file names, and their expiry.
     pub fn ends(&self) -> [(&'static str, Timestamp); 3] {
         let pki = self.get();
         [
@@ -49,7 +49,7 @@ impl CurrentPki {
             ("kubelet-serving-ca", pki.kubelet_serving_ca.info().not_after),
         ]
     }
-    /// Others, from now on.
+    /// Replaces the CAs.
     pub fn replace(&self, pki: ClusterPki) {
         *self.0.write() = Arc::new(pki);
     }
@@ -57,21 +57,21 @@ impl CurrentPki {
 
 type Issue = dyn Fn(Timestamp) -> Result<Issued, PkiError> + Send + Sync;
 
-/// A certificate in use, and how another is made.
+/// A certificate in use that can be issued again.
 #[derive(Clone)]
 pub struct Renewed {
     name: &'static str,
     certificate: Arc<SwappableCertificate>,
     issue: Arc<Issue>,
-    /// The certificate alone, PEM.
+    /// The certificate without its key, PEM.
     shown: Arc<RwLock<String>>,
 }
 
 impl Renewed {
-    /// Issues the first.
+    /// Issues the first certificate.
     ///
     /// # Errors
-    /// When it cannot be issued.
+    /// It cannot be issued.
     pub fn new(
         name: &'static str,
         now: Timestamp,
@@ -82,17 +82,17 @@ impl Renewed {
         Ok(Self { name, certificate, issue: Arc::new(issue), shown: Arc::new(RwLock::new(first.cert_pem)) })
     }
 
-    /// What listeners and connections show; always the newest.
+    /// Returns the certificate for listeners and connections; always the newest.
     pub fn certificate(&self) -> &Arc<SwappableCertificate> {
         &self.certificate
     }
 
-    /// Gives whether there is another one now.
+    /// Renews the certificate if it is due. Returns whether it was renewed.
     fn renew_if_due(&self, now: Timestamp) -> bool {
         if !self.certificate.renewal().is_due(now) {
             return false;
         }
-        // What fails is tried again at the next look.
+        // A failure is retried at the next check.
         self.renew(now)
             .inspect_err(
                 |e| tracing::error!(certificate = self.name, error = %e, "renewing the certificate failed; retrying"),
@@ -100,10 +100,10 @@ impl Renewed {
             .is_ok()
     }
 
-    /// Makes another one, which new connections are shown.
+    /// Issues another certificate, which new connections use.
     ///
     /// # Errors
-    /// When it cannot be issued; the present one stays.
+    /// It cannot be issued; the present one stays in use.
     pub fn renew(&self, now: Timestamp) -> Result<(), PkiError> {
         let issued = (self.issue)(now)?;
         self.certificate.swap(&issued)?;
@@ -113,7 +113,7 @@ impl Renewed {
     }
 }
 
-/// Writes copies of the certificates in use, for `kelson certificate list`. That they could not be written harms nobody.
+/// Writes copies of the certificates in use, for `kelson certificate list`. A failure is only logged.
 pub async fn show(dir: &Path, all: &[Renewed]) {
     let copies: Vec<(PathBuf, String)> =
         all.iter().map(|one| (dir.join(format!("{}.crt", one.name)), one.shown.read().clone())).collect();
@@ -129,15 +129,15 @@ pub async fn show(dir: &Path, all: &[Renewed]) {
     }
 }
 
-/// Logs the authorities that expire soon.
+/// Logs the CAs that expire soon.
 fn warn_of_expiry(pki: &CurrentPki, now: Timestamp) {
     for (authority, end) in pki.ends().into_iter().filter(|(_, end)| *end <= now + SOON) {
         tracing::warn!(authority, %end, "CA certificate expires soon; replace it with `kelson certificate rotate-ca`");
     }
 }
 
-/// Keeps certificates good until `tasks` ends, and shows in `registry` how long they and their authorities live, in `dir` what they
-/// are.
+/// Renews certificates until `tasks` ends; publishes the lifetime of certificates and CAs in `registry`, and copies of
+/// them in `dir`.
 pub fn keep(
     tasks: &Tasks,
     registry: &Registry,
@@ -176,22 +176,22 @@ pub fn keep(
     });
 }
 
-/// The certificates of this process's own.
+/// The certificates of this process.
 #[derive(Clone)]
 pub struct Certificates {
-    /// What the API server and the components' ports show.
+    /// The serving certificate of the API server and of the components' ports.
     pub serving: Renewed,
-    /// What the API server shows to kubelets.
+    /// The API server's client certificate for kubelets.
     pub kubelet_client: Renewed,
-    /// What the API server shows to other servers that answer for group versions.
+    /// The API server's client certificate for aggregated API servers.
     pub front_proxy_client: Renewed,
 }
 
 impl Certificates {
-    /// Issued by the authorities that are in force then, and each time anew.
+    /// Issues the certificates with the current CAs, which also sign their renewals.
     ///
     /// # Errors
-    /// When one cannot be issued.
+    /// One cannot be issued.
     pub fn issue(pki: &CurrentPki, sans: Vec<San>, now: Timestamp) -> Result<Self, PkiError> {
         let (serving, client, front) = (pki.clone(), pki.clone(), pki.clone());
         Ok(Self {
@@ -205,7 +205,7 @@ impl Certificates {
         })
     }
 
-    /// All of them.
+    /// Returns all of them.
     pub fn all(&self) -> Vec<Renewed> {
         vec![self.serving.clone(), self.kubelet_client.clone(), self.front_proxy_client.clone()]
     }
@@ -259,7 +259,7 @@ mod tests {
         let fourth = after(start).await;
         assert!(fourth < third && one.certificate().renewal().begins <= start, "a clock that was set back");
         assert!(tasks.shutdown(Duration::from_secs(1)).await);
-        // What is shown is what is in use, and no key.
+        // The copy is the certificate in use, without a key.
         show(&issued, std::slice::from_ref(&one)).await;
         let shown = std::fs::read_to_string(issued.join("client.crt")).unwrap();
         assert_eq!(kelson_pki::CertInfo::from_pem(&shown).unwrap().not_after, one.certificate().renewal().expires);

@@ -1,4 +1,4 @@
-//! `kelson cleanup`: removes what a server or agent made on this machine.
+//! `kelson cleanup`: removes what a server or agent created on this machine.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
 use anyhow::{Context as _, bail};
@@ -7,7 +7,7 @@ use crate::cli::CleanupArgs;
 use crate::lock::DataDirLock;
 use crate::node;
 
-/// Removes everything; goes on past errors and reports them all.
+/// Removes everything; continues after errors and reports all of them.
 pub async fn run(args: &CleanupArgs) -> anyhow::Result<()> {
     let dir = &args.data_dir;
     let dir = &dir.canonicalize().with_context(|| format!("data directory {}", dir.display()))?;

@@ -1,4 +1,4 @@
-//! The command line: names, defaults and help. What the words do is in the modules named after the commands.
+//! The command line: names, defaults and help. Each command is implemented in the module of its name.
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -27,8 +27,8 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// Reads a command line and the configuration file that belongs to it; prints and ends the process where that asks for help, or is
-    /// wrong. `more` stands below the help.
+    /// Parses a command line and its configuration file; prints the help or the error and exits the process if
+    /// necessary. `more` is added to the help.
     pub fn from_words(words: Vec<OsString>, more: String) -> Self {
         let command = Self::command().after_help(more);
         let expanded = config::expand(&command, words, k3s::hint).unwrap_or_else(|e| {
@@ -36,7 +36,7 @@ impl Cli {
             std::process::exit(1)
         });
         let end = |e: clap::Error| -> ! {
-            // Nothing is left to be done where it cannot be printed.
+            // An output that cannot be written leaves nothing to do.
             let _ = e.print();
             if let Some(origin) = expanded.origin(&e) {
                 eprintln!("\n{origin}");
@@ -193,7 +193,7 @@ pub struct ServerArgs {
     pub log: LogArgs,
 }
 
-/// Parts of a cluster that can be left out; the names are k3s'.
+/// Parts of a cluster that can be disabled; the names are those of k3s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum BuiltIn {
     /// Storage class `local-path` and its provisioner.
@@ -202,8 +202,8 @@ pub enum BuiltIn {
     NetworkPolicy,
 }
 
-/// Where the control plane's components serve `/healthz` and `/metrics` beside the API, as upstream's do. A usual port that
-/// another process has is left out; one that was asked for must be free.
+/// The ports on which the control plane's components serve `/healthz` and `/metrics`, as upstream's do. A default port
+/// that another process uses is skipped; a configured one must be free.
 #[derive(Args, Debug, Clone)]
 pub struct MetricsArgs {
     /// Address of the scheduler's and the controller manager's health and metrics ports.
@@ -218,18 +218,18 @@ pub struct MetricsArgs {
 }
 
 impl MetricsArgs {
-    /// The scheduler's port.
+    /// Returns the scheduler's port.
     pub fn scheduler_port(&self) -> Port {
         Port::of(self.scheduler_secure_port, 10259)
     }
 
-    /// The controller manager's port.
+    /// Returns the controller manager's port.
     pub fn controller_manager_port(&self) -> Port {
         Port::of(self.controller_manager_secure_port, 10257)
     }
 }
 
-/// Which cluster's tokens.
+/// The cluster of `kelson token`.
 #[derive(Args, Debug)]
 pub struct TokenServer {
     /// Data directory of the server.
@@ -404,7 +404,7 @@ mod tests {
             let (kind, help) = said(&["help"]);
             match command.has_subcommands() {
                 true => assert_eq!(kind, Some(clap::error::ErrorKind::DisplayHelp), "{path:?}: {help}"),
-                // A word where it takes one, else refused by name.
+                // A word is accepted if the option has values, else it is rejected by name.
                 false => assert!(kind.is_none() || help.contains("help"), "{path:?}: {help}"),
             }
             for child in command.get_subcommands().filter(|child| child.get_name() != "help") {

@@ -1,7 +1,7 @@
-//! What a cluster tells the nodes that join it, in the ConfigMaps kubeadm uses where it has one: `kube-public/cluster-info`
-//! (where the API is, and its CA; signed with each token), `kube-system/kubelet-config` (DNS),
-//! `kube-system/kelson-network` (address ranges and overlay), `kube-system/kubelet-serving-ca` (what verifies kubelets) and
-//! `kube-system/kelson-authorities` (what running nodes follow).
+//! The settings that a cluster publishes for nodes, in the ConfigMaps of kubeadm where it has one:
+//! `kube-public/cluster-info` (the URL of the API and its CA; signed with each token), `kube-system/kubelet-config`
+//! (DNS), `kube-system/kelson-network` (address ranges and overlay), `kube-system/kubelet-serving-ca` (the CA of
+//! kubelets) and `kube-system/kelson-authorities` (the CAs for running nodes).
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
 use std::collections::BTreeMap;
@@ -17,70 +17,70 @@ use kelson_ranges::Ranges;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// Where joining nodes find the API and its CA, readable by anybody (KEP-130, upstream `bootstrapapi`).
+/// The URL of the API and its CA for joining nodes, readable by all clients (KEP-130, upstream `bootstrapapi`).
 pub const CLUSTER_INFO: (&str, &str) = ("kube-public", "cluster-info");
-/// The kubelets' common settings, as kubeadm stores them.
+/// The common settings of kubelets, as kubeadm stores them.
 pub const KUBELET_CONFIG: (&str, &str) = ("kube-system", "kubelet-config");
-/// Address ranges and overlay.
+/// The address ranges and the overlay.
 pub const NETWORK: (&str, &str) = ("kube-system", "kelson-network");
-/// What verifies the serving certificates of kubelets, for those who speak to kubelets themselves, such as a metrics
-/// server: the CA in `kube-root-ca.crt` does not.
+/// The CA of kubelets' serving certificates, for clients that connect to kubelets, such as a metrics server: the CA in
+/// `kube-root-ca.crt` is another one.
 pub const KUBELET_SERVING_CA: (&str, &str) = ("kube-system", "kubelet-serving-ca");
-/// What nodes that run follow: both bundles, as they are replaced.
+/// The CA bundles for running nodes, updated while they are rotated.
 pub const AUTHORITIES: (&str, &str) = ("kube-system", "kelson-authorities");
-/// On a Node: the authorities by which all its certificates are issued, and which it trusts.
+/// The annotation of a Node with the CAs that have issued all its certificates, and which it trusts.
 pub const REPORT: &str = "certificates.kelson.dev/authorities";
-/// Key of the kubeconfig in `cluster-info`.
+/// The key of the kubeconfig in `cluster-info`.
 pub const INFO_KEY: &str = "kubeconfig";
 const KUBELET_KEY: &str = "kubelet";
 const NETWORK_KEY: &str = "network.json";
 const CA_KEY: &str = "ca.crt";
 const KUBELET_SERVING_KEY: &str = "kubelet-serving-ca.crt";
-/// What an agent knows of its cluster, in its data directory.
+/// The file with the agent's copy of its cluster's settings, in its data directory.
 const KNOWN_FILE: &str = "cluster.json";
 
-/// Authorities of before that are remembered.
+/// The maximum number of previous CAs to remember.
 const FORMER_MAX: usize = 16;
 
-/// The authorities that nodes follow while they run.
+/// The CA bundles that running nodes follow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bundles {
-    /// Verifies the API server and its clients, PEM; the first certificate is the one that signs.
+    /// The CA bundle of the API server and its clients, PEM; the first certificate signs.
     pub ca: String,
-    /// Verifies kubelets, PEM; likewise.
+    /// The CA bundle of kubelets, PEM; the first certificate signs.
     pub kubelet_serving: String,
 }
 
 impl Bundles {
-    /// Of a server's authorities.
+    /// Returns the bundles of a server's CAs.
     pub fn of(pki: &ClusterPki) -> Self {
         Self { ca: pki.ca_bundle(), kubelet_serving: pki.kubelet_serving_bundle() }
     }
 
-    /// Which authorities a node has taken up, as [`REPORT`] says it: the pins of those that sign.
+    /// Returns the CAs a node uses, in the format of [`REPORT`]: the pins of the signing certificates.
     pub fn report(&self) -> anyhow::Result<String> {
         let pin = |pem: &str| anyhow::Ok(kelson_pki::public_key_pin(&kelson_pki::certificates_from_pem(pem)?[0])?);
         Ok(format!("{},{}", pin(&self.ca)?, pin(&self.kubelet_serving)?))
     }
 
-    /// From the ConfigMap [`AUTHORITIES`]; `None`: it does not hold them.
+    /// Reads the ConfigMap [`AUTHORITIES`]; `None` when it does not contain them.
     pub fn read(data: &BTreeMap<String, String>) -> Option<Self> {
         let get = |key: &str| data.get(key).filter(|pem| kelson_pki::certificates_from_pem(pem).is_ok()).cloned();
         Some(Self { ca: get(CA_KEY)?, kubelet_serving: get(KUBELET_SERVING_KEY)? })
     }
 }
 
-/// What every node of a cluster must know alike.
+/// The settings that all nodes of a cluster share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterSettings {
-    /// Addresses and overlay.
+    /// Address ranges and overlay.
     #[serde(flatten)]
     pub ranges: Ranges,
-    /// Address of cluster DNS.
+    /// The address of cluster DNS.
     #[serde(rename = "clusterDNS")]
     pub dns: IpAddr,
-    /// DNS domain of the cluster.
+    /// The DNS domain of the cluster.
     #[serde(rename = "clusterDomain")]
     pub domain: String,
     /// Whether the nodes enforce network policies.
@@ -102,7 +102,7 @@ fn default_true() -> bool {
     true
 }
 
-/// The part of `KubeletConfiguration` that is read.
+/// The fields of `KubeletConfiguration` that are read.
 #[derive(Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
 struct KubeletConfiguration {
@@ -111,23 +111,22 @@ struct KubeletConfiguration {
     cluster_domain: String,
 }
 
-/// What a node that has joined keeps, so that it starts again without asking anybody.
+/// The state of a joined node, so that it can start without the server.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Known {
-    /// CA of the API server, PEM.
+    /// The CA of the API server, PEM.
     pub ca: String,
-    /// Pins of authorities that the node believed before and the cluster itself has replaced: a pin that it was once told to join by
-    /// is still of its cluster.
+    /// Pins of previous CAs, which the cluster has replaced: a pin from before a rotation still identifies the cluster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former: Vec<String>,
-    /// What a node must know of the cluster to join it.
+    /// The settings of the cluster.
     #[serde(flatten)]
     pub settings: ClusterSettings,
 }
 
 impl Known {
-    /// What an earlier start kept.
+    /// Reads the state of an earlier start.
     pub fn load(dir: &Path) -> anyhow::Result<Option<Self>> {
         let file = dir.join(KNOWN_FILE);
         match std::fs::read(&file) {
@@ -137,7 +136,7 @@ impl Known {
         }
     }
 
-    /// The same after the cluster has replaced its authorities by `ca`.
+    /// Returns the state after the cluster has rotated its CA to `ca`.
     pub fn followed_by(mut self, ca: &str) -> anyhow::Result<Self> {
         for certificate in kelson_pki::certificates_from_pem(&self.ca)? {
             let pin = kelson_pki::public_key_pin(&certificate)?;
@@ -149,15 +148,15 @@ impl Known {
         Ok(Self { ca: ca.to_owned(), ..self })
     }
 
-    /// Writes it into the data directory, durably.
+    /// Writes it into the data directory and syncs it.
     pub fn save(&self, dir: &Path) -> anyhow::Result<()> {
         let file = dir.join(KNOWN_FILE);
         Ok(kelson_pki::write_secret(&file, &serde_json::to_vec_pretty(self)?, true)?)
     }
 }
 
-/// Publishes everything, as `server` (a URL that other machines reach). What an operator may change, the kubelets'
-/// settings, is only made where it is missing.
+/// Publishes everything, as `server` (a URL that other machines can reach). The kubelets' settings, which an operator
+/// may change, are only created if missing.
 pub async fn publish(
     client: &Client,
     server: &str,
@@ -196,7 +195,7 @@ pub async fn publish(
     Ok(())
 }
 
-/// One key of a ConfigMap; the others, such as signatures, are others' business.
+/// Writes one key of a ConfigMap; other keys, such as signatures, have other owners.
 async fn ensure(
     client: &Client,
     (namespace, name): (&str, &str),

@@ -1,5 +1,5 @@
-//! What a scheduler and a controller manager that run alone have in common: flags of upstream's, the API server by a kubeconfig,
-//! one leader of several, and the port for health and metrics.
+//! The common parts of a standalone scheduler and controller manager: upstream's flags, the connection by kubeconfig,
+//! leader election, and the port for health and metrics.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
 use std::net::IpAddr;
@@ -26,14 +26,14 @@ use crate::args::VerbosityArgs;
 use crate::election::{Election, ElectionArgs};
 use crate::process::Process;
 
-/// How long giving the lease back may take at the end.
+/// The timeout for releasing the lease at the end.
 const RELEASE_MAX: Duration = Duration::from_secs(2);
-/// Life of the certificate a component makes for itself when it is given none; as long as a certificate may live at all.
+/// The lifetime of a self-signed certificate; the maximum for a certificate.
 const OWN_CERTIFICATE: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Where the cluster says whom to trust.
+/// The path of the ConfigMap with the cluster's client CA.
 const AUTHENTICATION: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
 
-/// Flags of upstream's that both components have.
+/// Upstream's flags that both components have.
 #[derive(Args, Debug, Clone)]
 pub struct ComponentArgs {
     /// Kubeconfig for the API server.
@@ -77,66 +77,67 @@ pub struct ComponentArgs {
     pub verbosity: VerbosityArgs,
 }
 
-/// What may go at once where only the rate is said.
+/// The burst when only the rate is set.
 const BURST: u32 = 30;
 
-/// The rate and what may go at once; `None`: there is no limit.
+/// Returns the rate and the burst; `None` when there is no limit.
 fn limit(qps: Option<f64>, burst: Option<u32>) -> Option<(f64, u32)> {
     Some((qps.filter(|rate| *rate > 0.0)?, burst.unwrap_or(BURST)))
 }
 
 impl ComponentArgs {
-    /// The log's filter.
+    /// Returns the filter of the log.
     pub fn log_level(&self) -> &str {
         self.verbosity.log_level()
     }
 
-    /// How many requests may be made; `None`: as many as there are.
+    /// Returns the rate limit; `None` when there is none.
     pub fn rate_limit(&self) -> Option<Arc<RateLimit>> {
         let (rate, burst) = limit(self.kube_api_qps, self.kube_api_burst)?;
         Some(RateLimit::new(rate, burst))
     }
 
-    /// The same; where there is a configuration file it is that which says it, and the flags count for nothing, as upstream.
+    /// Returns the rate limit of a configuration file if there is one, and ignores the flags then, as upstream.
     pub fn rate_limit_over(&self, file: Option<&ClientConnection>) -> Option<Arc<RateLimit>> {
         let Some(file) = file else { return self.rate_limit() };
         let (rate, burst) = limit(file.qps, file.burst)?;
         Some(RateLimit::new(rate, burst))
     }
 
-    /// What the kubeconfig says, else what a pod is told of its cluster. The kubeconfig is to be found where `fallback` (a configuration file) says when no flag does.
+    /// Returns the kubeconfig's connection, else that of the pod's service account. `fallback` is the kubeconfig of a
+    /// configuration file, used without the flag.
     pub fn connection(&self, fallback: Option<&Path>) -> anyhow::Result<Kubeconfig> {
         let Some(file) = self.kubeconfig.as_deref().or(fallback) else {
-            // As a pod, the way its cluster's own components run.
+            // Components that run in the cluster have no kubeconfig.
             return Kubeconfig::in_cluster().context("--kubeconfig is needed outside of a pod");
         };
         Kubeconfig::load(file).context("--kubeconfig")
     }
 }
 
-/// A client of what a kubeconfig says.
+/// Creates a client with a kubeconfig.
 pub fn client(config: Kubeconfig, component: &str) -> anyhow::Result<Client> {
     Ok(Client::new(Arc::new(Remote::new(config)?), component))
 }
 
-/// A component that runs alone.
+/// A standalone component.
 pub struct Alone<'a> {
     /// Its flags.
     pub args: &'a ComponentArgs,
     /// Its name, as upstream's.
     pub name: &'static str,
-    /// Its usual port.
+    /// Its default port.
     pub port: u16,
-    /// What it does as itself.
+    /// Its client for the API.
     pub client: Client,
-    /// Of its kubeconfig.
+    /// The CA of its kubeconfig.
     pub ca_pem: Vec<u8>,
-    /// How it leads.
+    /// Its leader election.
     pub election: Election,
 }
 
 impl Alone<'_> {
-    /// Serves health and metrics, also while it stands by.
+    /// Serves health and metrics, also while another instance is the leader.
     pub async fn serve(&self, tasks: &Tasks, registry: Registry) -> anyhow::Result<()> {
         let port = Port::of(self.args.secure_port, self.port);
         if port == Port::Asked(0) {
@@ -164,7 +165,8 @@ impl Alone<'_> {
         Ok(())
     }
 
-    /// Whose client certificates are believed: by flag, by the cluster's word, or whoever signed the server's own.
+    /// Returns the CA of client certificates: from the flag, else from the cluster, else the CA of the server's
+    /// certificate.
     async fn client_ca(&self, client: &Client) -> anyhow::Result<String> {
         if let Some(file) = &self.args.client_ca_file {
             return std::fs::read_to_string(file).with_context(|| format!("--client-ca-file {}", file.display()));
@@ -183,7 +185,7 @@ impl Alone<'_> {
         Ok(String::from_utf8(self.ca_pem.clone())?)
     }
 
-    /// What the port shows itself with.
+    /// Returns the serving certificate of the port.
     fn certificate(&self) -> anyhow::Result<Issued> {
         let read = |p: &PathBuf| std::fs::read_to_string(p).with_context(|| p.display().to_string());
         if let (Some(cert), Some(key)) = (&self.args.tls_cert_file, &self.args.tls_private_key_file) {
@@ -201,11 +203,11 @@ impl Alone<'_> {
         Ok(Authority::create(&format!("{}-ca", self.name), now)?.issue(&leaf, now)?)
     }
 
-    /// Waits until this one leads, runs `work` until the process is to end, and gives the lease back. `work` ends when the future
-    /// that it is handed resolves, and gives that future's result back.
+    /// Waits until this instance is the leader, runs `work` until the process ends, and releases the lease. `work` ends
+    /// when the future passed to it resolves, and returns that future's result.
     ///
     /// # Errors
-    /// What `work` failed of, or that the lease was lost: whoever started the process starts it again, as one that stands by.
+    /// The error of `work`, or that the lease was lost: the process must be restarted and becomes a candidate again.
     pub async fn lead<W>(&self, process: &mut Process, work: W) -> anyhow::Result<()>
     where
         W: AsyncFnOnce(&mut Ending<'_>) -> anyhow::Result<()>,
@@ -229,17 +231,17 @@ impl Alone<'_> {
     }
 }
 
-/// When a component is to end.
+/// The conditions under which a component ends.
 pub struct Ending<'a> {
     process: &'a mut Process,
     candidate: Option<&'a mut Candidate>,
 }
 
 impl Ending<'_> {
-    /// Waits for it.
+    /// Waits for one of them.
     ///
     /// # Errors
-    /// When something vital failed, or another one leads.
+    /// A vital task failed, or another instance became the leader.
     pub async fn come(&mut self) -> anyhow::Result<()> {
         let Some(candidate) = self.candidate.as_mut() else { return self.process.ended().await };
         tokio::select! {

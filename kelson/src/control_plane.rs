@@ -38,22 +38,24 @@ use crate::process::within;
 use crate::token::Token;
 use crate::{host, manifests, modes, snapshot, store_limits, token};
 
-/// Name under which services and pods are resolved.
+/// The domain of services and pods in DNS.
 pub const CLUSTER_DOMAIN: &str = "cluster.local";
-/// Position of cluster DNS in the service range, by tradition.
+/// The position of cluster DNS in the service range, by convention.
 const DNS_POSITION: usize = 10;
-/// File with the bootstrap token that nodes join with.
+/// The file with the bootstrap token that nodes join with.
 const TOKEN_FILE: &str = "node-token";
 
-/// The last file of the CAs that a first start creates.
+/// The last file that a first start writes for its CAs.
 const LAST_KEY: &str = "sa.key";
 
-/// Timeout for the shutdown of each component. The sum is below 30 s, after which supervisors kill.
+/// The timeout for the shutdown of each component. The sum is below 30 s, after which systemd kills the process.
 const PART_END_MAX: Duration = Duration::from_secs(5);
-/// How long open requests, and what audit has still to write, may take.
+/// The timeout for open requests and unwritten audit events.
 const API_END_MAX: Duration = Duration::from_secs(14);
 
-/// A running control plane.
+/// A running control plane: API server with its store, controllers and scheduler, each acting as its own user.
+/// [`ControlPlane::start`] returns when the API is ready; [`ControlPlane::shutdown`] stops the writers first, then the
+/// API server, then the store.
 pub struct ControlPlane {
     tasks: Tasks,
     api: Running,
@@ -65,7 +67,7 @@ pub struct ControlPlane {
     cluster: ClusterSettings,
 }
 
-/// Adds the command that replaces an expired CA to the error.
+/// Adds the command that rotates an expired CA to the error.
 fn with_remedy(error: PkiError, dir: &Path) -> anyhow::Error {
     let expired = matches!(error, PkiError::SignerExpired(_));
     let error = anyhow::Error::new(error);
@@ -79,7 +81,7 @@ fn with_remedy(error: PkiError, dir: &Path) -> anyhow::Error {
 }
 
 impl ControlPlane {
-    /// Starts everything; returns when the API is ready.
+    /// Starts all components; returns when the API is ready.
     pub async fn start(args: &ServerArgs, ranges: Ranges, tasks: &Tasks) -> anyhow::Result<Self> {
         let tasks = tasks.child("control-plane");
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -150,32 +152,32 @@ impl ControlPlane {
         Ok(Self { tasks, api, controllers, scheduler, pki: authorities, local_url, token, cluster })
     }
 
-    /// Where it is reached from this machine, `https://HOST:PORT`.
+    /// Returns the URL for clients on this machine, `https://HOST:PORT`.
     pub fn local_url(&self) -> &str {
         &self.local_url
     }
 
-    /// The PEM of the CAs of its certificates.
+    /// Returns the CA bundle of its certificates, PEM.
     pub fn ca_bundle(&self) -> String {
         self.pki.get().ca_bundle()
     }
 
-    /// The token with which nodes join.
+    /// Returns the token with which nodes join.
     pub fn token(&self) -> &Token {
         &self.token
     }
 
-    /// What its nodes must know alike.
+    /// Returns the settings that all nodes share.
     pub fn cluster(&self) -> &ClusterSettings {
         &self.cluster
     }
 
-    /// A client for a part that runs beside it as `user`.
+    /// Returns a client for a component that runs in this process as `user`.
     pub fn client(&self, user: &str, component: &str) -> Client {
         client(&self.api, identity(user), component)
     }
 
-    /// The group of its tasks.
+    /// Returns the group of its tasks.
     pub fn tasks(&self) -> &Tasks {
         &self.tasks
     }
@@ -186,7 +188,7 @@ impl ControlPlane {
         within(PART_END_MAX, "controllers", self.controllers.shutdown()).await;
         self.tasks.token().cancel();
         within(API_END_MAX, "API server", self.api.shutdown()).await;
-        // What was acknowledged is on disk already; this lets the engine leave a tidy file.
+        // Acknowledged writes are on disk already; this lets the engine close its file cleanly.
         within(PART_END_MAX, "store", self.api.server().store.close()).await;
     }
 }
@@ -228,16 +230,16 @@ fn start_controllers(
     Ok(Controllers::start(config, Box::new(factory), Arc::new(SystemClock), tasks))
 }
 
-/// What nodes learn from the cluster.
+/// Returns the settings that nodes read from the cluster.
 fn settings(args: &ServerArgs, ranges: Ranges) -> anyhow::Result<ClusterSettings> {
     let network_policy = !args.disable.contains(&BuiltIn::NetworkPolicy);
     let dns = nth(ranges.service, DNS_POSITION)?;
     Ok(ClusterSettings { ranges, dns, domain: CLUSTER_DOMAIN.to_owned(), network_policy })
 }
 
-/// Which controllers run.
+/// Returns the controllers to run.
 fn controllers(args: &ServerArgs) -> Vec<&'static str> {
-    // Off by default upstream, on wherever bootstrap tokens are used: cluster-info is signed, and those that expired go.
+    // Disabled by default upstream, but needed to sign cluster-info and to delete expired bootstrap tokens.
     let mut names = vec!["*", "bootstrap-signer-controller", "manifests-controller", "token-cleaner-controller"];
     if !args.disable.contains(&BuiltIn::LocalStorage) {
         names.push("local-path-provisioner");
@@ -245,7 +247,7 @@ fn controllers(args: &ServerArgs) -> Vec<&'static str> {
     names
 }
 
-/// What a component says of its health: all of them live and die in one process, and what ends it is asked for here.
+/// The health check of components: all are in one process, and it fails when the process is ending.
 fn running(tasks: &Tasks) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
     let token = tasks.token().clone();
     move || match token.is_cancelled() {
@@ -254,7 +256,7 @@ fn running(tasks: &Tasks) -> impl Fn() -> Result<(), String> + Send + Sync + 'st
     }
 }
 
-/// The user a component acts as: a service account's groups follow from its name.
+/// Returns the user a component acts as: a service account's groups follow from its name.
 pub fn identity(name: &str) -> UserInfo {
     match user::split_service_account(name) {
         Some((namespace, account)) => UserInfo::service_account(namespace, account, ""),
@@ -262,7 +264,7 @@ pub fn identity(name: &str) -> UserInfo {
     }
 }
 
-/// Opens the store and the PKI, which block on the disk, and returns the metrics of an etcd that is used.
+/// Opens the store and the PKI, which block on the disk, and returns the metrics of an etcd if one is used.
 async fn open(
     args: &ServerArgs,
     now: Timestamp,
@@ -271,7 +273,7 @@ async fn open(
 ) -> anyhow::Result<(Store, ClusterPki, Option<Registry>)> {
     let dir = &args.data_dir;
     let at_rest = encryption.map(|encryption| encryption as Arc<dyn AtRest>);
-    // A first start makes the store before the authorities: where these are, a store was.
+    // A first start creates the store before the CAs: if these exist, there was a store.
     let was_cluster = dir.join(PKI_DIR).join(LAST_KEY).exists();
     let bytes_max = store_limits::bytes_max(args.quota_backend_bytes);
     let store_options = StoreOptions {
@@ -297,7 +299,7 @@ async fn open(
     Ok((store, pki?.context("cluster PKI")?, etcd))
 }
 
-/// The serving options of components' ports.
+/// The serving options of the components' ports.
 struct Ports<'a> {
     args: &'a ServerArgs,
     tasks: &'a Tasks,
@@ -317,7 +319,7 @@ impl Ports<'_> {
         Ok(vec![one, other])
     }
 
-    /// Health and metrics of one component, which asks the API server, as whom this gives, who may read them.
+    /// Serves health and metrics of one component. Access is authorized by the API server, as the returned user.
     async fn serve(
         &self,
         name: &'static str,
@@ -343,13 +345,13 @@ impl Ports<'_> {
     }
 }
 
-/// How pods are scheduled.
+/// Returns the scheduler's configuration.
 fn scheduling(args: &ServerArgs) -> anyhow::Result<kelson_scheduler::Config> {
     let gates = Arc::new(feature_gates(&args.feature_gates, |_| true)?);
     Ok(kelson_scheduler::Config { gates, host: crate::host::name()?, ..kelson_scheduler::Config::default() })
 }
 
-/// What `--kubelet-certificate-authority` says.
+/// Returns the CAs of kubelets by `--kubelet-certificate-authority`.
 fn kubelet_trust(args: &ServerArgs, pki: &ClusterPki) -> anyhow::Result<KubeletTrust> {
     let own = pki.kubelet_serving_bundle();
     Ok(match &args.kubelet_certificate_authority {
@@ -363,7 +365,7 @@ fn kubelet_trust(args: &ServerArgs, pki: &ClusterPki) -> anyhow::Result<KubeletT
     })
 }
 
-/// Whether a part of the control plane looks at this feature gate.
+/// Reports whether a component of the control plane reads this feature gate.
 pub fn is_asked(gate: &str) -> bool {
     kelson_apiserver::asks_for(gate)
         || kelson_controllers::FEATURE_GATES.contains(&gate)
@@ -420,13 +422,14 @@ fn api_config(
     Ok(config)
 }
 
-/// The address at which nodes and pods reach the API server: as configured, else bound, else the node's.
+/// Returns the address at which nodes and pods reach the API server: the configured one, else the bound one, else the
+/// node's.
 fn advertised(args: &ServerArgs) -> IpAddr {
     let bound = (!args.bind_address.is_unspecified()).then_some(args.bind_address);
     args.advertise_address.or(bound).or(args.host.node_ip).unwrap_or_else(host::address)
 }
 
-/// The names of this machine in addition to those of every API server.
+/// Returns the names of this machine, in addition to those of every API server.
 fn machine_names(args: &ServerArgs, address: IpAddr) -> Vec<San> {
     let mut names = vec![San::Ip(address)];
     names.extend(host::name().map(San::Dns));
@@ -435,7 +438,7 @@ fn machine_names(args: &ServerArgs, address: IpAddr) -> Vec<San> {
     names
 }
 
-/// The name of this machine's node.
+/// Returns the name of this machine's node.
 fn own_node(args: &ServerArgs) -> Option<String> {
     args.host.node_name.clone().or_else(|| host::name().ok())
 }

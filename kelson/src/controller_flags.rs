@@ -1,4 +1,4 @@
-//! Flags of single controllers: who signs certificates, what autoscalers go by, how large slices of endpoints become.
+//! Flags of single controllers: certificate signing, autoscaling, and the size of endpoint slices.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use kelson_pki::{Authority, Key};
 
 use crate::args::duration;
 
-/// Upstream's bounds of both numbers.
+/// Upstream's limits of both numbers.
 const SLICE_SIZES: std::ops::RangeInclusive<i64> = 1..=1000;
 
-/// Who signs certificate requests: one for all signers, or one for each.
+/// The CAs for certificate requests: one for all signers, or one for each.
 #[derive(Args, Debug, Clone, Default)]
 pub struct SigningArgs {
     /// Certificate of the CA that signs for all signers.
@@ -45,12 +45,12 @@ pub struct SigningArgs {
     pub cluster_signing_legacy_unknown_key_file: Option<PathBuf>,
 }
 
-/// A file's text.
+/// Reads a file.
 pub fn text(flag: &str, file: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(file).with_context(|| format!("{flag} {}", file.display()))
 }
 
-/// The authority of a pair of files; `None`: neither is given.
+/// Returns the CA of a pair of files; `None` when neither is given.
 fn authority(
     flag: &str,
     cert: Option<&PathBuf>,
@@ -70,7 +70,7 @@ fn authority(
 }
 
 impl SigningArgs {
-    /// Who signs what. A signer that has no files while others have some signs nothing, as upstream.
+    /// Returns the CA of each signer. As upstream, a signer without files signs nothing if others have files.
     pub fn authorities(&self) -> anyhow::Result<Authorities> {
         let own = |flag: &str, cert: &Option<PathBuf>, key: &Option<PathBuf>, which: &str| {
             authority(
@@ -86,7 +86,7 @@ impl SigningArgs {
             &self.cluster_signing_kubelet_serving_key_file,
             "kubelet-serving",
         )?;
-        // The words of upstream, which names these two as it does.
+        // Upstream's message, with its names for these two.
         let kubelets = own(
             "kubelet-client",
             &self.cluster_signing_kubelet_client_cert_file,
@@ -123,7 +123,7 @@ impl SigningArgs {
     }
 }
 
-/// What autoscalers go by.
+/// Settings of the autoscaler.
 #[derive(Args, Debug, Clone)]
 pub struct AutoscalerArgs {
     /// Interval of HorizontalPodAutoscaler syncs.
@@ -144,7 +144,7 @@ pub struct AutoscalerArgs {
 }
 
 impl AutoscalerArgs {
-    /// What they say.
+    /// Returns the settings of the flags.
     pub fn rules(&self) -> anyhow::Result<AutoscalerRules> {
         if self.horizontal_pod_autoscaler_sync_period.is_zero() {
             bail!("--horizontal-pod-autoscaler-sync-period must be greater than 0");
@@ -159,7 +159,7 @@ impl AutoscalerArgs {
     }
 }
 
-/// How many endpoints go into one slice.
+/// The size of endpoint slices.
 #[derive(Args, Debug, Clone)]
 pub struct SliceArgs {
     /// Maximum number of endpoints per EndpointSlice of a service, 1 to 1000.
@@ -171,7 +171,7 @@ pub struct SliceArgs {
 }
 
 impl SliceArgs {
-    /// What they say.
+    /// Returns the sizes of the flags.
     pub fn sizes(&self) -> anyhow::Result<SliceSizes> {
         let size = |flag: &str, n: i64| {
             let (least, most) = (SLICE_SIZES.start(), SLICE_SIZES.end());

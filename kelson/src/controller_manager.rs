@@ -1,4 +1,4 @@
-//! `kelson controller-manager`: the controllers alone, against any API server, with the flags of upstream's
+//! `kelson controller-manager`: the controllers alone, with any API server and the flags of upstream's
 //! kube-controller-manager.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
@@ -29,7 +29,7 @@ use crate::sync_flags::{BatchArgs, SyncArgs};
 
 const NAME: &str = "kube-controller-manager";
 const PORT: u16 = 10257;
-/// How long what is under way is waited for at the end.
+/// How long the end waits for work in progress.
 const END_MAX: Duration = Duration::from_secs(12);
 
 #[derive(Args, Debug, Clone)]
@@ -117,7 +117,8 @@ pub struct ControllerManagerArgs {
     pub component: ComponentArgs,
 }
 
-/// `--controllers` under today's names. Those that are not here are said so, as upstream says of those it does not start.
+/// Returns the current names for `--controllers`. Controllers that do not exist here are logged, as upstream does for
+/// those it does not start.
 pub fn names(asked: &[String]) -> anyhow::Result<Vec<String>> {
     let mut out = Vec::new();
     for entry in asked.iter().map(|e| e.trim()).filter(|e| !e.is_empty()) {
@@ -137,7 +138,7 @@ pub fn names(asked: &[String]) -> anyhow::Result<Vec<String>> {
     Ok(out)
 }
 
-/// What the flags say.
+/// Returns the configuration of the flags.
 fn config(args: &ControllerManagerArgs, metrics: Registry) -> anyhow::Result<Config> {
     let mut out = Config { controllers: names(&args.controllers)?, metrics, ..Config::default() };
     if args.allocate_node_cidrs {
@@ -189,7 +190,7 @@ fn config(args: &ControllerManagerArgs, metrics: Registry) -> anyhow::Result<Con
     Ok(out)
 }
 
-/// Runs them until the process is to end.
+/// Runs the controllers until the process ends.
 pub fn run(args: ControllerManagerArgs, spoken: &Spoken) -> anyhow::Result<()> {
     crate::logging::init(args.component.log_level())?;
     spoken.log();

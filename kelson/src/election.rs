@@ -1,4 +1,4 @@
-//! How a component of several equal ones becomes the one that works: flags of upstream's, over what a configuration file says.
+//! Leader election of a component: upstream's flags, over the settings of a configuration file.
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -8,14 +8,14 @@ use kelson_scheduler::configuration::LeaderElection;
 
 use crate::args::duration;
 
-/// The only kind of object that an election goes by.
+/// The only supported resource lock.
 const LEASES: &str = "leases";
-/// Kinds that upstream had.
+/// Kinds of locks that upstream removed.
 const REMOVED: [&str; 4] = ["endpoints", "configmaps", "endpointsleases", "configmapsleases"];
-/// Where the lease is, unless something else is asked for.
+/// The default namespace of the lease.
 const NAMESPACE: &str = "kube-system";
 
-/// Flags of an election.
+/// Flags of leader election.
 #[derive(Args, Debug, Clone, Default)]
 pub struct ElectionArgs {
     /// Run only while holding the leader election lease [default: true].
@@ -42,24 +42,24 @@ pub struct ElectionArgs {
     pub leader_elect_retry_period: Option<Duration>,
 }
 
-/// How a component leads.
+/// The settings of leader election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Election {
-    /// Whether it works only while it holds the lease.
+    /// Whether the component only works while it holds the lease.
     pub elects: bool,
-    /// Of the lease.
+    /// The namespace of the lease.
     pub namespace: String,
-    /// Of the lease.
+    /// The name of the lease.
     pub name: String,
-    /// How long what takes.
+    /// The durations of the election.
     pub times: Times,
 }
 
 impl ElectionArgs {
-    /// What the flags say, else `file`, else what is usual for `component`.
+    /// Returns the settings of the flags, else of `file`, else the defaults of `component`.
     ///
     /// # Errors
-    /// What cannot be, in upstream's words.
+    /// Invalid settings, in upstream's words.
     pub fn over(&self, file: &LeaderElection, component: &str) -> anyhow::Result<Election> {
         let usual = Times::default();
         let text = |flag: &Option<String>, said: &Option<String>, usual: &str| {

@@ -1,5 +1,5 @@
-//! `etcd`, by the name that the binary is called or as the first word: a store that speaks etcd's protocol, with etcd's flags in
-//! all the spellings that Go's programs take, its environment variables (`ETCD_NAME` for `--name`) and its configuration file.
+//! `etcd`, by the name of the program or as the first word: a store with etcd's protocol, with etcd's flags in all
+//! spellings of Go programs, its environment variables (`ETCD_NAME` for `--name`) and its configuration file.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -25,7 +25,7 @@ use crate::{logging, process};
 const NAME: &str = "etcd";
 const FACTS: &str = include_str!("flags/facts/etcd.txt");
 const ABOUT: &str = "A single-member store with etcd's API.";
-/// The quota where none or 0 is given, bytes.
+/// The quota in bytes if none or 0 is given.
 const QUOTA_DEFAULT: u64 = 2 << 30;
 
 #[derive(Args, Debug, Clone)]
@@ -96,7 +96,7 @@ struct EtcdCommand {
     log_level: String,
 }
 
-/// The words for `etcd`, where the name of the program or the first word asks for it.
+/// Returns the words for `etcd`, if the program's name or the first word is `etcd`.
 pub fn named(words: &[OsString]) -> Option<&[OsString]> {
     let (program, rest) = words.split_first()?;
     let program = Path::new(program).file_name().and_then(OsStr::to_str).unwrap_or_default();
@@ -107,7 +107,7 @@ pub fn named(words: &[OsString]) -> Option<&[OsString]> {
     (first == NAME).then_some(rest)
 }
 
-/// Reads the words and runs the store to its end.
+/// Parses the words and runs the store until it ends.
 pub fn main(words: &[OsString]) -> ExitCode {
     let environment = |name: &str| std::env::var(name).ok();
     match asked(words, environment) {
@@ -147,7 +147,7 @@ fn arguments(spoken: &Spoken) -> anyhow::Result<EtcdCommand> {
     Ok(EtcdCommand::from_arg_matches(&matches)?)
 }
 
-/// What is asked for by words, then by the environment; by a configuration file alone where one is named.
+/// Returns the settings of the words, then of the environment; only of a configuration file if one is given.
 fn asked(words: &[OsString], environment: impl Fn(&str) -> Option<String>) -> Result<Asked, String> {
     let table = table();
     // Go's own flags have one dash or two.
@@ -176,7 +176,7 @@ fn two_dashes(word: &OsStr) -> OsString {
     }
 }
 
-/// The words that a configuration file stands for: its keys are the names of flags.
+/// Returns the settings of a configuration file as words: its keys are the names of flags.
 fn of_file(file: &Path) -> anyhow::Result<Vec<OsString>> {
     let what = || format!("--config-file {}", file.display());
     let text = std::fs::read(file).with_context(what)?;
@@ -189,7 +189,7 @@ fn of_file(file: &Path) -> anyhow::Result<Vec<OsString>> {
             ("client-transport-security", Value::Object(fields)) => {
                 words.extend(fields.into_iter().filter_map(|(name, value)| flag(&name, &value)));
             }
-            // Nobody listens for peers.
+            // Peer URLs are not served.
             ("peer-transport-security", _) => {}
             (name, value) => words.extend(flag(name, &value)),
         }
@@ -207,7 +207,7 @@ fn flag(name: &str, value: &Value) -> Option<OsString> {
     Some(format!("--{name}={value}").into())
 }
 
-/// Runs it until the process is to end.
+/// Runs the store until the process ends.
 fn run(args: &EtcdCommand, spoken: &Spoken) -> anyhow::Result<()> {
     let level = if ["panic", "fatal", "dpanic"].contains(&args.log_level.as_str()) { "error" } else { &args.log_level };
     logging::init(level)?;
@@ -264,7 +264,8 @@ async fn serving(args: &EtcdCommand) -> anyhow::Result<ServerOptions> {
     })
 }
 
-/// The file of a socket, and whether TLS is spoken there. One without a slash in front lies where the process runs.
+/// Returns the path of a Unix socket, and whether it uses TLS. A path without a leading slash is relative to the
+/// working directory.
 fn socket(url: &str) -> Option<(bool, PathBuf)> {
     let (tls, path) = match url.split_once("://")? {
         ("unix", path) => (false, path),
@@ -291,7 +292,7 @@ async fn endpoints(urls: &[String]) -> anyhow::Result<Vec<Endpoint>> {
         let (Some(host), Some(port)) = (uri.host(), uri.port_u16()) else { bail!(wrong()) };
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let found: Vec<SocketAddr> = tokio::net::lookup_host((host, port)).await.with_context(wrong)?.collect();
-        // A name such as localhost may stand for an address of each family, of which the older one is there everywhere.
+        // A name such as localhost may resolve to an address of each family, of which IPv4 is always available.
         let address = found.iter().find(|a| a.is_ipv4()).or(found.first()).with_context(wrong)?;
         let endpoint = Endpoint { address: Address::Tcp(*address), tls };
         if !endpoints.contains(&endpoint) {
@@ -329,7 +330,7 @@ mod tests {
         check(&["/etcd/kelson"], None);
     }
 
-    /// What envtest, fabric8's kube-api-test, kwok and kubeadm pass.
+    /// The flags of envtest, fabric8's kube-api-test, kwok and kubeadm.
     #[test]
     fn flags_as_tools_pass_them() {
         for line in [

@@ -1,4 +1,4 @@
-//! The storage of a server: in its data directory, or on an etcd cluster, under upstream's flags.
+//! The storage of a server: its data directory, or an etcd cluster, with upstream's flags.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use kelson_tasks::Tasks;
 
 use crate::args::duration;
 
-/// An etcd cluster that keeps the objects, and how they are kept there. Other API servers, the reference's among them, may work on
-/// the same one.
+/// An etcd cluster that stores the objects, and how they are stored there. Other API servers, including upstream's, may
+/// use the same one.
 #[derive(Args, Debug, Clone)]
 pub struct EtcdArgs {
     /// URLs of the etcd cluster that stores the objects [default: objects are stored in the data directory]
@@ -60,12 +60,12 @@ pub struct EtcdArgs {
 }
 
 impl EtcdArgs {
-    /// Whether objects are kept on etcd.
+    /// Reports whether objects are stored in etcd.
     pub fn is_used(&self) -> bool {
         !self.etcd_servers.is_empty()
     }
 
-    /// `--etcd-prefix` with a slash in front and none behind.
+    /// Returns `--etcd-prefix` with a leading and without a trailing slash.
     pub fn prefix(&self) -> String {
         format!("/{}", self.etcd_prefix.trim_matches('/')).trim_end_matches('/').to_owned()
     }

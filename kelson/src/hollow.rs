@@ -1,5 +1,5 @@
-//! `kelson hollow`: nodes without containers, to see what a control plane bears, or to live as `Stage` objects say. By the name `kwok`
-//! or `kwok-controller` it takes the place of kwok's controller.
+//! `kelson hollow`: nodes without containers, to load-test a control plane, or with the behaviour that `Stage` objects
+//! define. By the name `kwok` or `kwok-controller` it replaces kwok's controller.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -20,11 +20,11 @@ use crate::args::{LogArgs, duration};
 use crate::component::client;
 use crate::process::{self, within};
 
-/// How long writes under way are waited for at the end.
+/// How long the end waits for writes in progress.
 const END_MAX: Duration = Duration::from_secs(12);
-/// How often progress is told while nodes register.
+/// The interval of progress messages while nodes register.
 const TELL: Duration = Duration::from_secs(5);
-/// The kind that `--enable-crds` has read from the API.
+/// The kind that `--enable-crds` reads from the API.
 const STAGE: &str = "Stage";
 
 #[derive(Args, Debug, Clone)]
@@ -59,7 +59,7 @@ pub struct HollowArgs {
     pub log: LogArgs,
 }
 
-/// Flags of kwok's controller. Where any of them says that stages are to be played, they say how nodes and pods live.
+/// Flags of kwok's controller. If any of them enables stages, they define how nodes and pods behave.
 #[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = "Stages (kwok.x-k8s.io/v1alpha1)")]
 pub struct StageArgs {
@@ -112,7 +112,7 @@ pub struct StageArgs {
     pub v: Option<String>,
 }
 
-/// The words of a command line that is called by kwok's name, as `kelson hollow` has them.
+/// Translates a command line with kwok's name to the words of `kelson hollow`.
 pub fn named(words: &[OsString]) -> Option<Vec<OsString>> {
     let (program, rest) = words.split_first()?;
     let name = Path::new(program).file_name().and_then(OsStr::to_str)?;
@@ -127,7 +127,7 @@ pub fn named(words: &[OsString]) -> Option<Vec<OsString>> {
 }
 
 impl StageArgs {
-    /// What the files say.
+    /// Reads the files.
     fn files(&self) -> anyhow::Result<(Vec<Document>, Options)> {
         let (mut stages, mut options) = (Vec::new(), Options::default());
         for file in &self.config {
@@ -140,7 +140,7 @@ impl StageArgs {
         Ok((stages, options))
     }
 
-    /// What is to be driven, by flags before files; `None` where nothing is said of stages.
+    /// Returns the settings for stages; flags take precedence over files. `None` when stages are not enabled.
     pub fn settings(&self) -> anyhow::Result<Option<Settings>> {
         let (stages, options) = self.files()?;
         let kinds = if self.enable_crds.is_empty() {
@@ -182,7 +182,7 @@ impl StageArgs {
         }))
     }
 
-    /// Which nodes are asked for.
+    /// Returns which nodes to manage.
     fn chosen(&self, options: &Options) -> Option<anyhow::Result<Manage>> {
         let given =
             |flag: &Option<String>, option: &Option<String>| flag.clone().or(option.clone()).filter(|t| !t.is_empty());
@@ -210,7 +210,7 @@ impl StageArgs {
     }
 }
 
-/// Runs them until the process is to end; their objects stay.
+/// Runs the nodes until the process ends; their objects are not deleted.
 pub fn run(args: &HollowArgs) -> anyhow::Result<()> {
     crate::logging::init(&args.log.log_level)?;
     let client = client(Kubeconfig::load(&args.kubeconfig)?, "hollow")?;
@@ -255,7 +255,7 @@ pub fn run(args: &HollowArgs) -> anyhow::Result<()> {
     })
 }
 
-/// Plays stages until the process is to end.
+/// Applies stages until the process ends.
 fn drive(settings: Settings, client: &Client) -> anyhow::Result<()> {
     process::run(async |process| {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -293,7 +293,7 @@ mod tests {
         let settings = check(&options, |_| {}).unwrap().unwrap();
         assert!(matches!(&settings.manage, Manage::One(n) if n == "one"));
         assert_eq!((settings.lease_seconds, settings.cidr.to_string()), (0, "10.0.0.0/24".to_owned()));
-        // Flags before files.
+        // Flags take precedence over files.
         let settings = check(&options, |a| a.node_lease_duration_seconds = Some(7)).unwrap().unwrap();
         assert_eq!(settings.lease_seconds, 7);
         let settings = check("", |a| a.enable_crds = vec!["Logs".to_owned(), "Stage".to_owned()]).unwrap().unwrap();

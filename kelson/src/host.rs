@@ -1,4 +1,4 @@
-//! What the machine says of itself: its name and the address others reach it at; and addresses of ranges by number.
+//! The machine's name and address, and addresses of a range by number.
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
 use anyhow::{Context as _, bail};
@@ -7,16 +7,16 @@ use kelson_meta::is_dns1123_subdomain;
 
 use crate::args::HostArgs;
 
-/// This machine as a node: the one place where flags and host are weighed.
+/// This machine as a node, from flags and the host's own settings.
 #[derive(Clone, Debug)]
 pub struct NodeIdentity {
-    /// Name of the Node object.
+    /// The name of the Node object.
     pub name: String,
     pub address: IpAddr,
 }
 
 impl NodeIdentity {
-    /// What the flags say, and otherwise the host.
+    /// Returns the values of the flags, otherwise those of the host.
     pub fn of(args: &HostArgs) -> anyhow::Result<Self> {
         let name = args.node_name.clone().map_or_else(name, Ok)?;
         if let Err(why) = is_dns1123_subdomain(&name) {
@@ -26,14 +26,14 @@ impl NodeIdentity {
     }
 }
 
-/// The host's name in the form a Node's name takes.
+/// Returns the host name in the form of a Node's name.
 pub fn name() -> anyhow::Result<String> {
     let name = kelson_platform::process::host_name().trim().to_lowercase();
     anyhow::ensure!(!name.is_empty(), "the host name is not available");
     Ok(name)
 }
 
-/// The address of the default route's interface; loopback where there is no route.
+/// Returns the address of the default route's interface; loopback if there is no route.
 pub fn address() -> IpAddr {
     // Connecting a datagram socket sends nothing; it only makes the kernel choose a source address.
     let chosen = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|s| {
@@ -43,7 +43,7 @@ pub fn address() -> IpAddr {
     chosen.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |a| a.ip())
 }
 
-/// The `n`th address of a range.
+/// Returns the `n`th address of a range.
 pub fn nth(range: IpNet, n: usize) -> anyhow::Result<IpAddr> {
     let address = match range {
         IpNet::V4(r) => {

@@ -1,5 +1,4 @@
-//! Flags of the API server about who may come and what they may: token issuers, webhooks, configuration files of
-//! authentication and authorization.
+//! Flags of the API server for authentication and authorization: token issuers, webhooks, and configuration files.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
 use std::path::{Path, PathBuf};
@@ -16,7 +15,7 @@ use kelson_auth::authorize::webhook::{FailurePolicy, WebhookOptions};
 
 use crate::args::duration;
 
-/// Upstream's limit of one call to a webhook that flags name.
+/// Upstream's timeout of a call to a webhook configured by flags.
 const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Args, Debug, Clone)]
@@ -85,20 +84,20 @@ fn version(text: &str) -> &'static str {
     if text == "v1" { "v1" } else { "v1beta1" }
 }
 
-/// What a file says.
+/// Reads a file.
 ///
 /// # Errors
-/// A file that cannot be read, under its flag.
+/// The file cannot be read; the message names the flag.
 pub fn read(flag: &str, file: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(file).with_context(|| format!("{flag} {}", file.display()))
 }
 
-/// All faults of a file or of flags, in one error.
+/// Joins all errors of a file or of flags.
 fn sound<T>(what: &str, judged: Result<T, Vec<String>>) -> anyhow::Result<T> {
     judged.map_err(|faults| anyhow::anyhow!("{what} is invalid:\n  {}", faults.join("\n  ")))
 }
 
-/// Authorizers in their order; a webhook is named by its place among the webhooks.
+/// Returns the authorizers in their order; a webhook is identified by its index among the webhooks.
 fn in_order(configured: Vec<Configured>) -> (Vec<AuthorizationMode>, Vec<WebhookConfig>) {
     let (mut modes, mut webhooks) = (Vec::new(), Vec::new());
     for one in configured {
@@ -117,10 +116,10 @@ fn in_order(configured: Vec<Configured>) -> (Vec<AuthorizationMode>, Vec<Webhook
 }
 
 impl IdentityArgs {
-    /// Puts what the flags and their files say into the server's configuration; `modes` is `--authorization-mode`.
+    /// Applies the flags and their files to the server's configuration; `modes` is `--authorization-mode`.
     ///
     /// # Errors
-    /// A file that cannot be read, and all that is wrong with one.
+    /// An unreadable file, and all errors of a file.
     pub fn apply(&self, modes: &[String], config: &mut Config) -> anyhow::Result<()> {
         config.node_return = Some(self.node_return_grace).filter(|grace| !grace.is_zero());
         if let Some(file) = &self.authentication_config {
@@ -146,19 +145,19 @@ impl IdentityArgs {
         Ok(())
     }
 
-    /// What an AuthenticationConfiguration says.
+    /// Reads an AuthenticationConfiguration.
     ///
     /// # Errors
-    /// All that is wrong with it.
+    /// All errors in it.
     pub fn authentication(&self, data: &[u8]) -> anyhow::Result<AuthenticationConfiguration> {
         let file = self.authentication_config.as_deref().unwrap_or(Path::new(""));
         sound(&format!("--authentication-config {}", file.display()), AuthenticationConfiguration::parse(data))
     }
 
-    /// What an AuthorizationConfiguration says: the authorizers in their order, and the webhooks among them.
+    /// Reads an AuthorizationConfiguration: the authorizers in their order, and the webhooks among them.
     ///
     /// # Errors
-    /// All that is wrong with it.
+    /// All errors in it.
     pub fn authorization(&self, data: &[u8]) -> anyhow::Result<(Vec<AuthorizationMode>, Vec<WebhookConfig>)> {
         let file = self.authorization_config.as_deref().unwrap_or(Path::new(""));
         let parsed = authorization::parse(data, |text: &str| duration(text).ok());

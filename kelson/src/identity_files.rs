@@ -1,5 +1,6 @@
-//! The files of authentication and authorization while the server runs: a changed one is taken up when it is sound, and where it is
-//! not the last good one stays. Counted under upstream's names (`apiserver_authentication_config_controller_…`, and likewise).
+//! Reloads the configuration files of authentication and authorization: a changed file is applied if it is valid,
+//! otherwise the last valid state stays. Counted under upstream's names
+//! (`apiserver_authentication_config_controller_…`, and likewise).
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, or at start")]
 
 use std::path::PathBuf;
@@ -16,12 +17,12 @@ use sha2::{Digest as _, Sha256};
 use crate::host;
 use crate::identity::{self, IdentityArgs};
 
-/// How often files are looked at.
+/// The interval at which files are checked.
 const LOOK: Duration = Duration::from_secs(5);
-/// How long what is not the file's fault (an issuer that does not answer) is waited with until it is tried again.
+/// The pause before retrying after an error that is not the file's (an issuer that does not answer).
 const RETRY: Duration = Duration::from_secs(60);
 
-/// Which of the two files.
+/// One of the two files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     Authentication,
@@ -37,24 +38,24 @@ impl What {
     }
 }
 
-/// Why a file was not taken up.
+/// Why a file was not applied.
 enum FileFault {
-    /// It is not sound, and never will be.
+    /// It is invalid, and is not retried.
     Unsound(anyhow::Error),
-    /// It is tried again.
+    /// It is retried.
     Later(anyhow::Error),
 }
 
-/// A file that is followed.
+/// A file that is reloaded.
 struct Followed {
     what: What,
     file: PathBuf,
-    /// What the file said when the server was started by it.
+    /// The content with which the server was started.
     first: Vec<u8>,
     reloads: IntCounterVec,
     at: GaugeVec,
     server: String,
-    /// The digest of what is in force.
+    /// The digest of the applied content.
     hash: Arc<Mutex<String>>,
 }
 
@@ -70,10 +71,10 @@ fn digest(data: &[u8]) -> String {
 }
 
 impl IdentityFiles {
-    /// As they are now, before the server reads them: what changes in between is found later.
+    /// Reads the files before the server does: later changes are then detected.
     ///
     /// # Errors
-    /// A file that cannot be read.
+    /// A file cannot be read.
     pub fn read(args: &IdentityArgs) -> anyhow::Result<Self> {
         let registry = Registry::new();
         let server = digest(host::name().unwrap_or_default().as_bytes());
@@ -90,12 +91,12 @@ impl IdentityFiles {
         Ok(Self { followed, registry })
     }
 
-    /// What is counted.
+    /// Returns the metrics.
     pub fn registry(&self) -> Registry {
         self.registry.clone()
     }
 
-    /// Follows them until `tasks` ends.
+    /// Follows the files until `tasks` ends.
     pub fn follow(self, args: &IdentityArgs, api: &Running, tasks: &Tasks) {
         let served = Arc::new(Served { args: args.clone(), api: api.clone() });
         for one in self.followed {
@@ -108,9 +109,9 @@ impl IdentityFiles {
     }
 }
 
-/// Who follows what a file says.
+/// Applies the content of a file.
 trait TakesUp: Send + Sync {
-    /// Follows what it says now.
+    /// Applies this content.
     fn take_up(&self, what: What, data: Vec<u8>) -> impl Future<Output = Result<(), FileFault>> + Send;
 }
 
@@ -166,7 +167,7 @@ impl Followed {
         self.at.with_label_values(&[status, &self.server]).set(Timestamp::now().as_second() as f64);
     }
 
-    /// Hands on what the file says whenever it says something else.
+    /// Applies the content of the file whenever it changes.
     async fn run(&self, server: &impl TakesUp) {
         let (mut known, mut unreadable) = (self.first.clone(), false);
         loop {
@@ -175,7 +176,7 @@ impl Followed {
             let data = match FILES.run(move || std::fs::read(file)).await {
                 Ok(Ok(data)) => data,
                 Ok(Err(error)) => {
-                    // Said once: it may be in the middle of being replaced, or away for a while.
+                    // Logged once: the file may be about to be replaced, or missing for a while.
                     if !std::mem::replace(&mut unreadable, true) {
                         self.count("failure");
                         tracing::error!(file = %self.file.display(), %error, "reading the file failed; keeping the current configuration");
@@ -216,7 +217,7 @@ impl Followed {
 mod tests {
     use super::*;
 
-    /// Remembers what it took up; the issuer of `later` does not answer the first time.
+    /// Records what it applied; the issuer of `later` does not answer the first time.
     #[derive(Default)]
     struct Remembers(Mutex<(Vec<String>, bool)>);
 
@@ -249,9 +250,10 @@ mod tests {
         let server = Arc::new(Remembers::default());
         let (hash, takes) = (Arc::clone(&followed.hash), Arc::clone(&server));
         let following = tokio::spawn(async move { followed.run(&takes).await });
-        // The lane for files is another thread, for which the paused clock does not wait: what is to come is waited for.
+        // The blocking pool for files runs on another thread, for which the paused clock does not wait, so the expected
+        // state is waited for.
         let after = async |text: &str, wanted: usize, counted: u32| {
-            // Whole or not at all, as whoever changes such files does.
+            // Atomically, as tools that change such files do.
             std::fs::write(file.with_extension("new"), text).unwrap();
             std::fs::rename(file.with_extension("new"), &file).unwrap();
             for round in 0..100_000 {

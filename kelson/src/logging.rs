@@ -1,5 +1,5 @@
-//! Log output: one line an event on standard error, level by `--log-level`; how much is logged may be changed while the process runs.
-//! Lines for the journal begin with a priority and have no time, which the journal has for each.
+//! Log output: one line per event on standard error, level by `--log-level`; the level may be changed while the process
+//! runs. Lines for the journal begin with a priority and have no time, which the journal adds.
 use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,22 +15,23 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, format};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Verbosities of upstream from which on our levels log more than the process was started with.
+/// The lowest of upstream's verbosities that raises the level above that of the start.
 const DEBUG_FROM: u32 = 4;
 const TRACE_FROM: u32 = 8;
 
-/// Takes up another filter.
+/// Applies another filter.
 type Reload = Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>;
 
-/// What the process was started with, and the way to change it.
+/// The filter of the start, and how to change it.
 static LOG: OnceLock<(String, Reload)> = OnceLock::new();
-/// Whether lines are objects of JSON.
+/// Whether lines are JSON objects.
 static JSON: AtomicBool = AtomicBool::new(false);
 
-/// What a peer does to its connection is no news: HTTP/2's own warnings come as often as anybody without credentials likes.
+/// HTTP/2 warnings are excluded: they are about peers' behaviour, and clients without credentials can cause any number
+/// of them.
 const QUIET: &str = "h2=error";
 
-/// The filter of a level, or of directives as the user wrote them, which go before ours.
+/// Returns the filter for a level, or for directives of the user, which take precedence over ours.
 fn filter(level: &str) -> Result<EnvFilter, tracing_subscriber::filter::ParseError> {
     match level.split(',').any(|directive| directive.trim_start().starts_with("h2")) {
         true => EnvFilter::try_new(level),
@@ -38,12 +39,12 @@ fn filter(level: &str) -> Result<EnvFilter, tracing_subscriber::filter::ParseErr
     }
 }
 
-/// Sets up logging for the whole process. The error names what is wrong with the filter.
+/// Sets up logging for the process. The error says what is wrong with the filter.
 pub fn init(level: &str) -> anyhow::Result<()> {
     let filter = filter(level).with_context(|| format!("--log-level {level:?}"))?;
     let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi);
-    // Where the log goes may be full. The line is lost then; to say so there would be the process's end.
+    // The log's disk may be full. The line is lost then; a panic about it would end the process.
     let log =
         log.log_internal_errors(false).event_format(Lines::new(service::logs_to_journal())).with_filter_reloading();
     let handle = log.reload_handle();
@@ -52,29 +53,29 @@ pub fn init(level: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Logs as a configuration file says, from now on: with this verbosity, where it says one, and one object of JSON a line.
+/// Applies the settings of a configuration file: its verbosity, if it has one, and JSON lines.
 ///
 /// # Errors
-/// When nothing is logged yet.
+/// Logging is not set up.
 pub fn follow(verbosity: Option<u32>, json: bool) -> Result<(), String> {
     JSON.store(json, Ordering::Relaxed);
     verbosity.map_or(Ok(()), |v| set_verbosity(&v.to_string()).map(drop))
 }
 
-/// Logs as much as the process was started with.
+/// Restores the level with which the process was started.
 ///
 /// # Errors
-/// When nothing is logged yet.
+/// Logging is not set up.
 pub fn restore() -> Result<(), String> {
     set_verbosity("0").map(drop)
 }
 
-/// What a line of an error begins with that is not logged but printed: the journal's priority, where that reads it.
+/// Returns the prefix of a printed error: the journal's priority, if the journal reads it.
 pub fn error_prefix() -> &'static str {
     if service::logs_to_journal() { priority(Level::ERROR) } else { "" }
 }
 
-/// Priorities of `sd-daemon(3)`.
+/// Returns the priority of a level (`sd-daemon(3)`).
 fn priority(level: Level) -> &'static str {
     match level {
         Level::ERROR => "<3>",
@@ -84,10 +85,10 @@ fn priority(level: Level) -> &'static str {
     }
 }
 
-/// A line of text, or the same as upstream's JSON (`logging.format: json`).
+/// Formats events as text lines, or as upstream's JSON (`logging.format: json`).
 struct Lines {
     text: format::Format,
-    /// Instead of `text`, where the journal reads the lines.
+    /// Used instead of `text` for the journal.
     journal: Option<format::Format<format::Full, ()>>,
 }
 
@@ -108,7 +109,7 @@ where
             let Some(journal) = &self.journal else { return self.text.format_event(c, to, event) };
             let mut line = String::new();
             journal.format_event(c, format::Writer::new(&mut line), event)?;
-            // An event is one entry: the journal would take its further lines for events without a priority.
+            // An event is one entry: the journal would read its further lines as events without a priority.
             let line = line.trim_end().replace('\n', "\\n");
             return writeln!(to, "{}{line}", priority(*event.metadata().level()));
         }
@@ -119,12 +120,12 @@ where
     }
 }
 
-/// What an event says, by name.
+/// The fields of an event, by name.
 #[derive(Default)]
 struct Fields(Map<String, Value>);
 
 impl Fields {
-    /// The line: when (milliseconds), who, what, and at which verbosity; errors are at none.
+    /// Formats the line: time (milliseconds), source, message, and verbosity; errors have no verbosity.
     fn line(mut self, level: Level, place: Option<(&str, u32)>, now: Timestamp) -> String {
         let mut line = Map::new();
         line.insert("ts".to_owned(), json!(now.as_nanosecond() as f64 / 1e6));
@@ -173,11 +174,11 @@ impl Visit for Fields {
     }
 }
 
-/// Logs as much as upstream's verbosity `text` asks for, from now on: from 4 on what is for debugging, from 8 on everything; below that
-/// as the process was started. Gives what clients of `/debug/flags/v` are told.
+/// Sets the level for upstream's verbosity `text`: debug messages from 4 on, everything from 8 on; below that the level
+/// of the start. Returns the answer for clients of `/debug/flags/v`.
 ///
 /// # Errors
-/// When the text is no number, in upstream's words.
+/// The text is not a number; upstream's message.
 pub fn set_verbosity(text: &str) -> Result<String, String> {
     let level = level(text)?;
     let (started_with, reload) = LOG.get().ok_or("logging is not initialized")?;
@@ -186,7 +187,7 @@ pub fn set_verbosity(text: &str) -> Result<String, String> {
     Ok(format!("successfully set klog.logging.verbosity to {text}"))
 }
 
-/// The level of a verbosity; `None`: what the process was started with.
+/// Returns the level of a verbosity; `None` is that of the start.
 fn level(text: &str) -> Result<Option<&'static str>, String> {
     let is_number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let wrong = |why| format!("strconv.ParseUint: parsing {text:?}: {why}");

@@ -1,6 +1,6 @@
-//! The binary: parse, wire, run, exit code. No logic.
+//! The binary: parses the command line, connects the parts, and sets the exit code.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
-// What only a node asks of the rest is asked by nobody where there is none.
+// Functions used only by a node are unused without one.
 #![cfg_attr(not(target_os = "linux"), allow(dead_code))]
 
 #[cfg(any(test, not(target_os = "linux")))]
@@ -64,11 +64,11 @@ use kelson_meta::version;
 use absent as node;
 use cli::{Cli, Command};
 
-/// Memory goes back to the system sooner than with the C library's allocator, and many small objects cost less.
+/// Returns memory to the system sooner than the C library's allocator, and many small objects take less.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// What `KELSON_COMMIT` and `KELSON_BUILD_DATE` said when this was built.
+/// The values of `KELSON_COMMIT` and `KELSON_BUILD_DATE` at build time.
 const BUILD: version::Build = version::Build {
     commit: match option_env!("KELSON_COMMIT") {
         Some(commit) if !commit.is_empty() => commit,
@@ -80,7 +80,7 @@ const BUILD: version::Build = version::Build {
     },
 };
 
-/// An error with its causes, each once: many of them name their own cause.
+/// Formats an error with its causes, each once: many errors include their own cause.
 fn explained(error: &anyhow::Error) -> String {
     error
         .chain()

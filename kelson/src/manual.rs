@@ -1,4 +1,5 @@
-//! `kelson completion` and `kelson man`: what packages install beside the program, from the command line's own definition.
+//! `kelson completion` and `kelson man`: files that packages install with the program, generated from the command
+//! line's definition.
 #![allow(clippy::disallowed_methods, reason = "blocking: by a command that does nothing else")]
 
 use std::io::Write as _;
@@ -24,10 +25,10 @@ pub struct ManArgs {
     pub dir: PathBuf,
 }
 
-/// Prints a shell's script.
+/// Prints the completion script of a shell.
 ///
 /// # Errors
-/// Standard output's.
+/// Standard output cannot be written.
 pub fn completion(args: &CompletionArgs, mut command: Command) -> anyhow::Result<()> {
     std::io::stdout().write_all(&script(args.shell, &mut command)).context("write the script")
 }

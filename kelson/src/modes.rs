@@ -1,14 +1,15 @@
-//! Who may read the files that hold keys and tokens, looked at when a server starts: what is the server's own is closed to others, of what
-//! it was given it says so.
+//! Checks the permissions of files with keys and tokens when a server starts: the server's own files are closed to
+//! other users, and for configured files a warning is logged.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use kelson_platform::files::{close_to_others, open_to_others};
 
-/// Closes the server's own secret files below `dir` to others, and names those of `given` that others may read.
+/// Removes other users' permissions from the server's own secret files below `dir`, and logs those of `given` that
+/// other users can read.
 ///
-/// Files that are not there are no fault: whoever needs them says so.
+/// Missing files are ignored here; the component that needs one reports it.
 pub fn check(dir: &Path, given: &[&Path]) {
     for file in own(dir) {
         if let Some(mode) = open_to_others(&file) {
@@ -24,12 +25,13 @@ pub fn check(dir: &Path, given: &[&Path]) {
     }
 }
 
-/// Keys, kubeconfigs, the join token, the store's files and their copies, and the directories that hold them.
+/// Returns keys, kubeconfigs, the join token, the store's files and their snapshots, and the directories that contain
+/// them.
 fn own(dir: &Path) -> Vec<PathBuf> {
     let mut files = vec![dir.join("node-token"), dir.join("admin.kubeconfig")];
     let named = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     add(&dir.join("pki"), &|path| named(path).ends_with(".key"), &mut files);
-    // A kubelet's keys are in one file with their certificates.
+    // A kubelet's key is in one file with its certificate.
     add(&dir.join("kubelet").join("pki"), &|path| !named(path).ends_with(".crt"), &mut files);
     add(&dir.join("store"), &|_| true, &mut files);
     add(&dir.join("snapshots"), &|_| true, &mut files);
@@ -40,7 +42,7 @@ fn own(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// A directory and what of its files is secret, at every depth.
+/// Adds a directory and its secret files, at every depth.
 fn add(dir: &Path, is_secret: &dyn Fn(&Path) -> bool, files: &mut Vec<PathBuf>) {
     let Ok(entries) = fs::read_dir(dir) else { return };
     files.push(dir.to_owned());

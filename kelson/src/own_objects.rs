@@ -1,4 +1,4 @@
-//! What a server itself writes into its cluster at each start.
+//! Objects that a server writes into its cluster at each start.
 
 use std::time::Duration;
 
@@ -11,18 +11,18 @@ use crate::cluster::{self, Bundles, ClusterSettings};
 use crate::token::Token;
 use crate::{rbac, token};
 
-/// Between attempts while the store takes no writes.
+/// The pause between attempts while the store rejects writes.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// What the server itself writes at its start: policy, what nodes are told, and its node's token.
+/// The objects of a server: policy, settings for nodes, and its node's token.
 pub struct OwnObjects {
-    /// The API, as the server itself.
+    /// The client of the API, as the server itself.
     pub masters: Client,
-    /// Where other machines reach the API.
+    /// The URL of the API for other machines.
     pub url: String,
-    /// The authorities.
+    /// The CA bundles.
     pub bundles: Bundles,
-    /// What nodes must know alike.
+    /// The settings that all nodes share.
     pub cluster: ClusterSettings,
     /// The token of this machine's own node.
     pub token: Token,
@@ -38,11 +38,11 @@ impl OwnObjects {
         policy.and(published).and(admitted)
     }
 
-    /// While the store takes no writes (the disk is full, or a key service is not available), the server starts nevertheless: what can be
-    /// read is served.
+    /// Writes the objects. While the store rejects writes (the disk is full, or a key service is not available), the
+    /// server starts anyway and serves reads.
     ///
     /// # Errors
-    /// A write failed though the store takes writes.
+    /// A write failed though the store accepts writes.
     pub async fn write_or_keep_trying(
         self,
         store: &Store,

@@ -1,16 +1,15 @@
-//! Ending with the process that started this one, even when that was killed and could say nothing. Only where it is asked for, by
-//! `KELSON_EXIT_WITH_PARENT`: a server that somebody put into the background must not go with his shell. The launchers of a
-//! test environment's assets ask for it.
+//! Ends the process when its parent ends, even if that was killed. Only if requested by `KELSON_EXIT_WITH_PARENT`: a
+//! server in the background must not end with its shell. The launchers of a test environment's assets request it.
 use std::time::Duration;
 
 use kelson_platform::process::{KNOWS_PARENT, parent};
 
-/// Says whether to end with the parent: `1`, or the parent's process ID as its own shell knew it; absent or `0`: not.
+/// The environment variable: `1`, or the parent's process ID as its own shell knows it; absent or `0` disables it.
 pub const EXIT_WITH_PARENT: &str = "KELSON_EXIT_WITH_PARENT";
-/// The parent is looked for this often.
+/// The interval at which the parent is checked.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Whose end is waited for.
+/// The process to watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Watched {
     Nobody,
@@ -19,7 +18,8 @@ enum Watched {
     Process(u32),
 }
 
-/// Waits for the end of the parent, where that is asked for; otherwise for ever. Call it early: the parent is whoever it is then.
+/// Waits for the end of the parent if that is requested; otherwise never resolves. Must be called early: the parent is
+/// the current one.
 pub fn gone() -> impl Future<Output = ()> + Send {
     let asked = std::env::var(EXIT_WITH_PARENT).unwrap_or_default();
     let watched = watched(&asked, parent());
@@ -36,7 +36,7 @@ pub fn gone() -> impl Future<Output = ()> + Send {
     }
 }
 
-/// Not the parent's death signal of Linux, which comes with the end of the *thread* that started this process.
+/// Not Linux' parent death signal, which is sent at the end of the *thread* that started this process.
 fn watched(asked: &str, parent: Option<u32>) -> Watched {
     let asked = match asked.trim() {
         "" | "0" | "false" => return Watched::Nobody,
@@ -44,14 +44,14 @@ fn watched(asked: &str, parent: Option<u32>) -> Watched {
     };
     match (parent, asked) {
         (None, _) if !KNOWS_PARENT => Watched::Unknown,
-        // Nobody is the parent of the first process of a namespace, or he is outside of it.
+        // The first process of a namespace has no parent, or one outside of it.
         (None, _) => Watched::Nobody,
         (Some(parent), Some(asked)) if parent != asked => Watched::Gone,
         (Some(parent), _) => Watched::Process(parent),
     }
 }
 
-/// The kernel tells who the parent is, on every system; a new one means that the old one has ended.
+/// The kernel reports the parent on every system; a new one means that the old one has ended.
 async fn ended(watched: u32) {
     while parent() == Some(watched) {
         tokio::time::sleep(LOOK).await;

@@ -1,4 +1,4 @@
-//! What the whole process is to the operating system: runtime, signals, open files, core dumps, panics; and its end.
+//! The process and the operating system: runtime, signals, open files, core dumps, panics, and shutdown.
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -10,20 +10,21 @@ use kelson_tasks::Tasks;
 use crate::service::Service;
 use crate::{logging, parent, program, rest};
 
-/// Stack of a worker thread. Deep recursion is bounded everywhere, and idle threads should cost little.
+/// The stack size of a worker thread. Recursion is bounded everywhere, and idle threads should take little memory.
 const STACK_BYTES: usize = 2 << 20;
-/// How long tasks that nobody waited for by name may take to end.
+/// The timeout for tasks that are not stopped by name.
 const TASKS_END_MAX: Duration = Duration::from_secs(5);
-/// How long blocking work may hold the process after everything else has ended.
+/// The timeout for blocking work after everything else has ended.
 const BLOCKING_END_MAX: Duration = Duration::from_secs(2);
-/// File descriptors that a server wants: connections of clients, watches, the store, the node. With fewer it says so.
+/// The number of file descriptors a server needs: connections of clients, watches, the store, the node. It logs a
+/// warning if it has fewer.
 const OPEN_FILES_WANTED: u64 = 16 * 1024;
 
 /// A running process: the group of all its tasks, and the signals that end it.
 pub struct Process {
-    /// Every component's tasks are children of this group.
+    /// The parent group of every component's tasks.
     pub tasks: Tasks,
-    /// What hears that the process is ready.
+    /// The service manager, which is notified when the process is ready.
     pub service: Service,
     signals: EndSignals,
     parent: Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -40,7 +41,7 @@ impl Process {
         })
     }
 
-    /// Waits for the end: `Ok` when somebody asked for it, an error when a task failed without which nothing works.
+    /// Waits for the end: `Ok` after a signal, an error when a vital task failed.
     pub async fn ended(&mut self) -> anyhow::Result<()> {
         let ended = tokio::select! {
             () = self.signals.asked() => Ok(()),
@@ -52,16 +53,16 @@ impl Process {
     }
 }
 
-/// Runs something short on a runtime of one thread.
+/// Runs a short future on a runtime with one thread.
 pub fn small(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     logging::init("warn")?;
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?.block_on(work)
 }
 
-/// Runs a component until it ends, and then what is left of its tasks.
+/// Runs a component until it ends, and stops its remaining tasks.
 ///
 /// # Errors
-/// What `work` failed of.
+/// The error of `work`.
 pub fn run<W>(work: W) -> anyhow::Result<()>
 where
     W: AsyncFnOnce(&mut Process) -> anyhow::Result<()>,
@@ -91,15 +92,15 @@ where
     result
 }
 
-/// Waits for one part's shutdown, and goes on without it after `limit`: the next part must get its turn before whoever
-/// asked for the end loses patience and kills the process.
+/// Waits for the shutdown of one part, and continues after `limit`: the next part must be stopped before the service
+/// manager kills the process.
 pub async fn within(limit: Duration, part: &str, shutdown: impl Future<Output = ()>) {
     if tokio::time::timeout(limit, shutdown).await.is_err() {
         tracing::warn!(part, ?limit, "shutdown timed out; continuing");
     }
 }
 
-/// Logs every panic where it happens. What it means for the task is the task's owner's to say (`kelson_tasks`).
+/// Logs every panic where it happens. The task's panic policy (`kelson_tasks`) decides about its consequence.
 fn log_panics() {
     std::panic::set_hook(Box::new(|info| {
         let payload = info.payload();
@@ -111,14 +112,14 @@ fn log_panics() {
     }));
 }
 
-/// Keys and tokens are in this process's memory: no core file is written of it, and no other process of its user reads it.
+/// Disables core dumps and access by other processes of the user, since keys and tokens are in memory.
 fn keep_memory_private() {
     if let Err(e) = system::keep_memory_private() {
         tracing::warn!(error = %e, "disabling core dumps failed; a core dump may contain secrets");
     }
 }
 
-/// Raises the limit of open files as far as it goes without privileges. Many systems begin with 1024, for programs that still
+/// Raises the limit of open files to the maximum without privileges. Many systems start with 1024, for programs that
 /// use `select`.
 fn raise_open_files() {
     if let Err(e) = system::raise_open_files() {
@@ -134,7 +135,7 @@ fn raise_open_files() {
     }
 }
 
-/// How many files may be open.
+/// Returns the maximum number of open files.
 pub fn open_files_max() -> u64 {
     system::open_files_max().unwrap_or(u64::MAX)
 }
@@ -162,7 +163,7 @@ mod tests {
         let Rlimit { current, maximum } = rustix::process::getrlimit(Resource::Nofile);
         assert_eq!(current, maximum);
         assert_eq!(rustix::process::dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);
-        // What metrics and the CNI plugin's path need can still be read.
+        // The files that metrics and the CNI plugin need can still be read.
         assert!(std::fs::read_dir("/proc/self/fd").is_ok());
         assert!(std::env::current_exe().is_ok());
     }

@@ -1,16 +1,17 @@
-//! Gives the pages of the program's file back that nothing has run for a while: at rest a cluster needs 1 MB of them, after
-//! its start some 48 MB are in the process.
+//! Releases pages of the program's file that were not used recently: an idle cluster needs 1 MB of them, and about 48
+//! MB are mapped after its start.
 use std::time::Duration;
 
 use kelson_platform::ProgramPages;
 use kelson_tasks::{OnPanic, Tasks};
 
-/// The start is over by then, also on a slow board; nobody gains from pages that are mapped twice during it.
+/// Time after which the start is complete, even on a slow machine; releasing pages during the start would map them
+/// twice.
 const AFTER_START: Duration = Duration::from_secs(3);
-/// A process that works maps the pages it needs within a few milliseconds, each time.
+/// The interval of releases. A busy process maps the pages it needs again within milliseconds.
 const EVERY: Duration = Duration::from_secs(30);
 
-/// Starts the task, where the system tells what is mapped.
+/// Starts the task, if the system reports mappings.
 pub fn give_back_pages(tasks: &Tasks) {
     let pages = match ProgramPages::find() {
         Ok(pages) => pages,

@@ -1,6 +1,6 @@
-//! Policy that Kelson needs beyond Kubernetes' own: what kubeadm would set up with `init`, what its nodes' service
-//! proxies read, what joining nodes read, the approval of nodes' serving certificates, and what the API server may do at
-//! kubelets.
+//! RBAC objects that Kelson needs in addition to Kubernetes' default policy: those of `kubeadm init`, permissions of
+//! nodes' service proxies and of joining nodes, approval of nodes' serving certificates, and permissions of the API
+//! server at kubelets.
 use anyhow::Context as _;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use kelson_auth::user;
@@ -10,18 +10,18 @@ use serde_json::{Value, json};
 
 use crate::cluster::{AUTHORITIES, CLUSTER_INFO, KUBELET_CONFIG, NETWORK};
 
-/// Who cluster DNS is: the account that Kubernetes' own `system:kube-dns` role is bound to.
+/// The user of cluster DNS: the account in Kubernetes' `system:kube-dns` binding.
 pub const DNS_USER: &str = "system:serviceaccount:kube-system:kube-dns";
-/// What cluster DNS needs beyond `system:kube-dns`, which dates from before endpoint slices.
+/// The role for cluster DNS beyond `system:kube-dns`, which predates endpoint slices.
 const DNS: &str = "kelson:kube-dns";
 const API_GROUP: &str = "rbac.authorization.k8s.io";
 const APPROVE_SERVING: &str = "kelson:approve-kubelet-serving";
-/// What tells a joining node whether its name is free (kubeadm's `kubeadm:get-nodes`).
+/// The role with which a joining node checks that its name is free (kubeadm's `kubeadm:get-nodes`).
 const GET_NODES: &str = "kelson:get-nodes";
-/// What a node reads to enforce network policies: the labels and addresses of all pods.
+/// The role of nodes for network policies: labels and addresses of all pods.
 const NETWORK_POLICIES: &str = "kelson:network-policies";
 
-/// Creates what is missing; what an operator changed stays.
+/// Creates missing objects; an operator's changes stay.
 pub async fn ensure(client: &Client) -> anyhow::Result<()> {
     let role = json!({
         "apiVersion": format!("{API_GROUP}/v1"), "kind": "ClusterRole", "metadata": {"name": APPROVE_SERVING},
@@ -78,7 +78,8 @@ pub async fn ensure(client: &Client) -> anyhow::Result<()> {
     readable(client, AUTHORITIES, "kelson:authorities", &[AUTHORITIES.1], (&followed, &[group("system:nodes")])).await
 }
 
-/// Lets cluster DNS keep its own service and endpoint slices. A rule with names cannot allow creating, which has no name yet.
+/// Lets cluster DNS maintain its own service and endpoint slices. A rule with names cannot allow creation, which has no
+/// name yet.
 async fn dns_publishes(client: &Client, account: &Value) -> anyhow::Result<()> {
     let metadata = json!({"name": DNS, "namespace": "kube-system"});
     let rule = |group: &str, resource: &str| json!({"apiGroups": [group], "resources": [resource], "verbs": ["create", "get", "patch"]});
@@ -94,7 +95,7 @@ async fn dns_publishes(client: &Client, account: &Value) -> anyhow::Result<()> {
     create::<RoleBinding>(client, "kube-system", &binding).await.context("the role binding of cluster DNS")
 }
 
-/// Lets subjects read, by these verbs, the ConfigMaps named `maps`.
+/// Lets subjects read, with these verbs, the ConfigMaps named `maps`.
 async fn readable(
     client: &Client,
     (namespace, _): (&str, &str),

@@ -1,27 +1,29 @@
-//! Gives memory back that a thread's allocator keeps for itself: after a burst its heap holds pages of which little is used, and it
-//! looks at them again only as it allocates. A node that had a hundred pods and has ten would keep a third of its memory so.
+//! Releases memory that a thread's allocator keeps: after a burst its heap has pages that are hardly used, which it
+//! only inspects while it allocates. A node that had a hundred pods and now has ten would keep a third of its memory.
 //!
-//! The threads of the runtime do it as they go to sleep, each for its own heap, when they have had little to do for a while: a
-//! thread with work gets what it freed back from its heap at once, and should not have to ask the system for it.
+//! Each thread of the runtime does it for its own heap when it goes to sleep after a period of little work; a busy
+//! thread reuses freed memory and should not have to request it from the system again.
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// How long a thread is watched before it is said to rest.
+/// The length of an observation period.
 const TURN: Duration = Duration::from_secs(30);
-/// A thread rests that worked less than this part of a turn.
+/// A thread is idle if it worked less than this fraction of a period.
 const REST_PART: u32 = 20;
-/// The thread that started the process is none of the runtime's: it starts the components, and waits for their end.
+/// The interval for the thread that started the process, which is not one of the runtime's: it starts the components,
+/// and waits for their end.
 const FIRST_THREAD: Duration = Duration::from_secs(300);
-/// By then most of what the start needed is freed.
+/// Time after which most memory of the start is freed.
 const AFTER_START: Duration = Duration::from_secs(20);
 
 #[allow(unsafe_code, reason = "a function of the allocator that its crate does not name")]
 unsafe extern "C" {
-    /// The allocator's: what this thread's heap does not use goes to the system, also what it would keep for a while.
+    /// The allocator's function: returns unused memory of this thread's heap to the system; with `force`, also what it
+    /// would keep for a while.
     safe fn mi_collect(force: bool);
 }
 
-/// One thread's work in the turn that goes on.
+/// The work of one thread in the current period.
 #[derive(Debug, Clone, Copy, Default)]
 struct Turn {
     began: Option<Instant>,
@@ -34,7 +36,7 @@ impl Turn {
         self.woke = Some(now);
     }
 
-    /// Whether the thread, which goes to sleep now, rested for the turn that ends with it.
+    /// Reports whether the thread, which goes to sleep now, was idle in the period that ends with this.
     fn sleeps(&mut self, now: Instant) -> bool {
         let began = *self.began.get_or_insert(now);
         self.worked += self.woke.take().map_or(Duration::ZERO, |woke| now.saturating_duration_since(woke));
@@ -52,14 +54,14 @@ thread_local! {
     static THIS: Cell<Turn> = Cell::default();
 }
 
-/// The runtime calls it as one of its threads wakes.
+/// Called by the runtime when one of its threads wakes.
 pub fn wakes() {
     let mut turn = THIS.get();
     turn.wakes(Instant::now());
     THIS.set(turn);
 }
 
-/// The runtime calls it as one of its threads goes to sleep.
+/// Called by the runtime when one of its threads goes to sleep.
 pub fn sleeps() {
     let mut turn = THIS.get();
     let rested = turn.sleeps(Instant::now());
@@ -69,7 +71,7 @@ pub fn sleeps() {
     }
 }
 
-/// Does the same for the thread on which this is polled, for ever.
+/// Does the same for the thread on which this is polled; never ends.
 pub async fn first_thread() -> ! {
     tokio::time::sleep(AFTER_START).await;
     loop {
@@ -82,7 +84,7 @@ pub async fn first_thread() -> ! {
 mod tests {
     use super::*;
 
-    /// Wakes and sleeps at these seconds; the seconds at which the thread gave back.
+    /// Returns the seconds at which a thread with these times of waking and sleeping released memory.
     fn given(times: &[(u64, u64)]) -> Vec<u64> {
         let (start, mut turn) = (Instant::now(), Turn::default());
         let at = |s: u64| start + Duration::from_secs(s);
@@ -105,7 +107,7 @@ mod tests {
     #[test]
     fn a_thread_that_worked_gives_back_after_the_next_turn() {
         assert_eq!(given(&[(0, 0), (1, 31), (62, 62)]), [62]);
-        // A long sleep after the work tells that it rests.
+        // A long sleep after work shows that it is idle.
         assert_eq!(given(&[(0, 0), (1, 11), (500, 500)]), [500]);
         assert_eq!(given(&[(0, 0), (1, 3), (40, 40)]), Vec::<u64>::new(), "a twentieth of 40 seconds is two");
     }

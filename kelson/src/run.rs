@@ -10,7 +10,7 @@ use crate::host::NodeIdentity;
 use crate::lock::DataDirLock;
 use crate::{logging, node, process};
 
-/// Runs `kelson server` to its end.
+/// Runs `kelson server` until it ends.
 pub fn server(args: ServerArgs) -> anyhow::Result<()> {
     logging::init(&args.log.log_level)?;
     args.config.log();
@@ -27,7 +27,7 @@ pub fn server(args: ServerArgs) -> anyhow::Result<()> {
         };
         let control_plane = ControlPlane::start(&args, ranges, &process.tasks).await?;
         let text = ready(control_plane.local_url(), &args.data_dir, !args.disable_agent);
-        // The log says it as well: a server whose output is closed goes on.
+        // The log has this as well, so a server whose output is closed continues.
         let _ = std::io::stdout().write_all(text.as_bytes());
         process.service.ready(&format!("serves the API at {}", control_plane.local_url()));
         let ended = match args.disable_agent {
@@ -39,7 +39,7 @@ pub fn server(args: ServerArgs) -> anyhow::Result<()> {
     })
 }
 
-/// What the server prints when it is ready: its address, and what to do next.
+/// Returns the text printed when the server is ready: its address, and next steps.
 fn ready(url: &str, data_dir: &Path, has_node: bool) -> String {
     let kubeconfig = data_dir.join("admin.kubeconfig");
     let kubeconfig = std::path::absolute(&kubeconfig).unwrap_or(kubeconfig);

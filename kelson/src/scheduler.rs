@@ -1,4 +1,4 @@
-//! `kelson scheduler`: the scheduler alone, against any API server, with the flags of upstream's kube-scheduler.
+//! `kelson scheduler`: the scheduler alone, with any API server and the flags of upstream's kube-scheduler.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::process::{self, within};
 
 const NAME: &str = "kube-scheduler";
 const PORT: u16 = 10259;
-/// How long bindings under way are waited for at the end.
+/// How long the end waits for bindings in progress.
 const END_MAX: Duration = Duration::from_secs(12);
 
 #[derive(Args, Debug, Clone)]
@@ -40,7 +40,7 @@ pub struct SchedulerArgs {
     pub component: ComponentArgs,
 }
 
-/// A KubeSchedulerConfiguration, in YAML or JSON, and what it means.
+/// Reads a KubeSchedulerConfiguration in YAML or JSON; returns the document and the configuration.
 pub fn read(file: &Path) -> anyhow::Result<(Value, Configuration)> {
     let what = || format!("--config {}", file.display());
     let text = std::fs::read(file).with_context(what)?;
@@ -52,7 +52,7 @@ pub fn read(file: &Path) -> anyhow::Result<(Value, Configuration)> {
     Ok((tree, configuration))
 }
 
-/// Writes what a configuration means. The kubeconfig is the one that is used.
+/// Writes the complete configuration, with the kubeconfig in use.
 fn write_config(file: &Path, said: &Value, kubeconfig: Option<&Path>) -> anyhow::Result<()> {
     let mut whole = configuration::completed(said);
     if let Some(kubeconfig) = kubeconfig {
@@ -64,7 +64,7 @@ fn write_config(file: &Path, said: &Value, kubeconfig: Option<&Path>) -> anyhow:
     Ok(())
 }
 
-/// Runs it until the process is to end.
+/// Runs the scheduler until the process ends.
 pub fn run(args: SchedulerArgs, spoken: &Spoken) -> anyhow::Result<()> {
     crate::logging::init(args.component.log_level())?;
     spoken.log();

@@ -1,5 +1,5 @@
-//! The service manager that started this process: it is notified when the process is ready, reloads, stops, and that it is alive
-//! (`sd_notify(3)`). Where there is none, nothing is sent, and SIGHUP ends the process as that of a terminal should.
+//! Notifies the service manager that started this process when it is ready, reloads, stops, and that it is alive
+//! (`sd_notify(3)`). Without a manager nothing is sent, and SIGHUP ends the process like that of a closed terminal.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use kelson_tasks::{OnPanic, Tasks};
 
 use crate::logging;
 
-/// The way to the manager, where there is one.
+/// The connection to the manager, if there is one.
 #[derive(Clone, Debug)]
 pub struct Service(Option<Arc<Notifier>>);
 
 impl Service {
-    /// Finds the manager, and starts the tasks that answer it: for its watchdog, and for its requests to reload.
+    /// Finds the manager, and starts the tasks for its watchdog and its reload requests.
     pub fn begin(tasks: &Tasks) -> Self {
         let notifier = Notifier::from_env().unwrap_or_else(|e| {
             tracing::warn!(error = %e, "the service manager cannot be reached; it takes this process for one that never gets ready");
@@ -33,12 +33,12 @@ impl Service {
         service
     }
 
-    /// The process serves its clients from now on, as `status` says.
+    /// Reports that the process serves its clients, with `status` as the text.
     pub fn ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={status}"));
     }
 
-    /// The process is on its way to its end.
+    /// Reports that the process is stopping.
     pub fn stopping(&self) {
         self.send("STOPPING=1\nSTATUS=stopping");
     }
@@ -49,7 +49,7 @@ impl Service {
         }
     }
 
-    /// Twice as often as asked: a task that comes late by as much as the limit is not alive.
+    /// Notifies twice as often as requested, so that only a task that is late by the whole limit counts as dead.
     async fn lives(self, limit: Duration) {
         let mut turns = tokio::time::interval(limit / 2);
         loop {
@@ -58,8 +58,8 @@ impl Service {
         }
     }
 
-    /// Files with rules, keys and certificates are read again whenever they change. A reload puts the log back to what the process was
-    /// started with.
+    /// Files with rules, keys and certificates are reloaded automatically. A reload resets the log to its settings at
+    /// the start.
     async fn reloads(self, mut signal: ReloadSignal) {
         loop {
             signal.asked().await;

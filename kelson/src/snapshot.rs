@@ -1,5 +1,5 @@
-//! `kelson snapshot`: copies of a server's objects as one file, which is the store's own file with its SHA-256 behind it. The keys in
-//! `DIR/pki`, and the encryption configuration where there is one, are not part of it.
+//! `kelson snapshot`: snapshots of a server's objects as one file, which is the store's own file followed by its
+//! SHA-256. The keys in `DIR/pki`, and the encryption configuration if there is one, are not included.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -18,22 +18,22 @@ use crate::cli::SnapshotCommand;
 use crate::lock::DataDirLock;
 use crate::token;
 
-/// The file of a store within its directory, and what may stand beside it.
+/// The file of a store within its directory, and the files that may accompany it.
 const STORE_FILE: &str = "store.db";
-/// Below a data directory: copies that a server made, until they are fetched.
+/// The directory below a data directory for snapshots until they are fetched.
 pub const DIR: &str = "snapshots";
 const DIGEST_BYTES: usize = 32;
 const COPY_BUFFER_BYTES: usize = 1 << 20;
-/// Where a server is asked for a copy.
+/// The path of the API for creating a snapshot.
 const PATH: &str = "/kelson/snapshots";
 
-/// What a server answers.
+/// The answer of the server.
 #[derive(Deserialize)]
 struct Saved {
     path: std::path::PathBuf,
 }
 
-/// Runs a command.
+/// Runs a subcommand.
 pub async fn run(command: SnapshotCommand) -> anyhow::Result<()> {
     match command {
         SnapshotCommand::Save { file, data_dir } => save(&file, &data_dir).await,
@@ -56,7 +56,7 @@ async fn save(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
     let answer = client.call(Method::POST, PATH, "application/json", Bytes::new()).await;
     let answer = token::reaching(data_dir, answer.map_err(Into::into))?;
     let saved: Saved = serde_json::from_slice(&answer).context("read the server's answer")?;
-    // What is kept is what was read again, not what the server believes it wrote.
+    // The file is verified by reading it again, since the server's answer only says what it wrote.
     let packed = verify(&saved.path, &saved.path).and_then(|contents| {
         pack(&saved.path.join(STORE_FILE), file)?;
         Ok(contents)
@@ -66,7 +66,7 @@ async fn save(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Removes copies that a server made for somebody who never fetched them.
+/// Removes snapshots that were never fetched.
 pub fn discard_unfetched(data_dir: &Path) {
     match fs::remove_dir_all(data_dir.join(DIR)) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -82,7 +82,7 @@ fn restore(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
     let fresh = tempfile::Builder::new().prefix("store.restoring.").tempdir_in(data_dir)?;
     unpack(file, fresh.path())?;
     let contents = verify(fresh.path(), file)?;
-    // All of the copy is on the disk before the first name changes.
+    // The whole snapshot is on disk before the first rename.
     sync_names(fresh.path()).and_then(|()| sync_names(data_dir)).context("sync the snapshot")?;
     let store = data_dir.join("store");
     let aside = data_dir.join(format!("store.before-{}", Timestamp::now().as_second()));
@@ -94,9 +94,9 @@ fn restore(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Gives a fresh store its name, and what had that name another one. There is a store under the name all the time, where names
-/// can be exchanged; elsewhere, a cut between two names leaves none, and the server refuses to start without. Answers whether
-/// there was a store.
+/// Renames a new store to the store's name, and the previous one to another name. If the system can exchange names,
+/// there is always a store; otherwise an interruption between two renames leaves none, and the server does not start
+/// without one. Returns whether there was a store.
 fn put_in_place(
     fresh: &Path,
     store: &Path,
@@ -139,7 +139,7 @@ fn pack(store: &Path, file: &Path) -> anyhow::Result<()> {
     packed().with_context(|| format!("write {}", file.display()))
 }
 
-/// Writes what stands before a file's digest into a directory, once it is what the digest says.
+/// Writes the content of a snapshot into a directory, after verifying its digest.
 fn unpack(file: &Path, dir: &Path) -> anyhow::Result<()> {
     let unpacked = || -> std::io::Result<bool> {
         let mut from = File::open(file)?;
@@ -157,7 +157,7 @@ fn unpack(file: &Path, dir: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Copies at most `len` bytes, and gives their digest.
+/// Copies at most `len` bytes and returns their digest.
 fn copy(from: &mut impl Read, to: &mut impl Write, len: u64) -> std::io::Result<[u8; DIGEST_BYTES]> {
     let mut from = from.take(len);
     let mut buffer = vec![0; COPY_BUFFER_BYTES];

@@ -1,11 +1,11 @@
-//! How much the objects of a server may take.
+//! Limits for the size of a server's objects.
 
 use kelson_store::limits::{NAMESPACE_PART, STORE_BYTES_MAX};
 
-/// Objects may take no more than this part of the memory.
+/// The default limit is this fraction of the memory.
 const MEMORY_PART: u64 = 4;
 
-/// What all objects may take, as the flag says or for this machine's memory.
+/// Returns the limit for all objects, by the flag or by this machine's memory.
 pub fn bytes_max(asked: u64) -> usize {
     match usize::try_from(asked) {
         Ok(0) => STORE_BYTES_MAX.min(memory_part(kelson_platform::process::memory_bytes())),
@@ -14,7 +14,7 @@ pub fn bytes_max(asked: u64) -> usize {
     }
 }
 
-/// What the objects of one namespace may take: as the flag says, or half of what all may take.
+/// Returns the limit for the objects of one namespace: by the flag, or half of the limit for all.
 pub fn namespace_bytes_max(asked: u64, bytes_max: usize) -> usize {
     match usize::try_from(asked) {
         Ok(0) => bytes_max / NAMESPACE_PART,
@@ -23,7 +23,7 @@ pub fn namespace_bytes_max(asked: u64, bytes_max: usize) -> usize {
     }
 }
 
-/// All objects are in memory, beside what the process needs to work.
+/// All objects are in memory, in addition to what the process needs.
 fn memory_part(memory: Option<u64>) -> usize {
     memory.map_or(usize::MAX, |bytes| usize::try_from(bytes / MEMORY_PART).unwrap_or(usize::MAX))
 }

@@ -1,6 +1,6 @@
-//! How many objects each controller works on at once, and how long changes are gathered before they are written: upstream's
-//! `--concurrent-…-syncs` and batch periods. The table below names the controller that each flag is for. `--concurrent-service-syncs`
-//! is for the load balancers of clouds, whose controller is not here: it has no effect.
+//! The number of objects each controller syncs concurrently, and how long changes are collected before they are
+//! written: upstream's `--concurrent-…-syncs` and batch periods. The table below has the controller of each flag.
+//! `--concurrent-service-syncs` is for the cloud load balancer controller, which does not exist here: it has no effect.
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use kelson_controllers::BatchPeriods;
 
 use crate::args::duration;
 
-/// As many at once as upstream takes where it has a bound.
+/// Upstream's maximum, for flags that have one.
 const ENDPOINTS_MAX: i64 = 50;
 
 macro_rules! syncs {
     ($($(#[$doc:meta])* $flag:ident: $controller:literal, up to $most:expr;)*) => {
-        /// How many objects each controller works on at once; as many as suit it where nothing is said.
+        /// The number of objects each controller syncs concurrently; the controller's default if not set.
         #[derive(Args, Debug, Clone, Default)]
         pub struct SyncArgs {
             $(
@@ -26,7 +26,7 @@ macro_rules! syncs {
         }
 
         impl SyncArgs {
-            /// Each flag, whose it is, how large it may be, and what it says.
+            /// Returns each flag with its controller, its maximum and its value.
             fn rows(&self) -> Vec<(String, &'static str, i64, Option<i64>)> {
                 vec![$((stringify!($flag).replace('_', "-"), $controller, $most, self.$flag)),*]
             }
@@ -35,50 +35,50 @@ macro_rules! syncs {
 }
 
 syncs! {
-    /// Cron jobs that are worked on at once [default, here and below: 4].
+    /// Number of cron jobs to sync concurrently [default, here and below: 4].
     concurrent_cron_job_syncs: "cronjob-controller", up to i64::MAX;
-    /// Daemon sets at once.
+    /// Number of daemon sets to sync concurrently.
     concurrent_daemonset_syncs: "daemonset-controller", up to i64::MAX;
-    /// Deployments at once.
+    /// Number of deployments to sync concurrently.
     concurrent_deployment_syncs: "deployment-controller", up to i64::MAX;
-    /// Pods on devices that nobody may go on with, at once.
+    /// Number of pods on tainted devices to evict concurrently.
     concurrent_device_taint_eviction_syncs: "device-taint-eviction-controller", up to i64::MAX;
-    /// Services at once whose Endpoints are kept.
+    /// Number of services whose Endpoints to sync concurrently.
     concurrent_endpoint_syncs: "endpoints-controller", up to i64::MAX;
-    /// Ephemeral volumes at once.
+    /// Number of ephemeral volumes to sync concurrently.
     concurrent_ephemeralvolume_syncs: "ephemeral-volume-controller", up to i64::MAX;
-    /// Objects at once of which it is looked whether they are garbage.
+    /// Number of objects to check for garbage collection concurrently.
     concurrent_gc_syncs: "garbage-collector-controller", up to i64::MAX;
-    /// Autoscalers at once.
+    /// Number of autoscalers to sync concurrently.
     concurrent_horizontal_pod_autoscaler_syncs: "horizontal-pod-autoscaler-controller", up to i64::MAX;
-    /// Jobs at once.
+    /// Number of jobs to sync concurrently.
     concurrent_job_syncs: "job-controller", up to i64::MAX;
-    /// Namespaces at once that end.
+    /// Number of terminating namespaces to sync concurrently.
     concurrent_namespace_syncs: "namespace-controller", up to i64::MAX;
-    /// Replication controllers at once.
+    /// Number of replication controllers to sync concurrently.
     concurrent_rc_syncs: "replicationcontroller-controller", up to i64::MAX;
-    /// Replica sets at once.
+    /// Number of replica sets to sync concurrently.
     concurrent_replicaset_syncs: "replicaset-controller", up to i64::MAX;
-    /// Quotas at once.
+    /// Number of resource quotas to sync concurrently.
     concurrent_resource_quota_syncs: "resourcequota-controller", up to i64::MAX;
-    /// Claims for devices at once.
+    /// Number of resource claims to sync concurrently.
     concurrent_resourceclaim_syncs: "resourceclaim-controller", up to i64::MAX;
-    /// Services at once whose slices are kept, 1 to 50.
+    /// Number of services whose EndpointSlices to sync concurrently, 1 to 50.
     concurrent_service_endpoint_syncs: "endpointslice-controller", up to ENDPOINTS_MAX;
-    /// Secrets of service accounts at once.
+    /// Number of service account token secrets to sync concurrently.
     concurrent_serviceaccount_token_syncs: "serviceaccount-token-controller", up to i64::MAX;
-    /// Stateful sets at once.
+    /// Number of stateful sets to sync concurrently.
     concurrent_statefulset_syncs: "statefulset-controller", up to i64::MAX;
-    /// Finished jobs at once whose time is over.
+    /// Number of finished jobs to delete concurrently after their TTL.
     concurrent_ttl_after_finished_syncs: "ttl-after-finished-controller", up to i64::MAX;
-    /// Validating policies at once whose expressions are checked.
+    /// Number of validating admission policies to type-check concurrently.
     concurrent_validating_admission_policy_status_syncs: "validatingadmissionpolicy-status-controller", up to i64::MAX;
-    /// Endpoints at once that are mirrored, 1 to 50.
+    /// Number of Endpoints to mirror concurrently, 1 to 50.
     mirroring_concurrent_service_endpoint_syncs: "endpointslice-mirroring-controller", up to ENDPOINTS_MAX;
 }
 
 impl SyncArgs {
-    /// By controller, those that are said.
+    /// Returns the values that are set, by controller.
     pub fn by_controller(&self) -> anyhow::Result<BTreeMap<&'static str, usize>> {
         let mut out = BTreeMap::new();
         for (flag, controller, most, said) in self.rows() {
@@ -95,7 +95,7 @@ impl SyncArgs {
     }
 }
 
-/// How long changes of endpoints are gathered.
+/// How long changes of endpoints are collected.
 #[derive(Args, Debug, Clone)]
 pub struct BatchArgs {
     /// Time to collect pod changes before Endpoints are updated.
@@ -110,7 +110,7 @@ pub struct BatchArgs {
 }
 
 impl BatchArgs {
-    /// What they say.
+    /// Returns the periods of the flags.
     pub fn periods(&self) -> BatchPeriods {
         BatchPeriods {
             endpoints: self.endpoint_updates_batch_period,

@@ -1,4 +1,4 @@
-//! `kelson test-server`: hands out clusters for tests, each by one call (`kelson_testing::server` says which).
+//! `kelson test-server`: creates clusters for tests, each by one request (described in `kelson_testing::server`).
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub struct TestServerArgs {
     pub log: LogArgs,
 }
 
-/// Runs it until the process is to end. Prints one line, where it listens: `http://127.0.0.1:PORT` or `unix:FILE`.
+/// Runs the server until the process ends. Prints one line with its address: `http://127.0.0.1:PORT` or `unix:FILE`.
 pub fn run(args: &TestServerArgs) -> anyhow::Result<()> {
     crate::logging::init(&args.log.log_level)?;
     let address = match &args.socket {
@@ -54,13 +54,14 @@ pub fn run(args: &TestServerArgs) -> anyhow::Result<()> {
     })
 }
 
-/// Waits for the end of standard input, on a thread of its own: a read that waits in a lane would hold up the end of the process.
+/// Waits for the end of standard input on a separate thread: a read in a blocking pool would delay the end of the
+/// process.
 async fn stdin_closed() {
     let (told, closed) = oneshot::channel();
     let read = move || {
         let (mut stdin, mut some) = (std::io::stdin().lock(), [0; 256]);
         while stdin.read(&mut some).is_ok_and(|n| n > 0) {}
-        // Nobody listens where the process ends anyway.
+        // The receiver may be gone, since the process is ending.
         let _ = told.send(());
     };
     if let Err(e) = std::thread::Builder::new().name("stdin".into()).spawn(read) {

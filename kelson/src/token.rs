@@ -1,5 +1,5 @@
-//! The bootstrap tokens that nodes join with, as secrets of the shape kubeadm makes. The server's own node joins with one
-//! that is made once and kept in the data directory; `kelson token` makes those for other machines.
+//! Bootstrap tokens for joining nodes, as secrets in kubeadm's format. The server's own node joins with a token that is
+//! created once and stored in the data directory; `kelson token` creates tokens for other machines.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
 use std::collections::BTreeMap;
@@ -21,19 +21,19 @@ use zeroize::Zeroizing;
 use crate::cli::{TokenCommand, TokenServer};
 use crate::cluster::{CLUSTER_INFO, INFO_KEY};
 
-/// Letters of a token (upstream: bootstrap token format `[a-z0-9]{6}.[a-z0-9]{16}`).
+/// The characters of a token (upstream: bootstrap token format `[a-z0-9]{6}.[a-z0-9]{16}`).
 const ALPHABET: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 const ID_LENGTH: usize = 6;
 const SECRET_LENGTH: usize = 16;
 const NAMESPACE: &str = "kube-system";
 const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
 
-/// A token in its two halves. Never printed, and wiped from memory when it goes.
+/// A token in its two parts. It is never printed, and erased from memory when dropped.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
-    /// The public half, before the point.
+    /// The public part, before the dot.
     pub id: String,
-    /// The secret half, after the point.
+    /// The secret part, after the dot.
     pub secret: Zeroizing<String>,
 }
 
@@ -46,7 +46,7 @@ impl Token {
         Self { id: word(ID_LENGTH), secret: Zeroizing::new(word(SECRET_LENGTH)) }
     }
 
-    /// Reads `ID.SECRET`; the error never repeats it.
+    /// Parses `ID.SECRET`; the error never contains it.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         match text.trim().split_once('.') {
             Some((id, secret)) if is_word(id, ID_LENGTH) && is_word(secret, SECRET_LENGTH) => {
@@ -56,7 +56,7 @@ impl Token {
         }
     }
 
-    /// `ID.SECRET`.
+    /// Returns `ID.SECRET`.
     pub fn reveal(&self) -> String {
         format!("{}.{}", self.id, *self.secret)
     }
@@ -66,14 +66,14 @@ fn is_word(s: &str, length: usize) -> bool {
     s.len() == length && s.bytes().all(|b| ALPHABET.contains(&b))
 }
 
-/// How long the token in the data directory is good for after a start: this machine's own node joins with it at once, and
-/// other machines have `kelson token create`.
+/// The lifetime of the token in the data directory after a start: this machine's own node joins with it immediately,
+/// and other machines use `kelson token create`.
 const OWN_TOKEN_TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// The token in `file`, made on first use.
+/// Reads the token in `file`, or creates it.
 ///
 /// # Errors
-/// The file cannot be read or written, or holds something else.
+/// The file cannot be read or written, or has other content.
 pub fn own(file: &Path) -> anyhow::Result<Token> {
     match std::fs::read_to_string(file) {
         Ok(text) => Token::parse(&text).with_context(|| file.display().to_string()),
@@ -86,7 +86,7 @@ pub fn own(file: &Path) -> anyhow::Result<Token> {
     }
 }
 
-/// Has the cluster take this machine's own token for a day from now.
+/// Makes this machine's own token valid for a day from now.
 ///
 /// # Errors
 /// The secret cannot be read or written.
@@ -112,7 +112,7 @@ fn secret_name(id: &str) -> String {
     format!("bootstrap-token-{id}")
 }
 
-/// What a token is stored with.
+/// The stored properties of a token.
 struct Terms<'a> {
     expires: Option<Timestamp>,
     description: &'a str,
@@ -209,7 +209,7 @@ impl TokenServer {
     }
 }
 
-/// The administrator of the server with this data directory.
+/// Creates a client as the administrator of the server with this data directory.
 pub fn admin(data_dir: &Path) -> anyhow::Result<Client> {
     let file = data_dir.join("admin.kubeconfig");
     if !file.exists() {
@@ -218,12 +218,12 @@ pub fn admin(data_dir: &Path) -> anyhow::Result<Client> {
     Ok(Client::new(Arc::new(Remote::new(Config::load(&file)?)?), "token"))
 }
 
-/// Says, of a request that failed, which server was asked.
+/// Adds the server to the error of a failed request.
 pub fn reaching<T>(data_dir: &Path, done: anyhow::Result<T>) -> anyhow::Result<T> {
     done.with_context(|| format!("ask the server with data directory {}", data_dir.display()))
 }
 
-/// The whole command that joins a machine, its CA pinned.
+/// Returns the command that joins a machine, with the CA pinned.
 async fn join_command(client: &Client, token: &Token) -> anyhow::Result<String> {
     let (namespace, name) = CLUSTER_INFO;
     let info = client.get::<ConfigMap>(namespace, name).await.context("read the API server's address")?;
@@ -237,7 +237,7 @@ async fn join_command(client: &Client, token: &Token) -> anyhow::Result<String> 
     Ok(command)
 }
 
-/// A token as lists show it, in the form of kubeadm's `output.kubeadm.k8s.io/v1alpha3`.
+/// A token in lists, in the form of kubeadm's `output.kubeadm.k8s.io/v1alpha3`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Listed {

@@ -1,4 +1,4 @@
-//! The flag of tracing, as upstream's API server has it.
+//! The tracing flag, as in upstream's API server.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::host;
 
-/// Whether requests are traced.
+/// The flag for tracing requests.
 #[derive(Args, Debug, Clone)]
 pub struct TracingArgs {
     /// TracingConfiguration file (apiserver.config.k8s.io): the collector for request spans and the sampling rate
@@ -23,8 +23,8 @@ pub struct TracingArgs {
 }
 
 impl TracingArgs {
-    /// Has the server record what the file asks for, if there is one. The task that sends spans is one of `tasks`, which must not be
-    /// a group that the server ends: it sends the last of them when the server has ended.
+    /// Enables tracing as configured in the file, if there is one. The task that exports spans is one of `tasks`, which
+    /// must not be a group that the server ends: it exports the last spans after the server has ended.
     pub async fn apply(&self, clock: Arc<dyn Clock>, tasks: &Tasks, config: &mut Config) -> anyhow::Result<()> {
         let Some(file) = self.tracing_config_file.clone() else { return Ok(()) };
         let configuration = FILES.run(move || read(&file)).await??;
@@ -41,7 +41,7 @@ impl TracingArgs {
     }
 }
 
-/// Reads and judges the file; what is wrong is told in upstream's words.
+/// Reads and validates the file; errors are upstream's.
 fn read(file: &Path) -> anyhow::Result<TracingConfiguration> {
     if !file.exists() {
         bail!("tracing-config-file {} does not exist", file.display());
@@ -63,7 +63,7 @@ fn read(file: &Path) -> anyhow::Result<TracingConfiguration> {
     }
 }
 
-/// The name of the API server of a host: that of its Lease, as upstream makes it.
+/// Returns the name of the API server of a host, which is that of its Lease, as upstream.
 fn server_id(host: &str) -> String {
     const DIGITS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
     let mut id = "apiserver-".to_owned();
@@ -76,7 +76,7 @@ fn server_id(host: &str) -> String {
         }
         bits &= (1 << held) - 1;
     }
-    // Three bits are left of 128.
+    // Three bits of 128 are left.
     id.push(char::from(DIGITS[(bits << (5 - held) & 31) as usize]));
     id
 }

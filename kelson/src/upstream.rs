@@ -1,6 +1,6 @@
-//! Upstream's components under their own names: `kube-apiserver`, `kubelet` and the others, by the name that the binary is called
-//! (a link, or a launcher) or as the first word. They take upstream's flags in upstream's spellings; what each flag is lies in
-//! `flags/facts/`, what has an effect here in the typed arguments of each command.
+//! Upstream's components by their own names: `kube-apiserver`, `kubelet` and the others, by the name of the program (a
+//! link, or a launcher) or as the first word. They accept upstream's flags in upstream's syntax; the list of flags is
+//! in `flags/facts/`, those that have an effect are in the typed arguments of each command.
 use std::ffi::OsString;
 
 use clap::{Args, Command};
@@ -11,7 +11,7 @@ use crate::kube_apiserver::ApiserverArgs;
 use crate::node::components;
 use crate::scheduler::SchedulerArgs;
 
-/// The parts of a control plane, each alone.
+/// The components of a control plane.
 static CONTROL_PLANE: &[Component] = &[
     Component {
         name: "kube-apiserver",
@@ -44,7 +44,7 @@ static CONTROL_PLANE: &[Component] = &[
     },
 ];
 
-/// What `kelson help` says of them.
+/// Returns the text about them in `kelson help`.
 pub fn help() -> String {
     format!(
         "Upstream's components with upstream's flags. A link to this binary with one of these names runs the component:
@@ -60,7 +60,7 @@ fn all() -> impl Iterator<Item = &'static Component> {
     CONTROL_PLANE.iter().chain(components::COMPONENTS)
 }
 
-/// The component that a command line names, by the program's name or the first word, and the words that are for it.
+/// Returns the component that a command line names, by the program's name or the first word, and the remaining words.
 pub fn named(words: &[OsString]) -> Option<(&'static Component, Vec<OsString>)> {
     let (program, rest) = words.split_first()?;
     let program = flags::program(program);
@@ -163,7 +163,7 @@ mod tests {
         assert!(why.starts_with("the following required arguments were not provided: --"), "{why}");
     }
 
-    /// What kubeadm, test environments and kwok pass.
+    /// The flags that kubeadm, test environments and kwok use.
     #[test]
     fn flags_as_installers_pass_them() {
         let lines = [

@@ -1,5 +1,5 @@
-//! Aggregated APIs: another server answers for a group version. Who asks, what is published, streams, and in which words an
-//! APIService says why its server cannot be reached.
+//! Aggregated APIs: another server serves a group version. Identity of the requester, discovery, streams, and the
+//! messages of an APIService about an unreachable server.
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use kelson_blackbox::registry::base64;
 use kelson_blackbox::{Kubectl, Needs::Api, Outcome, Raw, Subject, Test, eventually, free_port, issuer, lines_of};
 use serde_json::{Value, json};
 
-/// An availability check comes every half minute at the latest, and backs off after faults.
+/// Availability is checked every half minute at the latest, and less often after failures.
 const LIMIT: Duration = Duration::from_secs(120);
 const NAME: &str = "v1.flavours.example.com";
 
@@ -39,7 +39,7 @@ impl Registration {
         Ok((Self { kubectl: s.kubectl.clone(), namespace, bundle }, server))
     }
 
-    /// Registers the service at a port of it.
+    /// Registers one of the service's ports.
     fn register(&self, port: u16, tls: &Value) -> Outcome {
         let mut spec = json!({"group": GROUP, "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 100,
             "service": {"name": "flavours", "namespace": self.namespace, "port": port}});
@@ -54,7 +54,7 @@ impl Registration {
         Ok(())
     }
 
-    /// Makes the service, anew, from this specification.
+    /// Creates the service again with this specification.
     fn serve_by(&self, spec: Value) -> Outcome {
         let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "flavours"}, "spec": spec});
         let k = self.kubectl.namespaced(self.namespace);
@@ -66,7 +66,7 @@ impl Registration {
         json!({"caBundle": self.bundle})
     }
 
-    /// Waits until the condition has this reason, and gives its message.
+    /// Waits until the condition has this reason, and returns its message.
     fn wait_for(&self, reason: &str) -> anyhow::Result<String> {
         eventually(&format!("the APIService says {reason}"), LIMIT, || {
             let service = self.kubectl.json(&["get", "apiservice", NAME])?;
@@ -87,7 +87,7 @@ impl Drop for Registration {
     }
 }
 
-/// Where a name of the outside leads to this machine.
+/// Makes an external name resolve to this machine.
 fn outside() -> Value {
     json!({"type": "ExternalName", "externalName": "127.0.0.1"})
 }
@@ -121,7 +121,7 @@ fn another_server_answers(s: &Subject) -> Outcome {
     })
 }
 
-/// The user goes along in headers, and nothing of how he proved himself here; who may ask is decided before.
+/// The user is sent in headers without the client's credentials; authorization happens before.
 fn who_asks(s: &Subject) -> Outcome {
     let path = format!("{PATH}/flavours/whoami");
     let raw = Raw::open(&s.kubectl)?;
@@ -154,7 +154,7 @@ fn who_asks(s: &Subject) -> Outcome {
     Ok(())
 }
 
-/// Discovery in both forms, and OpenAPI in both, hold what the server publishes.
+/// Discovery in both forms, and OpenAPI in both, contain what the server publishes.
 fn published(s: &Subject) -> Outcome {
     let k = &s.kubectl;
     eventually("kubectl knows the kind", LIMIT, || {
@@ -194,7 +194,7 @@ fn published(s: &Subject) -> Outcome {
     })
 }
 
-/// What a watch tells comes at once, and a connection that changes its protocol is carried both ways.
+/// Watch events are sent immediately, and an upgraded connection is forwarded in both directions.
 fn streams(s: &Subject, server: &ExtensionServer) -> Outcome {
     let mut child = s.kubectl.spawn(&["get", "--raw", &format!("{PATH}/flavours?watch=true")])?;
     let lines = lines_of(&mut child)?;
@@ -262,14 +262,14 @@ fn why_it_cannot_be_reached(s: &Subject) -> Outcome {
     discovery_says_stale(&raw)
 }
 
-/// What the server itself says, or does not.
+/// Errors of the server itself.
 fn by_name(registration: &Registration, server: &ExtensionServer) -> Outcome {
     let checked = |port: u16, tls: &Value, end: &str| -> Outcome {
         registration.serve_by(outside())?;
         registration.register(port, tls)?;
         let url = format!("https://127.0.0.1:{port}{PATH}");
         let want = format!("failing or missing response from {url}: {}", end.replace("URL", &url));
-        // The fault before this one has the same reason, until the server has checked again.
+        // The failure before this one has the same reason, until the server has checked again.
         eventually("the fault of this registration", LIMIT, || {
             let message = registration.wait_for("FailedDiscoveryCheck")?;
             ensure!(message == want, "{message}\nexpected was {want}");
@@ -301,7 +301,7 @@ fn registration_fault(registration: &Registration, port: u16, tls: &Value) -> an
     })
 }
 
-/// What a server told of its resources is kept while it cannot be asked, and said to be old.
+/// Cached discovery of an unreachable server is kept, and marked as stale.
 fn discovery_says_stale(raw: &Raw) -> Outcome {
     let accept = "Accept: application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
     eventually("discovery says that it is stale", LIMIT, || {

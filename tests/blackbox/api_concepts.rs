@@ -190,7 +190,7 @@ fn watch(s: &Subject) -> Outcome {
     let mut child = k.spawn(&["get", "cm", "-l", "w=1", "--watch", "--output-watch-events", "--no-headers"])?;
     let lines = lines_of(&mut child)?;
     let result = (|| {
-        // The watch must see an object enter and leave its selector. What it says first shows that it is there.
+        // The watch must see an object enter and leave its selector. Its first output shows that it is established.
         eventually("watch established", Duration::from_secs(60), || {
             k.ok(&["label", "cm", "a", "w=1", "--overwrite"])?;
             k.ok(&["label", "cm", "a", "w-"])?;
@@ -270,7 +270,7 @@ fn auth_can_i(s: &Subject) -> Outcome {
         token.trim(),
         "--kubeconfig=/dev/null",
     ]);
-    // Without a kubeconfig kubectl knows no server: this must fail on the client, not be taken as proof.
+    // Without a kubeconfig kubectl has no server: this must fail on the client.
     ensure!(who.is_err(), "whoami without a server");
     Ok(())
 }
@@ -334,7 +334,7 @@ fn pagination(s: &Subject) -> Outcome {
         many.push_str(&format!("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c{i:02}}}\n"));
     }
     k.apply(&many)?;
-    // A namespace has config maps of the cluster's own too, and not in every cluster the same.
+    // A namespace also contains ConfigMaps of the cluster, which differ between clusters.
     let names = k.ok(&["get", "cm", "--chunk-size=5", "-o", "name"])?;
     ensure!(names.lines().filter(|n| n.starts_with("configmap/c")).count() == 23, "{names}");
     let first = k.ok(&["get", "--raw", "/api/v1/namespaces/t-page/configmaps?limit=5"])?;

@@ -1,4 +1,4 @@
-//! Bad input gets the message a Kubernetes user expects, and the server goes on.
+//! Invalid input gets the message that a Kubernetes user expects, and the server continues.
 use std::process::Command;
 
 use anyhow::{Context as _, ensure};
@@ -33,7 +33,7 @@ fn unknown_and_duplicate_fields(s: &Subject) -> Outcome {
         "{}",
         out.stderr
     );
-    // Only the raw form sends a manifest as it is; else kubectl drops the duplicate itself.
+    // Only the raw form sends a manifest unchanged; otherwise kubectl drops the duplicate itself.
     let body = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"dup"},"immutable":true,"immutable":false}"#;
     let path = "/api/v1/namespaces/default/configmaps?fieldValidation=Strict";
     let out = s.kubectl.with_input(&["create", "--raw", path, "-f", "-"], body.as_bytes())?;
@@ -81,7 +81,7 @@ fn object_too_large(s: &Subject) -> Outcome {
     s.kubectl.ok(&["get", "ns", "default"]).map(|_| ())
 }
 
-/// Server address and a client certificate file pair out of the kubeconfig, for requests kubectl would not make.
+/// Sends a request that kubectl would not send, with the server address and client certificate of the kubeconfig.
 fn curl(s: &Subject, args: &[&str]) -> anyhow::Result<(String, i32)> {
     let server =
         s.kubectl.ok(&["config", "view", "--raw", "--minify", "-o", "jsonpath={.clusters[0].cluster.server}"])?;

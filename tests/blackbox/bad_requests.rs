@@ -1,5 +1,5 @@
-//! Requests that must be refused, for every verb, and what they are told: code, reason, causes and message, to the letter. The
-//! rows of `bad_requests.jsonl` are what the reference answers.
+//! Requests that must be rejected, for every verb, with their exact answers: code, reason, causes and message. The rows
+//! of `bad_requests.jsonl` are upstream's answers.
 use anyhow::{Context as _, ensure};
 use kelson_blackbox::{Needs::Api, Outcome, Raw, Subject, Test, eventually};
 use serde_json::{Value, json};
@@ -7,9 +7,9 @@ use std::time::Duration;
 
 const ROWS: &str = include_str!("bad_requests.jsonl");
 const NAMESPACE: &str = "bad-requests";
-/// The kind that users define, of which some requests are.
+/// The custom resource definition for some of the requests.
 const DEFINITION: &str = "ws.e.com";
-/// Rows that are shown of what differs.
+/// The maximum number of differing rows to print.
 const SHOWN_MAX: usize = 20;
 
 pub fn tests() -> Vec<Test> {
@@ -47,7 +47,7 @@ fn asked(raw: &Raw) -> Outcome {
     Ok(())
 }
 
-/// What the subject answers to the request of a row, in the form of a row.
+/// Returns the subject's answer to the request of a row, in the form of a row.
 fn answer(raw: &Raw, row: &Value) -> anyhow::Result<Value> {
     let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
     let headers: Vec<&str> = row["headers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -63,7 +63,7 @@ fn answer(raw: &Raw, row: &Value) -> anyhow::Result<Value> {
     Ok(got)
 }
 
-/// Makes what the rows ask about.
+/// Creates the objects for the requests.
 fn prepared(s: &Subject, raw: &Raw) -> Outcome {
     s.kubectl.fresh_namespace(NAMESPACE)?;
     let pod = |name: &str, node: &str| {

@@ -1,5 +1,5 @@
-//! Clients that people write, beside kubectl: one that speaks nothing but protobuf, the Python client, and controllers with their
-//! users on controller-runtime and `kube` (programs of their own, in `tests/go` and `tests/kube`).
+//! Clients other than kubectl: one that only uses protobuf, the Python client, and controllers with users on
+//! controller-runtime and `kube` (separate programs, in `tests/go` and `tests/kube`).
 use std::process::Command;
 
 use anyhow::{Context as _, ensure};
@@ -17,9 +17,9 @@ pub fn tests() -> Vec<Test> {
     ]
 }
 
-/// Protocol buffers as far as a config map needs them: fields of bytes, each with its number.
+/// The part of protocol buffers that a ConfigMap needs: fields of bytes, each with its number.
 mod wire {
-    /// One field of bytes.
+    /// Encodes a field of bytes.
     pub fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
         let mut out = vec![number << 3 | 2];
         let mut length = bytes.len();
@@ -45,7 +45,7 @@ mod wire {
         None
     }
 
-    /// The fields of bytes in a message, in their order; others are passed over.
+    /// Returns the fields of bytes in a message, in order; others are skipped.
     pub fn fields(mut bytes: &[u8]) -> Option<Vec<(u64, &[u8])>> {
         let mut out = Vec::new();
         while !bytes.is_empty() {
@@ -63,7 +63,7 @@ mod wire {
         Some(out)
     }
 
-    /// The first field of this number.
+    /// Returns the first field with this number.
     pub fn get(bytes: &[u8], wanted: u64) -> Option<&[u8]> {
         fields(bytes)?.into_iter().find(|(number, _)| *number == wanted).map(|(_, bytes)| bytes)
     }
@@ -72,20 +72,21 @@ mod wire {
 const MAGIC: &[u8; 4] = b"k8s\0";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
-/// A document: its version and kind, and the message.
+/// Encodes a document: its version and kind, and the message.
 fn document(version: &str, kind: &str, message: &[u8]) -> Vec<u8> {
     let meta = [wire::field(1, version.as_bytes()), wire::field(2, kind.as_bytes())].concat();
     [MAGIC.to_vec(), wire::field(1, &meta), wire::field(2, message)].concat()
 }
 
-/// The kind of a document, and its message.
+/// Decodes a document to its kind and its message.
 fn opened(document: &[u8]) -> Option<(String, &[u8])> {
     let body = document.strip_prefix(MAGIC)?;
     let kind = wire::get(wire::get(body, 1)?, 2)?;
     Some((String::from_utf8_lossy(kind).into_owned(), wire::get(body, 2)?))
 }
 
-/// A config map with this name, version and data (`metadata` 1: name 1, namespace 3, resourceVersion 6; `data` 2).
+/// Encodes a ConfigMap with this name, version and data (`metadata` 1: name 1, namespace 3, resourceVersion 6; `data`
+/// 2).
 fn config_map(name: &str, version: &str, data: &[(&str, &str)]) -> Vec<u8> {
     let mut metadata = [wire::field(1, name.as_bytes()), wire::field(3, b"default")].concat();
     if !version.is_empty() {
@@ -102,7 +103,7 @@ fn text(bytes: Option<&[u8]>) -> String {
     String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned()
 }
 
-/// Name, resourceVersion and data of a config map.
+/// Returns name, resourceVersion and data of a ConfigMap.
 fn told(message: &[u8]) -> anyhow::Result<(String, String, Vec<(String, String)>)> {
     let metadata = wire::get(message, 1).context("metadata")?;
     let entries = wire::fields(message).context("a message")?.into_iter().filter(|(number, _)| *number == 2);
@@ -159,13 +160,13 @@ fn protobuf_alone(s: &Subject) -> Outcome {
     Ok(())
 }
 
-/// Type and object of one frame of a watch, which is a document of its own or a plain message.
+/// Returns type and object of a frame of a watch, which is a document or a plain message.
 fn opened_frame(frame: &[u8]) -> Option<(String, &[u8])> {
     let message = if frame.starts_with(MAGIC) { wire::get(frame.strip_prefix(MAGIC)?, 2)? } else { frame };
     Some((text(wire::get(message, 1)), wire::get(wire::get(message, 2)?, 1)?))
 }
 
-/// What a user of the Python client does in an afternoon. Arguments: where the API is.
+/// Typical use of the Python client. Arguments: the URL of the API.
 const PYTHON: &str = r#"
 import sys, threading
 from kubernetes import client, dynamic, watch
@@ -251,14 +252,14 @@ print("done")
 
 fn python(s: &Subject) -> Outcome {
     let raw = Raw::open(&s.kubectl)?;
-    // Debian's own interpreter has Debian's package of the client.
+    // Debian's own interpreter finds Debian's package of the client.
     let out = Command::new("/usr/bin/python3").args(["-c", PYTHON, raw.url()]).output().context("start python3")?;
     let (printed, told) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     ensure!(out.status.success() && printed.trim() == "done", "{printed}{told}");
     Ok(())
 }
 
-/// Runs a program that is a controller and its user, and says `done` last when all came as it must.
+/// Runs a program that is a controller and its user, and prints `done` at the end when everything worked.
 fn whole_program(s: &Subject, name: &str) -> Outcome {
     let out = Output::of(s.kubectl.other_program(&program(name)?))?;
     ensure!(out.code == 0 && out.stdout.lines().last() == Some("done"), "{}{}", out.stdout, out.stderr);

@@ -1,9 +1,9 @@
-//! The columns that `kubectl get` shows of every built-in kind, as the reference has them: `columns.txt` was read from one.
+//! The columns of `kubectl get` for every built-in kind, compared with upstream's in `columns.txt`.
 use anyhow::{Context as _, ensure};
 use kelson_blackbox::{Needs::Api, Outcome, Raw, Subject, Test};
 use serde_json::Value;
 
-/// A kind's list and its columns: their types where they are not texts, their formats, and which are shown only where asked for.
+/// A kind's list and its columns: types other than string, formats, and which are only shown with `-o wide`.
 const COLUMNS: &str = include_str!("columns.txt");
 const TABLE: &str = "Accept: application/json;as=Table;v=v1;g=meta.k8s.io";
 

@@ -1,5 +1,5 @@
-//! The configuration file of a server: its values are in effect, `kelson config view` says where each comes from, mistakes stop the start
-//! with file and line, and settings of k3s are translated.
+//! The configuration file of a server: its values are in effect, `kelson config view` shows the source of each, errors
+//! stop the start with file and line, and settings of k3s are translated.
 use std::path::Path;
 use std::process::{Command, Output};
 

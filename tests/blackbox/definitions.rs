@@ -1,5 +1,5 @@
-//! Kinds that users define: every verb, patch and view of their objects, what schemas and rules hold, versions, and what is
-//! wrong with a definition, in the words that people know.
+//! Custom resources: every verb, patch and view, schemas and validation rules, versions, and errors of a definition
+//! with their usual messages.
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -23,7 +23,7 @@ const JSON_PATCH: &str = "application/json-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
 
-/// A definition of its own for each test, so that they do not meet.
+/// A separate definition for each test, so that they do not interfere.
 fn definition(plural: &str) -> Value {
     let size = json!({"type": "integer", "minimum": 1, "maximum": 100});
     let item = json!({"type": "object", "required": ["k"], "properties": {"k": {"type": "string"},
@@ -63,7 +63,7 @@ fn kind(plural: &str) -> String {
     format!("{}{}", singular[..1].to_uppercase(), &singular[1..])
 }
 
-/// Waits until a definition is established. The reference answers before it says anything of that, which kubectl takes amiss.
+/// Waits until a definition is established. Upstream answers before it has a condition, which makes kubectl fail.
 pub fn established(s: &Subject, name: &str) -> Outcome {
     let definition = format!("crd/{name}");
     eventually("the definition is established", Duration::from_secs(60), || {
@@ -72,7 +72,7 @@ pub fn established(s: &Subject, name: &str) -> Outcome {
     Ok(())
 }
 
-/// A definition that is served, and the way to its objects.
+/// A served definition, and the path of its objects.
 struct Defined {
     raw: Raw,
     plural: &'static str,
@@ -85,7 +85,7 @@ impl Defined {
         ensure!(made.code == 201, "{}", made.message());
         established(s, &format!("{plural}.defs.example.com"))?;
         let defined = Self { raw, plural };
-        // The reference serves a kind a little after it says so.
+        // Upstream serves a kind shortly after its condition says so.
         for version in ["v1", "v1beta1"] {
             eventually("the kind is served", Duration::from_secs(60), || {
                 let list = defined.raw.send("GET", &defined.path(version, ""), &[], b"")?;
@@ -149,7 +149,7 @@ fn every_verb_and_patch(s: &Subject) -> Outcome {
     ensure!(put.code == 200 && put.json()["metadata"]["generation"] == 4, "{}", put.json());
     let stale = d.raw.json("PUT", &d.path("v1", "/a"), &current)?;
     ensure!(stale.code == 409 && stale.json()["reason"] == "Conflict", "{}", stale.message());
-    // A dry run answers as if, and leaves everything.
+    // A dry run answers as usual, and changes nothing.
     let dry = d.raw.patch(&d.path("v1", "/a?dryRun=All"), MERGE, &json!({"spec": {"size": 50}}))?;
     ensure!(dry.json()["spec"]["size"] == 50 && d.get("/a")?["spec"]["size"] == 10, "{}", dry.json());
     for (name, color) in [("b", "blue"), ("c", "red")] {
@@ -287,7 +287,7 @@ fn versions_and_owners(s: &Subject) -> Outcome {
     let why = "Apply failed with 1 conflict: conflict with \"blackbox\" using defs.example.com/v1: .spec.size";
     ensure!(conflict.code == 409 && conflict.message() == why, "{}", conflict.message());
     ensure!(applied("v1", "m", true, json!({"size": 20, "items": [{"k": "z", "v": "1"}]}))?.code == 200, "by force");
-    // The same manager in the other version: what it applies no more goes, and its entry is of that version.
+    // The same manager in the other version: fields it no longer applies are removed, and its entry has that version.
     let moved = applied("v1beta1", "m", true, json!({"size": 21}))?;
     ensure!(moved.code == 200, "{}", moved.message());
     let now = d.get("/a")?;
@@ -303,7 +303,7 @@ fn versions_and_owners(s: &Subject) -> Outcome {
     );
     let stored = d.raw.send("GET", &format!("{DEFINITIONS}/owners.defs.example.com"), &[], b"")?.json();
     ensure!(stored["status"]["storedVersions"] == json!(["v1"]), "{}", stored["status"]);
-    // A version of which there may be objects cannot go.
+    // A version that may have stored objects cannot be removed.
     let gone = json!([{"op": "remove", "path": "/spec/versions/0"}, {"op": "replace", "path": "/spec/versions/0/storage", "value": true}]);
     let refused = d.raw.patch(&format!("{DEFINITIONS}/owners.defs.example.com"), JSON_PATCH, &gone)?;
     let why = "status.storedVersions[0]: Invalid value: \"v1\": missing from spec.versions; v1 was previously a storage version";

@@ -1,11 +1,11 @@
-//! Dynamic resource allocation as far as no node is needed: a driver's slice, written by hand for a node that is only an
-//! object, and pods whose claims get its devices.
+//! Dynamic resource allocation as far as no node is needed: a driver's slice, written by the test for a node that is
+//! only an object, and pods whose claims get its devices.
 use std::time::Duration;
 
 use anyhow::ensure;
 use kelson_blackbox::{Kubectl, Needs::Api, Outcome, Subject, Test, eventually};
 
-/// Longest time for what controllers and the scheduler do.
+/// The maximum wait for controllers and the scheduler.
 const WAIT: Duration = Duration::from_secs(60);
 
 pub fn tests() -> Vec<Test> {
@@ -65,8 +65,8 @@ spec:
     )
 }
 
-/// A case in a namespace of its own, beside a node `NAME-node` that is only an object and what is offered there: a class `NAME-test` and
-/// a slice `NAME-node-slice`. All of it goes in the end.
+/// Runs a case in a separate namespace, with a node `NAME-node` that is only an object and its devices: a class
+/// `NAME-test` and a slice `NAME-node-slice`. All of them are removed at the end.
 fn with_offer(s: &Subject, namespace: &str, name: &str, offer: &str, case: fn(&Kubectl) -> Outcome) -> Outcome {
     let k = s.kubectl.fresh_namespace(namespace)?;
     let node = format!(
@@ -112,7 +112,7 @@ fn offered(k: &Kubectl) -> Outcome {
     ensure!(claim["metadata"]["finalizers"][0] == "resource.kubernetes.io/delete-protection", "{}", claim["metadata"]);
     let row = k.ok(&["get", "resourceclaim", name, "--no-headers"])?;
     ensure!(row.contains("allocated,reserved"), "{row}");
-    // The second pod wants the device that the first has.
+    // The second pod needs the device that the first has.
     k.apply(&pod("second"))?;
     let reason = "jsonpath={.status.conditions[?(@.type=='PodScheduled')].message}";
     eventually("why the second waits", WAIT, || {
@@ -134,7 +134,7 @@ fn offered(k: &Kubectl) -> Outcome {
     })
 }
 
-/// Two devices on the node, of a class that stands for an extended resource.
+/// Two devices on the node, of a class that maps to an extended resource.
 const EXTENDED: &str = "apiVersion: resource.k8s.io/v1
 kind: DeviceClass
 metadata: {name: extended-test}
@@ -152,7 +152,7 @@ spec:
   devices: [{name: one}, {name: two}]
 ";
 
-/// Asks by the resource's name, and by that which every class stands for.
+/// Requests the resource by its name, and by the name that every class maps to.
 const ASKS: &str = "apiVersion: v1
 kind: Pod
 metadata: {name: asks}
@@ -187,7 +187,7 @@ fn extended_in(k: &Kubectl) -> Outcome {
     let status = &pod["status"]["extendedResourceClaimStatus"];
     let name = status["resourceClaimName"].as_str().unwrap_or_default();
     ensure!(name.starts_with("asks-extended-resources-"), "{}", pod["status"]);
-    // The first container has ended before the second begins: they have one device in turn.
+    // The first container has ended before the second starts: they use one device in turn.
     let mapping = |c: &str, resource: &str, request: &str| serde_json::json!({"containerName": c, "resourceName": resource, "requestName": request});
     let (gpu, class) = ("extended.example.com/gpu", "deviceclass.resource.kubernetes.io/extended-test");
     let expected = serde_json::json!([

@@ -1,5 +1,5 @@
-//! kill -9 in the middle of acknowledged writes, again and again: what was acknowledged is there with its revision,
-//! nothing else is, and watchers resume or are told to list again.
+//! kill -9 in the middle of acknowledged writes, repeatedly: every acknowledged write exists with its revision, nothing
+//! else does, and watches resume or must list again.
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write as _;
@@ -15,11 +15,11 @@ use kelson_blackbox::{
 };
 use serde_json::Value;
 
-/// Kills; each happens after a different number of acknowledged writes.
+/// The number of kills; each happens after a different number of acknowledged writes.
 const KILLS: u32 = 20;
-/// Objects acknowledged over the whole test, at least.
+/// The minimum number of objects acknowledged over the whole test.
 const OBJECTS: u32 = 10_000;
-/// Objects one writer asks for; more than a round waits for, so that the kill always falls into the middle.
+/// The number of objects of one writer; more than a round waits for, so that the kill always happens in the middle.
 const BURST: u32 = 2 * OBJECTS / KILLS;
 
 pub fn tests() -> Vec<Test> {
@@ -60,7 +60,7 @@ fn kill_9(_: &Subject) -> Outcome {
     server.finish(false)
 }
 
-/// A curl that creates objects one after the other over one connection.
+/// A curl process that creates objects one after the other over one connection.
 struct Writer {
     child: Child,
     lines: Receiver<String>,
@@ -108,7 +108,7 @@ impl Writer {
         Ok(Self { child, lines, _scratch: scratch })
     }
 
-    /// The next acknowledged object's name and revision; `None` when the writer has ended.
+    /// Returns the next acknowledged object's name and revision; `None` when the writer has ended.
     fn next(&mut self, limit: Duration) -> anyhow::Result<Option<(String, String)>> {
         loop {
             let line = match self.lines.recv_timeout(limit) {
@@ -116,7 +116,7 @@ impl Writer {
                 Err(RecvTimeoutError::Disconnected) => return Ok(None),
                 Err(RecvTimeoutError::Timeout) => bail!("no answer within {limit:?}"),
             };
-            // Requests that nobody answered print nothing, and a body that the kill cut off is no acknowledgement.
+            // Requests without an answer print nothing, and a truncated body is not an acknowledgement.
             let Ok(o) = serde_json::from_str::<Value>(&line) else { continue };
             ensure!(o["kind"] == "ConfigMap", "refused: {line}");
             let meta = &o["metadata"];
@@ -132,7 +132,7 @@ impl Writer {
     }
 }
 
-/// Everything acknowledged is there with its revision; what is there beyond that was at least asked for.
+/// Checks that everything acknowledged exists with its revision, and that other objects were at least requested.
 fn verify(server: &Process, acknowledged: &BTreeMap<String, String>, asked: u32) -> Outcome {
     let list = server.kubectl().ok(&["get", "--raw", "/api/v1/namespaces/kill/configmaps"])?;
     let list: Value = serde_json::from_str(&list)?;
@@ -180,7 +180,7 @@ fn sigterm(_: &Subject) -> Outcome {
     server.finish(false)
 }
 
-/// What cannot be logged is lost, and nothing else: the server starts and works.
+/// If the log cannot be written its lines are lost, and nothing else: the server starts and works.
 fn full_log(_: &Subject) -> Outcome {
     let scratch = tempfile::tempdir()?;
     let full = File::options().write(true).open("/dev/full")?;
@@ -200,13 +200,13 @@ fn full_log(_: &Subject) -> Outcome {
     outcome.map(drop).with_context(|| format!("the server ended with {ended}"))
 }
 
-/// A small file system of its own, in a mount namespace that a sleeping process keeps.
+/// A small file system, in a mount namespace that a sleeping process keeps.
 struct SmallDisk {
     keeper: Child,
     scratch: tempfile::TempDir,
 }
 
-/// Bytes of the file system.
+/// The size of the file system in bytes.
 const DISK_BYTES: u64 = 40 << 20;
 
 impl SmallDisk {
@@ -226,18 +226,18 @@ impl SmallDisk {
         Ok(Self { keeper, scratch })
     }
 
-    /// Where it is within its namespace.
+    /// Returns its path within its namespace.
     fn dir(&self) -> std::path::PathBuf {
         self.scratch.path().join("disk")
     }
 
-    /// Where its files are to be found from here.
+    /// Returns the path of its files outside of the namespace.
     fn seen(&self) -> std::path::PathBuf {
         let root = format!("/proc/{}/root", self.keeper.id());
         std::path::Path::new(&root).join(self.dir().strip_prefix("/").unwrap_or(&self.dir()))
     }
 
-    /// Fills it but for so many bytes.
+    /// Fills it until this number of bytes is left.
     fn fill(&self, left: u64) -> Outcome {
         let mut filler = File::create(self.seen().join("filler"))?;
         let block = [0; 4096];
@@ -261,7 +261,7 @@ impl SmallDisk {
         }
     }
 
-    /// A server whose data is there, and its log.
+    /// Starts a server with its data there, and returns its log.
     fn server(&self, port: u16) -> anyhow::Result<(Child, std::path::PathBuf)> {
         let log = self.scratch.path().join("log");
         let child = Command::new("nsenter")
@@ -281,7 +281,7 @@ impl SmallDisk {
         Kubectl::new(self.seen().join("data/admin.kubeconfig"))
     }
 
-    /// Starts a server that serves.
+    /// Starts a server and waits until it serves.
     fn serving(&self, port: u16) -> anyhow::Result<Child> {
         let (mut server, log) = self.server(port)?;
         let started = eventually("the server serves", Duration::from_secs(60), || {
@@ -305,11 +305,11 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Writes of 64 KiB that a full disk of 40 MB may take before one is refused.
+/// The maximum number of writes of 64 KiB until a full disk of 40 MB rejects one.
 const WRITES_MAX: usize = 300;
 
-/// A new server says which file there is no room for, and starts once there is room. One with data starts without room, serves what
-/// there is, and has lost nothing afterwards.
+/// A new server names the file for which there is no room, and starts once there is room. One with data starts without
+/// room, serves it, and has lost nothing afterwards.
 fn start_on_a_full_disk(_: &Subject) -> Outcome {
     let (disk, port) = (SmallDisk::mount()?, free_port()?);
     for left in [0, 4 << 10, 64 << 10, 256 << 10] {
@@ -335,7 +335,7 @@ fn start_on_a_full_disk(_: &Subject) -> Outcome {
     for name in ["a", "b"] {
         k.ok(&["create", "configmap", name, "--from-literal=x=1"])?;
     }
-    // Neither a clean end nor a kill leaves anything that a start on a full disk cannot do without.
+    // Neither a clean stop nor a kill leaves anything that a start on a full disk needs to write.
     for clean in [true, false] {
         disk.fill(0)?;
         if clean {
@@ -347,7 +347,7 @@ fn start_on_a_full_disk(_: &Subject) -> Outcome {
         server.wait()?;
         server = disk.serving(port)?;
         ensure!(k.ok(&["get", "cm", "a", "-o", "jsonpath={.data.x}"])? == "1", "clean: {clean}");
-        // What fits into pages that are there is taken; what needs more room is refused in words, and what was taken stays.
+        // Writes that fit into existing pages succeed; others are rejected with a message, and acknowledged ones stay.
         let refused = (0..WRITES_MAX).find_map(|n| {
             let (name, data) = (format!("more-{clean}-{n}"), format!("--from-literal=x={}", "x".repeat(64 << 10)));
             match k.run(&["create", "configmap", &name, &data]) {

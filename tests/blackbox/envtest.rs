@@ -1,5 +1,5 @@
-//! The API server and its store as test environments start them: the exact sequence of controller-runtime's envtest and the habits
-//! of fabric8's kube-api-test, with a folder of assets made as a release makes it. No node, no controllers.
+//! API server and store as test environments start them: the exact sequence of controller-runtime's envtest and the
+//! conventions of fabric8's kube-api-test, with a folder of assets as in a release. No node, no controllers.
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -20,10 +20,10 @@ pub fn tests() -> Vec<Test> {
     ]
 }
 
-/// How long a debug build on a slow machine may take for what a test waits for.
+/// The maximum wait for a debug build on a slow machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A folder as `KUBEBUILDER_ASSETS` names one.
+/// Creates a folder as `KUBEBUILDER_ASSETS` names one.
 fn assets(dir: &Path) -> anyhow::Result<PathBuf> {
     let at = dir.join("bin");
     let script = repo_root().join("scripts/envtest");
@@ -38,14 +38,14 @@ pub fn ask(args: &[&str]) -> anyhow::Result<(u16, String)> {
     Ok((code.trim().parse().unwrap_or(0), body.to_owned()))
 }
 
-/// A started program, killed when dropped: without a word, as by `kill -9`.
+/// A started program, killed with SIGKILL when dropped.
 pub struct Running {
     child: Child,
     log: PathBuf,
 }
 
 impl Running {
-    /// In a process group of its own, as test environments start their children.
+    /// Starts it in a separate process group, as test environments do.
     pub fn start(program: &Path, args: &[String], log: PathBuf) -> anyhow::Result<Self> {
         use std::os::unix::process::CommandExt as _;
         let file = fs::File::create(&log)?;
@@ -64,7 +64,7 @@ impl Running {
         fs::read(&self.log).map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default()
     }
 
-    /// Until `check` holds; the program's end is a failure.
+    /// Waits until `check` is true; the end of the program is a failure.
     pub fn until(&mut self, what: &str, mut check: impl FnMut() -> bool) -> Outcome {
         let begun = Instant::now();
         while !check() {
@@ -77,7 +77,7 @@ impl Running {
         Ok(())
     }
 
-    /// SIGTERM to the whole group, and how long it took.
+    /// Sends SIGTERM to the whole group; returns how long the program took to end.
     pub fn stop(mut self) -> anyhow::Result<Duration> {
         let begun = Instant::now();
         let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("pid")?;
@@ -100,7 +100,7 @@ impl Drop for Running {
     }
 }
 
-/// Where one environment's files and ports are.
+/// The files and ports of one environment.
 struct Place {
     dir: PathBuf,
     port: u16,
@@ -108,8 +108,8 @@ struct Place {
 }
 
 impl Place {
-    /// With the files that a test environment writes before it starts anything: a serving certificate, an authority of users with
-    /// its administrator, and a key of service accounts whose public half is a certificate.
+    /// Creates the files of a test environment: a serving certificate, a CA of users with its administrator, and a key
+    /// of service accounts whose public half is a certificate.
     fn new(dir: &Path) -> anyhow::Result<Self> {
         let key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
         sh(&format!(
@@ -156,7 +156,7 @@ impl Place {
         format!("https://127.0.0.1:{}{path}", self.port)
     }
 
-    /// As the administrator.
+    /// Sends a request as the administrator.
     fn admin(&self, args: &[&str], path: &str) -> anyhow::Result<(u16, String)> {
         let (cert, key, ca, url) =
             (self.file("admin.crt"), self.file("admin.key"), self.file("ca.crt"), self.url(path));
@@ -168,7 +168,7 @@ impl Place {
         .concat())
     }
 
-    /// The assets' own etcd, or Debian's where they have none.
+    /// Starts the assets' own etcd, or Debian's if they have none.
     fn etcd(&self, bin: &Path) -> anyhow::Result<Running> {
         let data = self.file("etcd-data");
         let flags = [
@@ -185,7 +185,7 @@ impl Place {
     }
 }
 
-/// Whether the assets have an etcd of their own: `etcd --help` says so by its status, as test environments ask.
+/// Reports whether the assets have an etcd: test environments check the status of `etcd --help`.
 fn has_etcd(bin: &Path) -> anyhow::Result<bool> {
     Ok(Command::new(bin.join("etcd")).arg("--help").output()?.status.success())
 }
@@ -204,7 +204,7 @@ fn sequence(_: &Subject) -> Outcome {
     let place = Place::new(scratch.path())?;
     let etcd = place.etcd(&bin)?;
     let mut running = Running::start(&server, &place.flags(), place.dir.join("api.log"))?;
-    // Without credentials; whatever answers first must be that all is well, never that nobody may ask.
+    // Without credentials; the first answer must be success, and never forbidden.
     let (health, mut answers) = (place.url("/healthz"), Vec::new());
     running.until("healthy", || {
         let (code, _) = ask(&[&health]).unwrap_or((0, String::new()));
@@ -232,7 +232,7 @@ fn sequence(_: &Subject) -> Outcome {
     let bearer = format!("Authorization: Bearer {token}");
     let (code, body) = ask(&["-H", &bearer, &place.url("/api/v1/pods")])?;
     ensure!(code == 403 && body.contains("system:serviceaccount:default:robot"), "{code} {body}");
-    // A suite relies on nobody doing what controllers do.
+    // Suites rely on the absence of controllers.
     ensure!(place.admin(&["-d", r#"{"metadata":{"name":"bare"}}"#], "/api/v1/namespaces")?.0 == 201, "no namespace");
     let (_, accounts) = place.admin(&[], "/api/v1/namespaces/bare/serviceaccounts")?;
     let accounts: serde_json::Value = serde_json::from_str(&accounts)?;
@@ -250,13 +250,13 @@ fn sequence(_: &Subject) -> Outcome {
     let took = running.stop()?;
     watch.kill()?;
     watch.wait()?;
-    // The limit of test environments is 20 s; an open watch must not hold anything up.
+    // The limit of test environments is 20 s; an open watch must not delay the stop.
     ensure!(took < Duration::from_secs(10), "took {took:?} to stop with a watch open");
     println!("stopped with an open watch in {took:?}");
     etcd.stop().map(drop)
 }
 
-/// One dash where that is read, values as words of their own, bare truths, an issuer that is a path, ended by SIGKILL.
+/// Single dashes, values as separate words, booleans without a value, an issuer that is a path, ended by SIGKILL.
 fn habits(_: &Subject) -> Outcome {
     let scratch = tempfile::tempdir()?;
     let bin = assets(scratch.path())?;
@@ -291,7 +291,7 @@ fn habits(_: &Subject) -> Outcome {
     Ok(())
 }
 
-/// The parent is killed and can tell nobody; what it started, in process groups of their own, goes as well.
+/// The parent is killed; its children in separate process groups end as well.
 fn orphans(_: &Subject) -> Outcome {
     let scratch = tempfile::tempdir()?;
     let bin = assets(scratch.path())?;
@@ -370,7 +370,7 @@ fn archive(_: &Subject) -> Outcome {
     let scratch = tempfile::tempdir()?;
     let bin = assets(scratch.path())?;
     let out = scratch.path().join("out");
-    // A stand-in of a few bytes for the binary: what is looked at is the archive.
+    // A small substitute for the binary: the test is about the archive.
     sh(&format!(
         "rm {bin}/kelson && printf '#!/bin/sh\\necho Kubernetes v1.36.2+kelson.0 linux/amd64\\n' > {bin}/kelson && chmod 755 {bin}/kelson",
         bin = bin.display()

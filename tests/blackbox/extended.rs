@@ -1,5 +1,5 @@
-//! Bad input where the API is extended: group versions that other servers answer for, and webhooks that convert, each verb and
-//! each fault in the words that people know.
+//! Invalid input for extended APIs: group versions of other servers, and conversion webhooks, with the usual message of
+//! each verb and each failure.
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -22,7 +22,7 @@ const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 const MERGE: &str = "Content-Type: application/merge-patch+json";
 const APPLY: &str = "Content-Type: application/apply-patch+yaml";
 
-/// An APIService for a server behind a service of its name; `more` replaces fields of its spec.
+/// Returns an APIService for a server behind a service with its name; `more` replaces fields of its spec.
 fn api_service(group: &str, more: &Value) -> Value {
     let mut spec = json!({"group": group, "version": "v1", "groupPriorityMinimum": 2000, "versionPriority": 15,
         "insecureSkipTLSVerify": true, "service": {"namespace": "default", "name": "far"}});
@@ -107,7 +107,7 @@ fn a_server_that_is_not_there(s: &Subject) -> Outcome {
     }
     unavailable(&raw.send("GET", &format!("/apis/{group}/v1"), &[], b"")?)?;
     unavailable(&raw.send("GET", &format!("/apis/{group}/v1/things?watch=1"), &[], b"")?)?;
-    // The group stays in discovery, and clients are told that what is known of it may be old.
+    // The group stays in discovery, marked as stale.
     let known = raw.send("GET", &format!("/apis/{group}"), &[], b"")?;
     ensure!(
         known.code == 200 && known.json()["preferredVersion"]["groupVersion"] == format!("{group}/v1"),
@@ -134,7 +134,7 @@ fn a_server_that_is_not_there(s: &Subject) -> Outcome {
     eventually("no endpoints", Duration::from_secs(60), || {
         let condition = raw.send("GET", &one, &[], b"")?.json()["status"]["conditions"][0].clone();
         let reason = condition["reason"].as_str().unwrap_or_default();
-        // The slices of the time with a selector may be there still, empty.
+        // The slices from when it had a selector may still exist, empty.
         ensure!(["EndpointsNotFound", "MissingEndpoints"].contains(&reason), "{condition}");
         Ok(())
     })?;
@@ -151,14 +151,14 @@ fn a_server_that_is_not_there(s: &Subject) -> Outcome {
     .map(drop)
 }
 
-/// The answer at a group version whose server is not there is text, as a proxy's would be.
+/// Checks the answer for a group version whose server is unreachable: plain text, as from a proxy.
 fn unavailable(refused: &Response) -> Outcome {
     let body = String::from_utf8_lossy(&refused.body);
     ensure!(refused.code == 503 && body.trim() == "service unavailable", "{} {body}", refused.code);
     Ok(())
 }
 
-/// Converts as asked, or as the name of the first object says wrongly.
+/// Converts as requested, or with the error that the name of the first object selects.
 fn convert(asked: &Asked) -> Answer {
     let request = &asked.review["request"];
     let mut objects: Vec<Value> = request["objects"].as_array().cloned().unwrap_or_default();
@@ -187,7 +187,7 @@ fn convert(asked: &Asked) -> Answer {
     Answer::Json(200, review)
 }
 
-/// What is told of each fault behind `conversion webhook for conv.example.com/VERSION, Kind=Turn`.
+/// The message of each failure after `conversion webhook for conv.example.com/VERSION, Kind=Turn`.
 const FAULTS: [(&str, &str); 11] = [
     ("failed", "failed: no way"),
     ("mute", "failed: response.result.status was 'Failure', not 'Success'"),
@@ -235,7 +235,7 @@ fn conversions_that_fail(s: &Subject) -> Outcome {
     let why = format!("failed: Post \"https://127.0.0.1:{}/convert?timeout=30s\": EOF", server.port);
     told(&broken, "v2", &why)?;
 
-    // An object that is stored well and cannot be shown in the other version.
+    // A stored object that cannot be converted to the other version.
     let made = raw.json("POST", &path("v1"), &object("v1", "failed"))?;
     ensure!(made.code == 201, "{}", made.message());
     let one = format!("{}/failed", path("v2"));
@@ -258,7 +258,7 @@ fn conversions_that_fail(s: &Subject) -> Outcome {
     s.kubectl.ok(&["delete", "crd", "turns.conv.example.com"]).map(drop)
 }
 
-/// A conversion that failed is a 500 without a reason.
+/// Checks that a failed conversion is a 500 without a reason.
 fn told(refused: &Response, version: &str, why: &str) -> Outcome {
     let whose = format!("conversion webhook for conv.example.com/{version}, Kind=Turn ");
     let (status, message) = (refused.json(), refused.message());

@@ -1,11 +1,11 @@
-//! What a user meets first: a server that says what to do next, whose node has its role, and whose log has no warning about what the
-//! server itself made, also when it starts again.
+//! A user's first contact: a server that prints next steps, whose node has its role, and whose log has no warning about
+//! files the server itself created, also when it starts again.
 use std::time::Duration;
 
 use anyhow::ensure;
 use kelson_blackbox::{Needs::OwnNode, Outcome, Process, Subject, Test, eventually, repo_root};
 
-/// A debug build starts a node within seconds; a machine under load takes its time.
+/// A debug build starts a node within seconds; a loaded machine takes longer.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn tests() -> Vec<Test> {

@@ -1,5 +1,5 @@
-//! Helm, with a chart of our own: definitions before their objects, hooks, waiting, history, both ways of upgrading (server-side
-//! apply and a merge of three documents on the client), roll-back, and what an upgrade leaves of other people's changes.
+//! Helm, with a test chart: definitions before their objects, hooks, waiting, history, both kinds of upgrades
+//! (server-side apply and a three-way merge on the client), rollback, and upgrades with changes by other clients.
 use anyhow::ensure;
 use kelson_blackbox::{Needs::Clients, Outcome, Output, Subject, Test, program, repo_root};
 use serde_json::Value;
@@ -33,7 +33,7 @@ impl Helm<'_> {
         Ok(out.stdout)
     }
 
-    /// Installs or upgrades with the chart and waits until all of it is in place.
+    /// Installs or upgrades with the chart and waits until all objects are ready.
     fn put(&self, verb: &str, release: &str, more: &[&str]) -> anyhow::Result<Output> {
         let chart = repo_root().join("tests/charts/shop").display().to_string();
         let mut args = vec![verb, release, &chart, "--wait", "--timeout", "2m"];
@@ -47,13 +47,13 @@ impl Helm<'_> {
         Ok(())
     }
 
-    /// What one of the release's objects says at a place.
+    /// Returns the value at a path of one of the release's objects.
     fn says(&self, what: &[&str], place: &str) -> anyhow::Result<String> {
         let k = self.subject.kubectl.namespaced(self.namespace);
         k.ok(&[&["get"], what, &["-o", &format!("jsonpath={{{place}}}")]].concat())
     }
 
-    /// State of each revision of a release.
+    /// Returns the state of each revision of a release.
     fn history(&self, release: &str) -> anyhow::Result<Vec<String>> {
         let all: Value = serde_json::from_str(&self.ok(&["history", release, "-o", "json"])?)?;
         let states = all.as_array().into_iter().flatten();
@@ -81,7 +81,7 @@ fn server_side(s: &Subject) -> Outcome {
     ensure!(owner == "Apply", "{owner}");
     ensure!(helm.says(&["configmap", "one-before"], ".data.revision")? == "1", "the hook");
 
-    // What the new chart has no longer goes.
+    // Objects that are not in the new chart are deleted.
     helm.put_ok("upgrade", "one", &["--set", "color=blue,extra=false"])?;
     ensure!(helm.says(&["basket", "one"], ".spec.color")? == "blue", "the custom resource");
     let k = s.kubectl.namespaced("helm");
@@ -89,7 +89,7 @@ fn server_side(s: &Subject) -> Outcome {
     ensure!(gone.stderr.contains("NotFound"), "{}", gone.stderr);
     ensure!(helm.says(&["configmap", "one-before"], ".data.revision")? == "2", "the hook is made anew");
 
-    // A field that somebody else has changed, and a value that the schema refuses, are both named.
+    // A field that another client changed, and a value that the schema rejects, are both named in the errors.
     k.ok(&["patch", "deployment", "one", "--type=merge", "-p", r#"{"spec":{"paused":true,"replicas":0}}"#])?;
     k.ok(&["annotate", "deployment", "one", "mine=kept"])?;
     k.ok(&["patch", "configmap", "one-settings", "--type=merge", "-p", r#"{"data":{"color":"pink"}}"#])?;
@@ -117,7 +117,7 @@ fn client_side(s: &Subject) -> Outcome {
     let client = "--server-side=false";
     helm.put_ok("install", "two", &["--create-namespace", client, "--set", "color=green"])?;
     let k = s.kubectl.namespaced(helm.namespace);
-    // Neither the old nor the new chart knows this entry: the merge leaves it.
+    // Neither the old nor the new chart contains this entry: the merge keeps it.
     k.ok(&["patch", "configmap", "two-settings", "--type=merge", "-p", r#"{"data":{"mine":"kept","color":"pink"}}"#])?;
     let before = helm.says(&["deployment", "two"], ".metadata.generation")?;
     let shown = helm.put("upgrade", "two", &[client, "--set", "color=blue", "--dry-run=server"])?;

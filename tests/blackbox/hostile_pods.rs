@@ -1,4 +1,4 @@
-//! Pods, callers and a runtime that do their worst: what they do is bounded and told, and everything else goes on.
+//! Hostile pods, callers and a failing runtime: their effect is limited and reported, and everything else continues.
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -28,8 +28,8 @@ fn server(s: &Subject) -> anyhow::Result<&Process> {
     s.server.as_ref().context("own server")
 }
 
-/// A container changes a directory into a link to the host's root and back, as fast as it can, while another container is started again
-/// and again on a path through it: that one sees the volume or does not start.
+/// A container replaces a directory by a link to the host's root and back, as fast as it can, while another container
+/// is started again and again on a path through it: that one sees the volume or does not start.
 fn racing_paths(s: &Subject) -> Outcome {
     let k = s.kubectl.fresh_namespace("h-race")?;
     let swaps = "mkdir -p /v/real; echo mine > /v/real/word; ln -sfn / /v/link; while :; do ln -sfn / /v/t; mv -T /v/t /v/at 2>/dev/null; rm -f /v/at; mkdir -p /v/at; echo mine > /v/at/word; rm -rf /v/at; done";
@@ -46,12 +46,12 @@ fn racing_paths(s: &Subject) -> Outcome {
 ",
         Value::from(looks)
     );
-    // Many pods, since each waits longer from one start to the next.
+    // Many pods, since the pause between starts of each grows.
     let all = ["a", "b", "c", "d", "e", "f"];
     for name in all {
         k.apply(&script(name, swaps, &sees))?;
     }
-    // A node that is busy may not know a pod yet that the API shows as its own: it refuses commands in it as upstream's does, with 404.
+    // A busy node may not know a pod yet that the API shows: it answers 404 for commands in it, as upstream's does.
     for name in all {
         eventually("its first container runs", LIMIT, || {
             let path = "jsonpath={.status.containerStatuses[?(@.name=='main')].state.running.startedAt}";
@@ -102,7 +102,7 @@ fn linked_logs(s: &Subject) -> Outcome {
     let file = eventually("its log", LIMIT, || log_file(server, &k, "honest"))?;
     let dir = tempfile::tempdir()?;
     let secret = dir.path().join("secret");
-    // In the form of a log, so that nothing but the link is in the way.
+    // In the format of a log, so that only the link prevents reading it.
     std::fs::write(&secret, "2026-01-01T00:00:00.000000000Z stdout F of the host\n")?;
     std::fs::remove_file(&file)?;
     std::os::unix::fs::symlink(&secret, &file)?;
@@ -112,7 +112,7 @@ fn linked_logs(s: &Subject) -> Outcome {
     }
     let told = k.fails(&["logs", "honest"])?;
     ensure!(told.stderr.contains("failed to open log file"), "{told:?}");
-    // A pipe, which nobody writes to, holds nobody up; and others are read as before.
+    // A pipe without a writer does not block, and other logs are still readable.
     std::fs::remove_file(&file)?;
     sh(&format!("mkfifo {}", file.display()))?;
     let begun = Instant::now();
@@ -122,7 +122,7 @@ fn linked_logs(s: &Subject) -> Outcome {
     k.ok(&["delete", "pod", "honest", "--timeout=60s"])?;
     k.apply(&script("other", "echo fine; sleep 6000", ""))?;
     ready(&k, "other")?;
-    // A container runs before it has said anything.
+    // A container runs before it has logged anything.
     eventually("others' logs", LIMIT, || {
         let said = k.ok(&["logs", "other"])?;
         ensure!(said == "fine\n", "{said:?}");
@@ -130,8 +130,8 @@ fn linked_logs(s: &Subject) -> Outcome {
     })
 }
 
-/// Thirty-four prefixes before the thirty thousand keys of one config map. No kernel starts a process with so many; that is told, the pod
-/// waits its turn, and its node's other pods start as ever.
+/// Thirty-four prefixes for the thirty thousand keys of one ConfigMap. The kernel cannot start a process with so many
+/// variables; that is reported, the pod waits, and other pods of the node start as usual.
 fn variables(s: &Subject) -> Outcome {
     let k = s.kubectl.fresh_namespace("h-env")?;
     let keys: String = (0..30_000).map(|n| format!("  k{n}: v\n")).collect();
@@ -169,7 +169,7 @@ fn loud(s: &Subject) -> Outcome {
     k.apply(&script("calm", "sleep 6000", ""))?;
     ready(&k, "loud")?;
     ready(&k, "calm")?;
-    // While somebody follows it, too.
+    // Also while a client follows it.
     let mut follower = k.command(&["logs", "-f", "loud", "--tail=1"]).stdout(std::process::Stdio::null()).spawn()?;
     let begun = Instant::now();
     let mut slowest = Duration::ZERO;
@@ -185,7 +185,7 @@ fn loud(s: &Subject) -> Outcome {
     let file = log_file(server, &k, "loud")?;
     let dir = file.parent().context("a directory")?;
     k.ok(&["delete", "pod", "loud", "--wait=false", "--grace-period=1"])?;
-    // Five files at the most, of which those that rest are compressed; what is written between two looks is beyond the limit.
+    // Five files at most, of which the rotated ones are compressed; the limit may be exceeded between two checks.
     let files = std::fs::read_dir(dir).map(|d| d.flatten().count()).unwrap_or(0);
     ensure!(files <= 7, "{files} files");
     k.ok(&["wait", "pod/loud", "--for=delete", "--timeout=90s"])?;
@@ -204,7 +204,7 @@ fn exec_flood(s: &Subject) -> Outcome {
         let script = format!("echo {n}; sleep 3; echo {n}");
         all.push((n, k.spawn(&["exec", "box", "--", "sh", "-c", &script])?));
     }
-    // Half of their callers go away in the middle.
+    // Half of their callers disconnect in the middle.
     std::thread::sleep(Duration::from_secs(2));
     let (gone, stay): (Vec<_>, Vec<_>) = all.into_iter().partition(|(n, _)| n % 2 == 0);
     for (_, mut child) in gone {
@@ -232,7 +232,7 @@ fn exec_flood(s: &Subject) -> Outcome {
     ready(&k, "next")
 }
 
-/// The kubelet's own port, asked by nobody, by a bad token and by a certificate of another authority.
+/// The kubelet's port without credentials, with an invalid token and with a certificate of another CA.
 fn strangers(s: &Subject) -> Outcome {
     let k = s.kubectl.fresh_namespace("h-caller")?;
     k.apply(&script("box", "sleep 6000", ""))?;
@@ -282,7 +282,7 @@ fn strangers(s: &Subject) -> Outcome {
         ] {
             for method in ["GET", "POST"] {
                 let code = ask(path, &[more, &["-X", method]].concat())?;
-                // 000: the handshake ends it.
+                // Code 000: the handshake fails.
                 ensure!(
                     matches!(code.as_str(), "401" | "403" | "404" | "405" | "000"),
                     "{method} {path} by {who}: {code}"
@@ -299,7 +299,7 @@ fn strangers(s: &Subject) -> Outcome {
     Ok(())
 }
 
-/// The process of the node's containerd.
+/// Returns the process of the node's containerd.
 fn containerd(server: &Process) -> anyhow::Result<u32> {
     let dir = server.dir.display().to_string();
     for entry in std::fs::read_dir("/proc")?.flatten() {
@@ -339,7 +339,7 @@ fn bad_runtime(s: &Subject) -> Outcome {
         ])
     };
     let before = id()?;
-    // It dies: containers go on without it, and it is started again.
+    // It is killed: containers continue without it, and it is started again.
     let pid = containerd(server)?;
     sh(&format!("kill -9 {pid}"))?;
     eventually("another containerd", LIMIT, || {
@@ -350,7 +350,7 @@ fn bad_runtime(s: &Subject) -> Outcome {
     node_is(&k, true)?;
     eventually("commands work", LIMIT, || k.ok(&["exec", "stays", "--", "true"]))?;
     ensure!(id()? == before, "{} was {before}", id()?);
-    // It hangs: the node says so, what is asked of it ends in bounded time, and afterwards all is done that waited.
+    // It hangs: the node reports that, requests end in bounded time, and afterwards all pending work is done.
     let pid = containerd(server)?;
     sh(&format!("kill -STOP {pid}"))?;
     let hung = (|| {

@@ -1,5 +1,5 @@
-//! Requests over the wire by which one account of one namespace once stopped, grew or passed by the whole server: each is answered,
-//! by a refusal where it asks for what it must not have, and the server goes on.
+//! Requests by which a user of one namespace once stopped, overloaded or bypassed the whole server: each is answered,
+//! with an error if it requests something forbidden, and the server continues.
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::Path;
@@ -17,7 +17,7 @@ pub fn tests() -> Vec<Test> {
     ]
 }
 
-/// An account that may do everything in one namespace, and how it asks.
+/// An account with all permissions in one namespace, and how it sends requests.
 struct Account {
     k: Kubectl,
     server: String,
@@ -41,7 +41,7 @@ impl Account {
         self.k.ok(&["get", "sa", "tenant", "-o", "jsonpath={.metadata.namespace}"])
     }
 
-    /// Status code and text of the answer, which comes within half a minute.
+    /// Returns status code and text of the answer, which comes within half a minute.
     fn ask(
         &self,
         method: &str,
@@ -71,7 +71,7 @@ impl Account {
     }
 }
 
-/// Refused as the client's fault.
+/// Checks that the request is rejected as the client's error.
 fn refused(what: &str, (code, text): &(u16, String)) -> Outcome {
     let told = &text[..text.floor_char_boundary(600)];
     ensure!((400..500).contains(code), "{what}: {code} {told}");
@@ -95,7 +95,7 @@ fn documents(s: &Subject) -> Outcome {
 
     account.k.ok(&["create", "configmap", "victim", "--from-literal=a=b"])?;
     let victim = format!("/api/v1/namespaces/{namespace}/configmaps/victim");
-    // Each turn of three puts the whole object one level deeper.
+    // Each iteration of three makes the whole object one level deeper.
     let wrap = [
         json!({"op": "add", "path": "/b", "value": {}}),
         json!({"op": "move", "from": "/metadata", "path": "/b/metadata"}),
@@ -127,7 +127,7 @@ fn rights(s: &Subject) -> Outcome {
     let roles = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/roles");
     refused("a product of rules", &account.send("POST", &roles, "application/json", role.to_string().as_bytes())?)?;
 
-    // What cannot be read is no absent header: the request would be its sender's own.
+    // An unreadable header does not count as absent: the request would run as its sender.
     let header = |name: &str, value: &[u8]| OsString::from_vec([name.as_bytes(), b": ", value].concat());
     let maps = format!("/api/v1/namespaces/{namespace}/configmaps");
     let (code, text) = account.ask("GET", &maps, &[], None)?;
@@ -140,7 +140,7 @@ fn rights(s: &Subject) -> Outcome {
     let path = format!("{maps}?fieldManager={}", "m".repeat(129));
     refused("a long manager", &account.send("POST", &path, "application/json", map.as_bytes())?)?;
 
-    // Reading rights open no way to run commands, whatever the path's spelling.
+    // Read permissions do not allow commands, whatever the path's spelling.
     let reader = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
         "metadata": {"name": format!("reader-{namespace}")},
         "rules": [{"apiGroups": [""], "resources": ["nodes", "nodes/proxy"], "verbs": ["list", "watch"]}]});
@@ -163,7 +163,7 @@ fn rights(s: &Subject) -> Outcome {
     s.kubectl.ok(&["delete", "clusterrolebinding", &name])?;
     s.kubectl.ok(&["delete", "clusterrole", &name])?;
 
-    // What nobody serves makes no series.
+    // Unknown resources create no time series.
     let (code, _) = account.ask("GET", "/api/v1/namespaces/x/evilresource%22%7D%0Aevil/y", &[], None)?;
     ensure!((400..500).contains(&code), "{code}");
     let metrics = s.kubectl.ok(&["get", "--raw", "/metrics"])?;

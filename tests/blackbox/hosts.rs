@@ -1,4 +1,4 @@
-//! Machines: two servers on one, nodes on two, and what is left when they go.
+//! Machines: two servers on one, nodes on two, and their cleanup.
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(crate) fn images() -> PathBuf {
     repo_root().join(".cache/images")
 }
 
-/// A cluster's ranges as its objects tell: its first node's pods, and the API's service address.
+/// Returns a cluster's ranges from its objects: its first node's pods, and the API's service address.
 fn ranges(k: &Kubectl) -> anyhow::Result<(String, String)> {
     let pods = eventually("the node has a pod CIDR", PATIENCE, || {
         let cidr = k.ok(&["get", "nodes", "-o", "jsonpath={.items[0].spec.podCIDR}"])?;
@@ -45,8 +45,8 @@ fn answers_by_name(k: &Kubectl) -> Outcome {
     Ok(())
 }
 
-/// Nothing but the data directory is given: both start in the same second, take different ranges, serve, and the one is
-/// not disturbed when the other goes.
+/// Only the data directory is given: both start at the same time, take different ranges, serve, and one is not
+/// disturbed when the other ends.
 fn two_servers(_: &Subject) -> Outcome {
     let start = || std::thread::spawn(|| Process::start(&[], &images()));
     let (first, second) = (start(), start());
@@ -73,7 +73,7 @@ fn two_servers(_: &Subject) -> Outcome {
             format!("{events}\nlog of the server:\n{}", server.log_tail())
         })?;
     }
-    // What was chosen is kept, and a flag that says otherwise is refused in words.
+    // The chosen ranges are kept, and a contradicting flag is rejected with a message.
     first.terminate()?;
     let refused = Command::new(binary())
         .args(["server", "--cluster-cidr", "10.99.0.0/16", "--data-dir"])
@@ -99,14 +99,14 @@ pub(crate) fn token(server: &Process, args: &[&str]) -> anyhow::Result<String> {
     Ok(text.trim().to_owned())
 }
 
-/// The words after `kelson agent` of a fresh join command.
+/// Returns the words after `kelson agent` of a new join command.
 pub(crate) fn join_words(server: &Process) -> anyhow::Result<Vec<String>> {
     let command = token(server, &["create", "--print-join-command"])?;
     let words = command.strip_prefix("kelson agent ").with_context(|| command.clone())?;
     Ok(words.split(' ').map(str::to_owned).collect())
 }
 
-/// A token is a secret of kubeadm's shape; its signature in `cluster-info` comes and goes with it, for anybody to read.
+/// A token is a secret in kubeadm's format; its signature in `cluster-info` comes and goes with it, readable by all.
 fn tokens(_: &Subject) -> Outcome {
     let server = Process::start(&["--disable-agent"], std::path::Path::new("/nonexistent"))?;
     let k = server.kubectl().namespaced("kube-system");
@@ -134,7 +134,7 @@ fn tokens(_: &Subject) -> Outcome {
         ensure!(!info()?.contains(&signature), "still there");
         Ok(())
     })?;
-    // One that has expired is deleted by the cluster itself.
+    // The cluster deletes an expired token.
     let short = token(&server, &["create", "--ttl", "1s"])?;
     eventually("the expired token is gone", PATIENCE, || {
         let all = token(&server, &["list"])?;
@@ -144,7 +144,7 @@ fn tokens(_: &Subject) -> Outcome {
     server.finish(false)
 }
 
-/// Whoever cannot join says what is wrong, and ends where waiting cannot help.
+/// An agent that cannot join reports the reason, and ends if waiting cannot help.
 fn cannot_join(s: &Subject) -> Outcome {
     let server = s.server.as_ref().context("a server of ours")?;
     let words = join_words(server)?;
@@ -173,7 +173,7 @@ fn cannot_join(s: &Subject) -> Outcome {
         ensure!(code == Some(1) && log.contains(want), "{args:?}: {code:?}\n{log}");
         ensure!(!log.contains("0000000000000000") && !log.contains(good), "no token in the log: {log}");
     }
-    // A server that is not there may come: the agent waits, says so once, and ends when told to.
+    // A server may come up later: the agent waits, logs that once, and ends on request.
     let away = ["--server", "https://127.0.0.1:1", "--token", good, "--token-ca-cert-hash", pin];
     let mut agent = Agent::new(None, &away, &images())?;
     agent.launch()?;
@@ -183,15 +183,15 @@ fn cannot_join(s: &Subject) -> Outcome {
     Ok(())
 }
 
-/// The whole life of a second node: joins with the server's address and a token, runs pods that reach and are reached
-/// from the first node's, is killed and adopts what it ran, falls silent and loses what does not tolerate that, comes
-/// back, is deleted, and leaves nothing.
+/// The whole life of a second node: joins with the server's address and a token, runs pods that reach the first node's
+/// and are reached from them, is killed and adopts its containers, is disconnected and loses pods that do not tolerate
+/// that, comes back, is deleted, and leaves nothing.
 fn agent_joins(s: &Subject) -> Outcome {
     let server = s.server.as_ref().context("a server of ours")?;
     let machine = Machine::start(1)?;
     let words = join_words(server)?;
     let node = format!("far-{}", server.port);
-    // Only what the issue names; the pin of the printed command is tried elsewhere.
+    // Only the minimum; the pin of the printed command is tested elsewhere.
     let args = ["--server", &words[1], "--token", &words[3], "--node-name", &node];
     let mut agent = Agent::new(Some(&machine), &args, &images())?;
     agent.launch()?;
@@ -260,7 +260,7 @@ fn both_ways(k: &Kubectl, far: &str) -> Outcome {
         let got = k.ok(&["exec", from, "--", "sh", "-c", &size])?;
         ensure!(got.trim() == "4194304", "{from} -> {url}big, packets of full size: {got}");
     }
-    // The API from a pod on the other machine, whose node reaches it by another way than the pod.
+    // The API from a pod on the other machine, whose node reaches it by another route than the pod.
     let api = "timeout 5 nc kubernetes.default 443 < /dev/null";
     eventually("the API's service", PATIENCE, || k.ok(&["exec", "far", "--", "sh", "-c", api]))?;
     // The host itself, by address and by service.

@@ -1,5 +1,5 @@
-//! Nodes' identities: how machines get theirs with a token, what they may not do with it, and that new authorities and
-//! certificates disturb nobody: clients, watches, pods and the streams of their logs.
+//! Identities of nodes: how machines get theirs with a token, what they may not do with it, and that rotating CAs and
+//! certificates disturbs nothing: clients, watches, pods and their log streams.
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -36,14 +36,14 @@ struct Node {
 }
 
 impl Node {
-    /// Asks the API as this node.
+    /// Returns a kubectl with the node's credentials.
     fn kubectl(&self) -> Kubectl {
         Kubectl::new(self.agent.dir.join("kubelet/kubeconfig"))
     }
 }
 
 fn three_nodes(_: &Subject) -> Outcome {
-    // The API is reached at an address of this machine that the others have a way to.
+    // The API is reached at an address of this machine that the others have a route to.
     let machines = [Machine::start(21)?, Machine::start(22)?, Machine::start(23)?];
     let here = machines[0].gateway()?;
     let args = ["--disable-agent", "--bind-address", "0.0.0.0", "--advertise-address", &here];
@@ -74,7 +74,7 @@ fn last_lines(log: &str) -> String {
     lines[lines.len().saturating_sub(15)..].join("\n")
 }
 
-/// Each is a node at its own machine's address, under its own certificate.
+/// Checks that each is a node with its own machine's address and certificate.
 fn joined(server: &Process, nodes: &[Node]) -> Outcome {
     let k = server.kubectl();
     for node in nodes {
@@ -96,7 +96,7 @@ fn joined(server: &Process, nodes: &[Node]) -> Outcome {
     Ok(())
 }
 
-/// What a node's credentials do not open: other nodes, other nodes' leases, everybody's secrets, higher rights.
+/// Checks what a node's credentials do not allow: other nodes, other nodes' leases, secrets, more permissions.
 fn limited(nodes: &[Node]) -> Outcome {
     let (node, other) = (&nodes[0], &nodes[1].name);
     let k = node.kubectl();
@@ -132,7 +132,8 @@ fn certificate(dir: &Path, args: &[&str]) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Asks all the time, as somebody who knows the old authority alone, until told to stop; gives how often, and every fault.
+/// Sends requests continuously, as a client that only trusts the old CA, until stopped; returns their number, and all
+/// errors.
 fn polled(old: Kubectl, stop: &Arc<AtomicBool>) -> std::thread::JoinHandle<(u32, Vec<String>)> {
     let stop = Arc::clone(stop);
     std::thread::spawn(move || {
@@ -147,8 +148,8 @@ fn polled(old: Kubectl, stop: &Arc<AtomicBool>) -> std::thread::JoinHandle<(u32,
     })
 }
 
-/// Authorities are replaced while the nodes run, one client polls and another watches: nobody notices, until the old ones are dropped,
-/// which the server refuses for as long as a node would be cut off.
+/// CAs are rotated while the nodes run, one client polls and another watches, without errors, until the old ones are
+/// dropped, which the server rejects for as long as a node would be cut off.
 fn rotated(server: &Process, nodes: &[Node]) -> Outcome {
     let old = server.dir.join("old.kubeconfig");
     std::fs::copy(server.dir.join("admin.kubeconfig"), &old)?;
@@ -166,7 +167,7 @@ fn rotated(server: &Process, nodes: &[Node]) -> Outcome {
     ensure!(faults.is_empty(), "{} of {asked} requests failed: {:?}", faults.len(), faults.first());
     certificate(&server.dir, &["rotate-ca", "--finish"])?;
     eventually("the old authority is not believed any more", PATIENCE, || old.fails(&["get", "ns"]).map(drop))?;
-    // What the nodes do goes on under the new ones alone.
+    // The nodes continue to work with only the new CAs.
     let k = server.kubectl();
     for node in nodes {
         let renewed =
@@ -190,7 +191,7 @@ fn turned(server: &Process, nodes: &[Node], old: &Kubectl, seen: &std::sync::mps
             Ok(())
         })?;
     }
-    // Each reported what it had before; that it has the new ones is what the server asks for itself.
+    // Each reported what it had before; the server itself checks that it has the new ones.
     eventually("all nodes are renewed", PATIENCE, || {
         let refused = Command::new(binary()).args(["certificate", "list", "--data-dir"]).arg(&server.dir).output()?;
         let listed = String::from_utf8_lossy(&refused.stdout).into_owned();
@@ -214,7 +215,7 @@ fn turned(server: &Process, nodes: &[Node], old: &Kubectl, seen: &std::sync::mps
     Ok(())
 }
 
-/// The pin of the authority that signs now.
+/// Returns the pin of the current signing CA.
 fn signing_pin(server: &Process) -> anyhow::Result<String> {
     let file = server.dir.join("pki/ca.crt");
     let digest = kelson_blackbox::sh(&format!(
@@ -224,14 +225,15 @@ fn signing_pin(server: &Process) -> anyhow::Result<String> {
     Ok(format!("sha256:{}", digest.trim()))
 }
 
-/// Rounds in which everything that the server and two nodes show is made anew. A machine that renews certificates of a minute does as
-/// much in ten minutes.
+/// The number of rounds in which all certificates of the server and two nodes are renewed. A machine that renews
+/// one-minute certificates does as many in ten minutes.
 const ROUNDS: usize = 8;
 /// Counts, five times a second.
 const COUNTER: &str = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.2; done";
 
-/// While certificates of the server and of two nodes are replaced, round after round, pods run on both nodes, their logs stream, a
-/// client polls and another one watches: no request fails, no stream ends or loses a line, nothing is started again.
+/// While certificates of the server and of two nodes are replaced, round after round, pods run on both nodes, their
+/// logs stream, a client polls and another one watches: no request fails, no stream ends or loses a line, nothing is
+/// restarted.
 fn rounds(_: &Subject) -> Outcome {
     let server = Process::start(&[], &images())?;
     let machine = Machine::start(24)?;
@@ -249,7 +251,7 @@ fn rounds(_: &Subject) -> Outcome {
     server.finish(false)
 }
 
-/// What a pod's log says from its beginning, as long as it is followed.
+/// A pod's log from its beginning, while it is followed.
 struct Followed {
     pod: &'static str,
     child: std::process::Child,
@@ -264,7 +266,7 @@ impl Followed {
         Ok(Self { pod, child, lines, last: 0 })
     }
 
-    /// Takes what has come, one line at least: each counts one further than the one before.
+    /// Takes new lines, at least one: each counts one further than the one before.
     fn go_on(&mut self) -> Outcome {
         let pod = self.pod;
         let mut next = Some(self.lines.recv_timeout(PATIENCE).with_context(|| format!("the log of {pod} goes on"))?);
@@ -305,7 +307,7 @@ fn undisturbed(server: &Process, agent: &mut Agent, far: &str) -> Outcome {
     turned?;
     ensure!(faults.is_empty(), "{} of {asked} requests failed: {:?}", faults.len(), faults.first());
     k.ok(&["create", "configmap", "after"])?;
-    // Every namespace has one more, which may come late.
+    // Every namespace has one more object, which may be created late.
     let line =
         std::iter::repeat_with(|| seen.recv_timeout(PATIENCE)).find(|l| !matches!(l, Ok(l) if l.contains("root-ca")));
     let line = line.context("a line")?.context("the watch that began before goes on")?;
@@ -322,7 +324,7 @@ fn undisturbed(server: &Process, agent: &mut Agent, far: &str) -> Outcome {
     Ok(())
 }
 
-/// What is shown now: by the API server, and by each node as a client and as a server.
+/// Returns the certificates in use: by the API server, and by each node as a client and as a server.
 fn shown(server: &Process, agent: &Agent) -> anyhow::Result<Vec<String>> {
     let serial = "openssl x509 -noout -serial -fingerprint";
     let api = format!("openssl s_client -connect 127.0.0.1:{} </dev/null 2>/dev/null | {serial}", server.port);
@@ -354,8 +356,8 @@ fn turns(server: &Process, agent: &Agent, logs: &mut [Followed]) -> Outcome {
     Ok(())
 }
 
-/// A node that is cut off while all authorities are replaced goes on by itself, by the token that it joined with. One that was off
-/// meanwhile, and whose token is gone, says what to do, and a new token is all that it takes.
+/// A node that is disconnected while all CAs are rotated recovers by itself, with its join token. One that was off
+/// meanwhile, and whose token is gone, says what to do, and only needs a new token.
 fn missed(_: &Subject) -> Outcome {
     let machine = Machine::start(25)?;
     let here = machine.gateway()?;
@@ -376,7 +378,7 @@ fn missed(_: &Subject) -> Outcome {
     server.finish(false)
 }
 
-/// A node that misses what its cluster does.
+/// A node that misses a rotation.
 struct Away<'a> {
     server: &'a Process,
     name: &'a str,
@@ -390,11 +392,11 @@ impl Away<'_> {
         Ok(at)
     }
 
-    /// All authorities are others, and nobody believes those of before.
+    /// Replaces all CAs, so that the previous ones are not trusted any more.
     fn replace_authorities(&self) -> Outcome {
         certificate(&self.server.dir, &["rotate-ca"])?;
         certificate(&self.server.dir, &["rotate-ca", "--finish", "--force"])?;
-        // So it shows them at once, and nothing comes over a connection of before that would tell the node in time.
+        // So it uses them immediately, and no old connection informs the node in time.
         self.server.kill()?;
         self.server.launch()
     }

@@ -1,5 +1,5 @@
-//! The way onto a machine and off it again: install.sh in a fresh root and below DESTDIR, the archive of a release, and what a
-//! service manager hears of the server that it starts. The program of most tests is a stand-in that writes down how it was called.
+//! Installation and removal: install.sh in an empty root and below DESTDIR, the archive of a release, and notifications
+//! to a service manager. The program of most tests is a script that records its command lines.
 use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub fn tests() -> Vec<Test> {
     ]
 }
 
-/// A program that writes its command line down, fails at `--wrong`, and removes what `cleanup` is asked to.
+/// A program that records its command line, fails with `--wrong`, and removes what `cleanup` should.
 const PROGRAM: &str = r#"#!/bin/sh
 echo "kelson $*" >>"${LOG:-/log}"
 case "$*" in *--wrong*) echo "error: unexpected argument '--wrong' found" >&2; exit 2 ;; esac
@@ -36,13 +36,13 @@ case $1 in
   man) mkdir -p "$2"; echo page >"$2/kelson.1" ;;
 esac
 "#;
-/// Writes down how it was called; `is-active` holds after a start.
+/// Records how it was called; `is-active` succeeds after a start.
 const MANAGER: &str = r#"#!/bin/sh
 echo "${0##*/} $*" >>/log
 case "$*" in *is-active*) [ -e /active ] ;; *start*) : >/active ;; esac
 "#;
 
-/// The release as install.sh finds it beside itself.
+/// Creates the release next to install.sh.
 fn unpacked(dir: &Path) -> Outcome {
     let root = repo_root();
     sh(&format!(
@@ -58,7 +58,7 @@ fn script(path: &Path, text: &str) -> Outcome {
     sh(&format!("chmod 755 {}", path.display())).map(drop)
 }
 
-/// A root file system of busybox alone, with a release in it.
+/// A root file system with busybox only, with a release in it.
 struct Root(tempfile::TempDir);
 
 impl Root {
@@ -77,7 +77,7 @@ impl Root {
         self.0.path().join(path)
     }
 
-    /// Runs words of a shell inside; gives what they print, also where they fail.
+    /// Runs a shell command inside; returns its output, also if it fails.
     fn run(&self, words: &str) -> anyhow::Result<(bool, String)> {
         let path = "/bin:/sbin:/usr/local/bin";
         let out = Command::new("chroot")
@@ -94,7 +94,7 @@ impl Root {
         Ok(text)
     }
 
-    /// What the stand-ins have written down since the last time.
+    /// Returns what the scripts have recorded since the last call.
     fn called(&self) -> anyhow::Result<Vec<String>> {
         let log = self.path("log");
         let text = fs::read_to_string(&log).unwrap_or_default();
@@ -102,7 +102,7 @@ impl Root {
         Ok(text.lines().map(str::to_owned).collect())
     }
 
-    /// Every path with its kind, mode and size, but for what the stand-ins write.
+    /// Returns every path with its kind, mode and size, except the recordings.
     fn tree(&self) -> anyhow::Result<String> {
         let left_out = "! -path './tmp*' ! -path ./log ! -path ./active";
         sh(&format!("cd {} && find . {left_out} -printf '%p %y %m %s\\n' | sort", self.path("").display()))
@@ -137,7 +137,7 @@ fn lifecycle(_: &Subject) -> Outcome {
     {
         ensure!(unit.lines().any(|l| l == line), "{line}: {unit}");
     }
-    // The same again changes and restarts nothing; something new does.
+    // A repeated installation changes and restarts nothing; a new version does.
     let installed = root.tree()?;
     root.ok("sh /release/install.sh")?;
     ensure!(root.called()?.iter().all(|call| !call.contains("start kelson")), "nothing had changed");
@@ -198,7 +198,7 @@ fn files_of_others(_: &Subject) -> Outcome {
     let (is_ok, text) = root.run("sh /release/install.sh")?;
     ensure!(!is_ok && text.contains("usr/local/bin/kelson exists and was not installed by this script"), "{text}");
     ensure!(root.tree()? == before, "nothing was changed");
-    // A program that is there already, an environment of the user's, and a file beside it.
+    // A program that exists already, the user's environment file, and another file next to it.
     fs::write(root.path("etc/kelson/kelson.env"), "KELSON_ARGS='--node-name box'\n")?;
     fs::write(root.path("etc/kelson/config.yaml"), "node-name: other\ndata-dir: \"/srv/k\"  # large\n")?;
     fs::write(root.path("etc/kelson/policy.yaml"), "x")?;
@@ -215,7 +215,7 @@ fn files_of_others(_: &Subject) -> Outcome {
     Ok(())
 }
 
-/// Variables, what they end with (`true`: installed), and what is said or written.
+/// Variables, the result (`true`: installed), and expected output or files.
 const VARIABLES: &[(&str, bool, &str)] = &[
     (
         "INSTALL_K3S_SKIP_DOWNLOAD=true INSTALL_K3S_SYMLINK=skip INSTALL_K3S_SKIP_SELINUX_RPM=true",
@@ -296,7 +296,7 @@ fn release(_: &Subject) -> Outcome {
         let path = format!("kelson-0.1.0-linux-amd64/{file}");
         ensure!(listed.lines().any(|line| line == path), "{path}: {listed}");
     }
-    // It is installed from as it is, and a damaged one is not.
+    // It is installed unchanged, and a damaged one is not installed.
     let install = |from: &Path, root: &str| {
         let script = repo_root().join("scripts/install.sh");
         let root = dir.path().join(root);
@@ -320,7 +320,7 @@ fn release(_: &Subject) -> Outcome {
     Ok(())
 }
 
-/// How long a debug build on a slow machine may take for what a manager waits for.
+/// The maximum wait for a debug build on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn service_manager(_: &Subject) -> Outcome {
@@ -381,7 +381,7 @@ fn service_manager(_: &Subject) -> Outcome {
     Ok(())
 }
 
-/// What `kelson status` says of a healthy control plane.
+/// Checks the output of `kelson status` for a healthy control plane.
 fn shown(data: &Path, pid: u32, port: u16) -> Outcome {
     let out = Command::new(binary()).args(["status", "-o", "json", "--data-dir"]).arg(data).output()?;
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
@@ -389,7 +389,7 @@ fn shown(data: &Path, pid: u32, port: u16) -> Outcome {
     let status: serde_json::Value = serde_json::from_str(&text).context(text)?;
     ensure!(status["process"]["pid"] == pid && status["api"]["notReady"].is_null(), "{status}");
     ensure!(status["certificates"].as_array().is_some_and(|all| all.len() > 3), "{status}");
-    // Only root sees the sockets of a process that keeps its memory private.
+    // Only root sees the sockets of a process with protected memory.
     let listens = status["listens"].as_array().cloned().unwrap_or_default();
     ensure!(!rustix::process::geteuid().is_root() || listens.contains(&port.to_string().into()), "{port}: {status}");
     Ok(())

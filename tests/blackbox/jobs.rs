@@ -16,7 +16,7 @@ pub fn tests() -> Vec<Test> {
     ]
 }
 
-/// A job whose pods run `script`; `spec` is added to its spec.
+/// Returns a job whose pods run `script`; `spec` is added to its spec.
 fn job(name: &str, spec: &str, script: &str) -> String {
     format!(
         "apiVersion: batch/v1

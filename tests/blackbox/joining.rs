@@ -1,5 +1,5 @@
-//! A node joins whichever control plane the subject is with nothing but a bootstrap kubeconfig: what our kubelet does is what that
-//! control plane's own approver and signer agree with.
+//! A node joins the subject's control plane with only a bootstrap kubeconfig: our kubelet's requests are accepted by
+//! that control plane's own approver and signer.
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -15,7 +15,7 @@ pub fn tests() -> Vec<Test> {
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A kubelet of ours with a runtime of its own, in one directory.
+/// A kubelet of ours with its own runtime, in one directory.
 struct Node {
     name: String,
     dir: tempfile::TempDir,
@@ -95,7 +95,7 @@ impl Drop for Node {
     }
 }
 
-/// What the subject is given so that somebody may join it, by kubeadm's names of roles, and taken from it at the end.
+/// The objects that allow joining, with kubeadm's names of roles, removed at the end.
 struct Way<'a> {
     k: &'a Kubectl,
     id: String,
@@ -126,7 +126,7 @@ impl Way<'_> {
         Ok(())
     }
 
-    /// No token opens anything any more.
+    /// Revokes the token.
     fn close(&self) -> Outcome {
         self.k.ok(&["delete", "secret", "-n", "kube-system", &format!("bootstrap-token-{}", self.id)])?;
         let names = ["join", "approve"].map(|name| format!("{name}-{}", self.id));
@@ -159,7 +159,7 @@ fn joins(s: &Subject) -> Outcome {
     done
 }
 
-/// The requests of whoever came with the token.
+/// Returns the certificate requests made with the token.
 fn requests(way: &Way<'_>) -> anyhow::Result<Vec<Value>> {
     let all = way.k.json(&["get", "csr"])?;
     let own = json!(format!("system:bootstrap:{}", way.id));
@@ -184,7 +184,7 @@ fn joined(way: &Way<'_>, node: &mut Node) -> Outcome {
     own.fails(&["get", "secrets", "-A"])?;
     let renewed = || k.ok(&["get", "lease", &name, "-n", "kube-node-lease", "-o", "jsonpath={.spec.renewTime}"]);
     let first = eventually("it holds a lease", PATIENCE, renewed)?;
-    // The token goes, the kubelet is killed and comes again: what it has is its own.
+    // The token is deleted, the kubelet is killed and restarted: it uses its own certificate.
     way.close()?;
     let mut kubelet = node.kubelet.take().context("a kubelet")?;
     kubelet.kill()?;

@@ -1,4 +1,4 @@
-//! The black-box suite. Files are named after the API concept they check; each lists its tests, this file runs them.
+//! The black-box suite. Files are named after the API concept they test; each lists its tests, and this file runs them.
 use kelson_blackbox::{Test, run};
 
 mod admission;
@@ -45,7 +45,7 @@ mod volume_kinds;
 mod volumes;
 mod workloads;
 
-/// Tests that run after all others, one by one: their result depends on what the rest of the machine does.
+/// Tests that run after all others, one by one, because their result depends on the load of the machine.
 const ALONE: &[&str] = &["overload::leases_and_administrators_go_on"];
 
 fn main() {

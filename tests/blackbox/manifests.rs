@@ -1,11 +1,12 @@
-//! Files in a server's directory of manifests: applied at the start and when they change, tried again, left alone, pruned where asked.
+//! Files in a server's manifest directory: applied at startup and when they change, retried, skipped, pruned on
+//! request.
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use kelson_blackbox::{Needs::OwnServer, Outcome, Process, Subject, Test, eventually};
 
-/// A change is noticed within a second; a debug build under load takes its time.
+/// A change is detected within a second; a loaded debug build takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn tests() -> Vec<Test> {
@@ -59,7 +60,7 @@ fn files_become_objects(_: &Subject) -> Outcome {
             Ok(())
         })
     };
-    // What is needed comes in a later file, and in a directory below.
+    // A dependency comes in a later file, and in a subdirectory.
     write("10-widget.yaml", WIDGET)?;
     write("deep/20-definition.yml", DEFINITION)?;
     write("30-shop.json", r#"{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}"#)?;
@@ -76,7 +77,7 @@ fn files_become_objects(_: &Subject) -> Outcome {
         "--show-managed-fields",
     ])?;
     ensure!(managers == "kelson-manifests", "{managers}");
-    // A mistake is an event, and the other files are applied.
+    // An error is an event, and the other files are applied.
     write("40-broken.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: [")?;
     eventually("the event", PATIENCE, || {
         let events = k.ok(&[
@@ -91,7 +92,7 @@ fn files_become_objects(_: &Subject) -> Outcome {
         Ok(())
     })?;
     std::fs::remove_file(dir.join("40-broken.yaml"))?;
-    // A file that is skipped is left alone, whatever is in it.
+    // A skipped file is ignored, whatever its content.
     write("10-widget.yaml.skip", "")?;
     write("10-widget.yaml", &WIDGET.replace("\"1\"", "\"2\""))?;
     write(
@@ -102,7 +103,7 @@ fn files_become_objects(_: &Subject) -> Outcome {
     is("plain", Some("1"))?;
     std::fs::remove_file(dir.join("10-widget.yaml.skip"))?;
     is("plain", Some("2"))?;
-    // While the server is down its files go: only what asked for it goes as well.
+    // While the server is down its files are removed: only objects with the prune annotation are deleted.
     server.terminate()?;
     std::fs::remove_file(dir.join("10-widget.yaml"))?;
     server.launch()?;

@@ -1,4 +1,4 @@
-//! Network policies between pods: who reaches whom, by label, namespace, port and address, through services too.
+//! Network policies between pods: allowed connections by label, namespace, port and address, also through services.
 use std::process::Command;
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ pub fn tests() -> Vec<Test> {
     ]
 }
 
-/// How long a change may take to be enforced, generously.
+/// The maximum time for a change to be enforced.
 const ENFORCED: Duration = Duration::from_secs(30);
 
 const SERVE: &str = "mkdir -p /www; echo hello > /www/index.html; httpd -p 8080 -h /www; exec httpd -f -p 9090 -h /www";
 
-/// A pod that serves on ports 8080 (`web`) and 9090, and a service for both.
+/// Creates a pod that serves on ports 8080 (`web`) and 9090, and a service for both.
 fn server(k: &Kubectl) -> anyhow::Result<String> {
-    // A pod is rejected before its namespace has the account; a Deployment would try again.
+    // A pod is rejected before its namespace has the account; a Deployment would retry.
     k.ok(&["wait", "--for=create", "serviceaccount/default", "--timeout=30s"])?;
     k.apply(&script("server", SERVE, "    ports: [{name: web, containerPort: 8080}]\n    readinessProbe: {httpGet: {port: 9090, path: /}, periodSeconds: 1}\n"))?;
     k.apply("apiVersion: v1\nkind: Service\nmetadata: {name: server}\nspec: {selector: {app: server}, ports: [{name: a, port: 80, targetPort: 8080}, {name: b, port: 90, targetPort: 9090}]}")?;
@@ -78,7 +78,7 @@ fn ingress(s: &Subject) -> Outcome {
     ] {
         ensure!(reaches(k, from, url)? == expected, "{from} to {url}: expected {expected}");
     }
-    // The node's probes pass, whatever policies say.
+    // The node's probes succeed, whatever policies say.
     k.ok(&["wait", "pod/server", "--for=condition=Ready", "--timeout=5s"])?;
     k.ok(&["label", "pod", "stranger", "app=friend", "--overwrite"])?;
     until(&k, "stranger", &web, true)?;
@@ -108,7 +108,7 @@ fn egress(s: &Subject) -> Outcome {
     until(&k, "client", &web, false)
 }
 
-/// A pod that sends as its first act is never faster than the policies that apply to it.
+/// A pod that sends as its first action is never faster than the policies that apply to it.
 fn first_packet(s: &Subject) -> Outcome {
     let k = s.kubectl.fresh_namespace("np-first")?;
     let ip = server(&k)?;
@@ -159,7 +159,7 @@ fn explain(s: &Subject) -> Outcome {
     })
 }
 
-/// Where nodes do not enforce policies every write of one is answered with a warning, elsewhere the write of parts without effect.
+/// If nodes do not enforce policies every write of one gets a warning, otherwise the write of parts without effect.
 fn warnings(_: &Subject) -> Outcome {
     const NOT_ENFORCED: &str = "do not enforce network policies";
     const NO_EFFECT: &str = "spec.ingress[0].from[0].ipBlock.cidr: fd00::/8 has no effect";

@@ -1,5 +1,5 @@
-//! Devices that claims are given, on a node with a driver for them: a program of ours that does as published drivers do, on the node's own
-//! sockets.
+//! Devices allocated to claims, on a node with a driver: a test program that behaves like published drivers, on the
+//! node's own sockets.
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub fn tests() -> Vec<Test> {
 
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// A class for the driver's devices, what it has on this node, and a template of claims.
+/// Returns a class for the driver's devices, its slice for this node, and a claim template.
 fn offer(node: &str) -> String {
     format!(
         "apiVersion: resource.k8s.io/v1
@@ -59,7 +59,7 @@ spec:
     )
 }
 
-/// Waits until the pod says that of its device.
+/// Waits until the pod's status shows this health of its device.
 fn says(k: &Kubectl, pod: &str, health: &str, words: Option<&str>) -> Outcome {
     eventually("the device's health in the pod's status", LIMIT, || {
         let status =
@@ -74,14 +74,14 @@ fn says(k: &Kubectl, pod: &str, health: &str, words: Option<&str>) -> Outcome {
     })
 }
 
-/// The claim that was made for a pod.
+/// Returns the claim that was created for a pod.
 fn claim_of(k: &Kubectl, pod: &str) -> anyhow::Result<String> {
     let status: Value = k.json(&["get", "pod", pod])?["status"].clone();
     let name = status["resourceClaimStatuses"][0]["resourceClaimName"].as_str();
     Ok(name.with_context(|| format!("no claim of {pod} in {status}"))?.to_owned())
 }
 
-/// Whether the runtime knows devices by name: containerd does since 1.7.
+/// Reports whether the runtime knows devices by name: containerd does since 1.7.
 fn has_named_devices() -> anyhow::Result<bool> {
     let version = sh("containerd --version")?;
     Ok(!version.split_whitespace().any(|w| w.trim_start_matches('v').starts_with("1.6.")))
@@ -111,7 +111,7 @@ fn with_driver(s: &Subject, k: &Kubectl, kubelet: &Path) -> Outcome {
     let node = k.ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"])?;
     k.apply(&offer(&node))?;
 
-    // A driver that cannot make the device ready keeps the pod waiting, and says why.
+    // If a driver cannot prepare the device the pod waits, with the reason.
     driver.refuse("no power");
     k.apply(&user("first"))?;
     eventually("why the pod waits", LIMIT, || {
@@ -133,7 +133,7 @@ fn with_driver(s: &Subject, k: &Kubectl, kubelet: &Path) -> Outcome {
         ensure!(k.ok(&["logs", "first"])? == "device first\n", "{}", k.ok(&["logs", "first"])?);
     }
 
-    // How the device is is told while the pod runs, and in the driver's words.
+    // The health of the device is reported while the pod runs, with the driver's message.
     says(k, "first", "Healthy", None)?;
     driver.say(false, "too hot");
     says(k, "first", "Unhealthy", Some("too hot"))?;
@@ -145,7 +145,7 @@ fn with_driver(s: &Subject, k: &Kubectl, kubelet: &Path) -> Outcome {
         ensure!(metrics.lines().any(|l| l == line), "{line} in {metrics}");
     }
 
-    // A container that starts again has its device, also when the pod has changed meanwhile.
+    // A restarted container has its device, also when the pod was updated meanwhile.
     k.ok(&["label", "pod", "first", "changed=yes"])?;
     k.ok(&["exec", "first", "--", "kill", "1"])?;
     eventually("it starts again", LIMIT, || {
@@ -154,18 +154,18 @@ fn with_driver(s: &Subject, k: &Kubectl, kubelet: &Path) -> Outcome {
         Ok(())
     })?;
 
-    // The next kubelet knows what is ready, and hears of the driver that is there still.
+    // The restarted kubelet knows prepared claims, and finds the running driver.
     let asked = driver.calls().len();
     server.terminate()?;
     server.launch()?;
     ready(k, "first")?;
     says(k, "first", "Healthy", None)?;
     ensure!(driver.calls().len() == asked, "a pod that runs is not made ready again: {:?}", driver.calls());
-    // It begins with nothing on offer, and drivers say again what they have.
+    // It starts without slices, and drivers publish them again.
     no_slices(k)?;
     k.apply(&offer(&node))?;
 
-    // The device goes to the next pod when the first has ended, and the driver is told in this order.
+    // The device is given to the next pod when the first has ended, and the driver is called in this order.
     k.apply(&user("second"))?;
     eventually("the second waits", LIMIT, || {
         let why = k.ok(&["get", "pod", "second", "-o", "jsonpath={.status.conditions[0].message}"])?;
@@ -178,13 +178,13 @@ fn with_driver(s: &Subject, k: &Kubectl, kubelet: &Path) -> Outcome {
     let last = [format!("unprepare d-claims/{claim}"), format!("prepare d-claims/{second}")];
     ensure!(calls.ends_with(&last), "{calls:?} does not end with {last:?}");
 
-    // A driver that goes takes what it offers along; who has its device goes on, and nobody knows how that is.
+    // The slices of a driver that ends are removed; its pods continue, and the health is unknown.
     drop(driver);
     says(k, "second", "Unknown", None)?;
     no_slices(k)?;
     let log = k.ok(&["exec", "second", "--", "echo", "on"])?;
     ensure!(log == "on\n", "{log}");
-    // A pod that ends waits for its driver: nothing may stay ready for nobody.
+    // A pod that ends waits for its driver: no claim may stay prepared.
     k.ok(&["delete", "pod", "second", "--wait=false"])?;
     eventually("its containers end", LIMIT, || {
         let phase = k.run(&["exec", "second", "--", "true"])?;

@@ -1,5 +1,5 @@
-//! What others install on a node: device plugins, and drivers of volumes. Both are programs of ours that do as published ones do, on the
-//! node's own sockets.
+//! Extensions of a node: device plugins, and CSI drivers. Both are test programs that behave like published ones, on
+//! the node's own sockets.
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn kubelet(s: &Subject) -> anyhow::Result<(&Process, PathBuf)> {
     Ok((server, server.dir.join("kubelet")))
 }
 
-/// Waits until the node has so many devices, and so many that work.
+/// Waits until the node has this number of devices, and of healthy ones.
 fn node_has(k: &Kubectl, capacity: &str, allocatable: &str) -> Outcome {
     eventually("the node's devices", LIMIT, || {
         let status = k.json(&["get", "nodes"])?["items"][0]["status"].clone();
@@ -41,7 +41,7 @@ fn user(name: &str, count: u8) -> String {
     script(name, shown, &format!("    resources: {{limits: {{{RESOURCE}: {count}}}}}\n"))
 }
 
-/// The devices that a pod says it has, by its variable.
+/// Returns the devices of a pod, by its environment variable.
 fn has(k: &Kubectl, pod: &str) -> anyhow::Result<Vec<String>> {
     let out = k.ok(&["exec", pod, "--", "sh", "-c", "echo $DEVICES"])?;
     let mut ids: Vec<String> = out.split_whitespace().map(str::to_owned).collect();
@@ -49,7 +49,7 @@ fn has(k: &Kubectl, pod: &str) -> anyhow::Result<Vec<String>> {
     Ok(ids)
 }
 
-/// Waits until a pod says that of its one device.
+/// Waits until a pod's status shows this health of its device.
 fn is_said(k: &Kubectl, pod: &str, health: &str) -> Outcome {
     eventually("how its device is", LIMIT, || {
         let said = &k.json(&["get", "pod", pod])?["status"]["containerStatuses"][0]["allocatedResourcesStatus"];
@@ -70,7 +70,7 @@ fn devices(s: &Subject) -> Outcome {
     let plugin = start(&[("dev-a", true), ("dev-b", true), ("dev-c", false)])?;
     node_has(&k, "3", "2")?;
 
-    // One pod gets one; another that wants two waits until they work, and gets others.
+    // One pod gets one; another that needs two waits until there are enough healthy ones, and gets others.
     k.apply(&user("one", 1))?;
     ready(&k, "one")?;
     let first = has(&k, "one")?;
@@ -94,14 +94,14 @@ fn devices(s: &Subject) -> Outcome {
     ensure!(second.len() == 2 && !second.contains(&first[0]), "{second:?} beside {first:?}");
     ensure!(told_of(&asks, "two")? == second, "{:?}", told_of(&asks, "two")?);
 
-    // One that falls ill is no longer offered; who has it goes on.
+    // An unhealthy one is no longer allocated; its pod continues.
     plugin.tell(&[("dev-a", first[0] != "dev-a"), ("dev-b", first[0] != "dev-b"), ("dev-c", first[0] != "dev-c")]);
     node_has(&k, "3", "2")?;
     ensure!(k.ok(&["exec", "one", "--", "echo", "on"])? == "on\n", "it goes on");
     is_said(&k, "one", "Unhealthy")?;
     plugin.tell(&[("dev-a", true), ("dev-b", true), ("dev-c", true)]);
     node_has(&k, "3", "3")?;
-    // A plugin that ends takes its devices along, and comes back with them.
+    // The devices of a plugin that ends disappear, and come back with it.
     let asked = plugin.allocated().len();
     ensure!(asked >= 2, "{:?}", plugin.allocated());
     drop(plugin);
@@ -110,7 +110,7 @@ fn devices(s: &Subject) -> Outcome {
     let plugin = start(&[("dev-a", true), ("dev-b", true), ("dev-c", true)])?;
     node_has(&k, "3", "3")?;
 
-    // The next kubelet knows who has what; plugins see that their sockets are gone, and register with it.
+    // The restarted kubelet knows the allocations; plugins see that their sockets are gone, and register again.
     server.terminate()?;
     server.launch()?;
     eventually("plugins are told", LIMIT, || {
@@ -125,7 +125,7 @@ fn devices(s: &Subject) -> Outcome {
         ensure!(has(&k, "one")? == first && has(&k, "two")? == second, "others");
         Ok(())
     })?;
-    // A container that starts again has what the one before it had.
+    // A restarted container has the same devices.
     k.ok(&["exec", "one", "--", "sh", "-c", "kill -9 -1 || true"]).ok();
     k.ok(&["delete", "pod", "two", "--timeout=60s"])?;
     k.apply(&user("next", 2))?;
@@ -138,7 +138,7 @@ fn devices(s: &Subject) -> Outcome {
     Ok(())
 }
 
-/// A volume of the driver and a claim for it.
+/// Returns a volume of the driver and a claim for it.
 fn claimed(name: &str, handle: &str, mode: &str) -> String {
     format!(
         "---
@@ -209,7 +209,7 @@ fn driver(s: &Subject) -> Outcome {
     let node = k.json(&["get", "nodes"])?["items"][0]["status"]["volumesInUse"].clone();
     ensure!(node.to_string().contains("kubernetes.io/csi/test.kelson.local^files"), "{node}");
 
-    // What was mounted before the kubelet started again is taken down by this one.
+    // A volume mounted before the kubelet restarted is unmounted by this one.
     server.terminate()?;
     server.launch()?;
     ready(&k, "one")?;
@@ -231,7 +231,7 @@ fn driver(s: &Subject) -> Outcome {
     Ok(())
 }
 
-/// Has a claim ask for more, and does the controller's part of it, which is nobody's here.
+/// Makes a claim request more, and does the controller's part, which does not run here.
 fn asks_for(k: &Kubectl, mib: u32) -> Outcome {
     let size = format!("{{\"storage\": \"{mib}Mi\"}}");
     let claim = format!("{{\"spec\": {{\"resources\": {{\"requests\": {size}}}}}}}");
@@ -246,7 +246,7 @@ fn asks_for(k: &Kubectl, mib: u32) -> Outcome {
     Ok(())
 }
 
-/// Waits until the claim says that it has so much, and nothing of growing any more.
+/// Waits until the claim has this size, and no resize is in progress.
 fn has_grown(k: &Kubectl, driver: &Driver, mib: u32) -> Outcome {
     eventually("the claim has grown", LIMIT, || {
         let status = k.json(&["get", "pvc", "kelson-files"])?["status"].clone();
@@ -312,7 +312,7 @@ allowVolumeExpansion: true
     has_grown(&k, &driver, 32)?;
     told("grows", "FileSystemResizeSuccessful")?;
 
-    // And when it is mounted: the pod starts with all of it.
+    // And when it is mounted: the pod starts with the new size.
     k.ok(&["delete", "pod", "grows", "--timeout=60s"])?;
     asks_for(&k, 64)?;
     start("begins")?;
@@ -326,7 +326,7 @@ allowVolumeExpansion: true
     Ok(())
 }
 
-/// A device of the machine with a word at its beginning; it goes with this.
+/// A loop device with a marker at its beginning; removed when dropped.
 struct Loop(String);
 
 impl Loop {
@@ -340,7 +340,7 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        // A second fault would hide the first.
+        // A second error would hide the first.
         let _ = sh(&format!("losetup --detach {}", self.0));
     }
 }

@@ -1,4 +1,4 @@
-//! A node that is short of something: what it says of itself, whom it takes and whom it sends away, what it keeps for itself.
+//! A node under pressure: its conditions, admission and eviction of pods, and reserved resources.
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -19,7 +19,7 @@ pub fn tests() -> Vec<Test> {
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A server of its own whose kubelet has this configuration.
+/// Starts a separate server whose kubelet has this configuration.
 pub fn with(configuration: &str) -> anyhow::Result<(Process, tempfile::TempDir)> {
     let dir = tempfile::tempdir()?;
     let file = dir.path().join("kubelet.yaml");
@@ -55,7 +55,7 @@ fn ends_as(k: &Kubectl, pod: &str, reason: &str) -> anyhow::Result<Value> {
     })
 }
 
-/// A pod that the scheduler does not see.
+/// Creates a pod that is already assigned to the node.
 fn placed(k: &Kubectl, name: &str, text: &str, more: &str) -> anyhow::Result<String> {
     let node = k.ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"])?;
     Ok(script(name, text, &format!("{more}  nodeName: {node}\n")))
@@ -85,7 +85,7 @@ podPidsLimit: 333
     let reads = "cat /sys/fs/cgroup/pids/pids.max 2>/dev/null || cat /sys/fs/cgroup/pids.max";
     k.apply(&script("bounded", "sleep 600", ""))?;
     ready(&k, "bounded")?;
-    // The bound is the pod's: a container cannot start more, whatever its own cgroup says.
+    // The limit is the pod's: a container cannot start more, whatever its own cgroup has.
     let flood = "i=0; while [ $i -lt 400 ]; do sleep 30 & i=$((i+1)); done; wait";
     let out = k.run(&["exec", "bounded", "--", "sh", "-c", &format!("{reads}; {flood}")])?;
     ensure!(out.stderr.contains("fork") || out.stdout.starts_with("333"), "{out:?}");
@@ -102,7 +102,7 @@ podPidsLimit: 333
 }
 
 fn short_of_memory(_: &Subject) -> Outcome {
-    // More than the machine has: from its first look on the node is short.
+    // More than the machine has: the node is under pressure from its first check on.
     let (server, _dir) =
         with("evictionHard: {memory.available: 99%, nodefs.available: 1%}\nevictionPressureTransitionPeriod: 5s\n")?;
     let k = server.kubectl();
@@ -116,7 +116,7 @@ fn short_of_memory(_: &Subject) -> Outcome {
     k.apply(&placed(&k, "best-effort", "sleep 600", "")?)?;
     let status = ends_as(&k, "best-effort", "Evicted")?;
     ensure!(status["message"].as_str().is_some_and(|m| m.contains("MemoryPressure")), "{status}");
-    // One that has asked for memory is let in, and goes when it uses more than it asked for.
+    // A pod that requested memory is admitted, and evicted when it uses more than it requested.
     k.apply(&placed(
         &k,
         "burstable",

@@ -1,8 +1,8 @@
-//! Definitions as large as those of operators that people install: made of the server's own description of a pod template,
-//! and, where `KELSON_OPERATORS` names a directory, published ones with their sample objects.
+//! Definitions as large as those of popular operators: built from the server's own schema of a pod template, and, if
+//! `KELSON_OPERATORS` names a directory, published ones with their sample objects.
 //!
-//! The directory has one folder for each operator: definitions in `crds`, objects that are taken in `samples`, objects that are
-//! refused in `invalid`; each of the last two may be missing. Namespaces that samples name are made.
+//! The directory has one folder for each operator: definitions in `crds`, valid objects in `samples`, invalid objects
+//! in `invalid`; each of the last two may be missing. Namespaces that samples use are created.
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -20,7 +20,8 @@ pub fn tests() -> Vec<Test> {
     ]
 }
 
-/// A structural schema of a published type: references are resolved, and what definitions may not have is left out.
+/// Returns a structural schema of a published type: references are resolved, and parts that definitions may not have
+/// are left out.
 fn structural(components: &Value, schema: &Value, depth: usize) -> anyhow::Result<Value> {
     ensure!(depth < 40, "a type that has itself");
     let reference = schema["$ref"].as_str().or_else(|| schema["allOf"][0]["$ref"].as_str());
@@ -65,7 +66,7 @@ fn structural(components: &Value, schema: &Value, depth: usize) -> anyhow::Resul
             out.insert(key.to_owned(), structural(components, inner, depth + 1)?);
         }
     }
-    // What a list is keyed by must be there: where the type does not require it, it is empty.
+    // Keys of a list must be present: an optional one gets an empty default.
     for key in schema["x-kubernetes-list-map-keys"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         let Some(items) = out.get_mut("items") else { continue };
         let required = items["required"].as_array().is_some_and(|required| required.iter().any(|name| name == key));
@@ -85,7 +86,7 @@ fn a_definition_with_a_pod_template(s: &Subject) -> Outcome {
     let document: Value = serde_json::from_str(&s.kubectl.ok(&["get", "--raw", "/openapi/v3/api/v1"])?)?;
     let components = &document["components"]["schemas"];
     let mut template = structural(components, &json!({"$ref": "#/io.k8s.api.core.v1.PodTemplateSpec"}), 0)?;
-    // Only the outermost object's metadata is the server's.
+    // Only the outermost object's metadata is handled by the server.
     template["properties"]["metadata"] = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let spec = json!({"type": "object", "required": ["template"], "properties": {
         "replicas": {"type": "integer", "minimum": 0}, "template": template.clone(), "canary": template}});
@@ -184,7 +185,7 @@ fn one_operator(s: &Subject, dir: &Path) -> Outcome {
         namespaces.extend(named.map(|n| n.trim_matches(['"', '\'']).to_owned()));
     }
     for namespace in namespaces {
-        // One that is there already is as good.
+        // An existing namespace is fine.
         let made = s.kubectl.run(&["create", "namespace", &namespace])?;
         ensure!(made.code == 0 || made.stderr.contains("AlreadyExists"), "{}", made.stderr);
     }

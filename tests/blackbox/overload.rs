@@ -1,5 +1,5 @@
-//! Overload: while some clients hold connections, send bodies slowly and list much, nodes renew their leases and the administrator
-//! is answered. Of a size for every run; `bench/overload` does the same with thousands.
+//! Overload: while some clients hold connections, send bodies slowly and list much, nodes renew their leases and
+//! administrators get answers. Small enough for every run; `bench/overload` does the same with thousands of clients.
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -13,13 +13,13 @@ use kelson_blackbox::{Needs::OwnServer, Outcome, Process, Subject, Test};
 const SILENT_CONNECTIONS: usize = 300;
 const SLOW_BODIES: usize = 60;
 const HEAVY_LISTS_AT_ONCE: usize = 8;
-/// Bytes a second of a slow body.
+/// The rate of a slow body in bytes per second.
 const SLOW_RATE: &str = "500";
 const LARGE_OBJECTS: usize = 6;
 const LARGE_OBJECT_BYTES: usize = 800_000;
-/// How long it is watched.
+/// The duration of the test.
 const FOR: Duration = Duration::from_secs(10);
-/// A build without optimization on a machine with two cores is given more than the second that `bench/overload` asks for.
+/// A debug build on a machine with two cores gets more than the second that `bench/overload` requires.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
@@ -31,7 +31,7 @@ pub fn tests() -> Vec<Test> {
     }]
 }
 
-/// Children that end with the test, however it ends.
+/// Children that end with the test in any case.
 struct Children(Vec<Child>);
 
 impl Drop for Children {
@@ -43,7 +43,7 @@ impl Drop for Children {
     }
 }
 
-/// Threads that list until this is dropped, and how often they were answered or turned away.
+/// Threads that list until this is dropped, with the number of successful and rejected requests.
 struct Lists {
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicUsize>,
@@ -66,7 +66,7 @@ fn curl(port: u16, token: &str, path: &str, args: &[&str]) -> Command {
     command
 }
 
-/// The code of an answer.
+/// Returns the code of an answer.
 fn code(port: u16, token: &str, path: &str, args: &[&str]) -> anyhow::Result<u16> {
     let args = [args, &["-o", "/dev/null", "-w", "%{http_code}"]].concat();
     let out = curl(port, token, path, &args).output().context("curl")?;

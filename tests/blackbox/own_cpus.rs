@@ -1,4 +1,4 @@
-//! Processors that a container has to itself, as the kernel shows them.
+//! Exclusive CPUs of a container, as shown by the kernel.
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -13,7 +13,7 @@ pub fn tests() -> Vec<Test> {
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The processors on which a pod's container may run.
+/// Returns the CPUs on which a pod's container may run.
 fn cpus(k: &Kubectl, pod: &str) -> anyhow::Result<String> {
     let line = k.ok(&["exec", pod, "--", "grep", "Cpus_allowed_list", "/proc/self/status"])?;
     Ok(line.rsplit('\t').next().unwrap_or_default().trim().to_owned())
@@ -27,7 +27,7 @@ fn runs_on(k: &Kubectl, pod: &str, wanted: impl Fn(&str) -> bool) -> anyhow::Res
     })
 }
 
-/// The first processor is reserved, and whoever is guaranteed one has another one alone.
+/// The first CPU is reserved, and a guaranteed pod has another one exclusively.
 fn own_processors(_: &Subject) -> Outcome {
     let (server, _dir) = with("cpuManagerPolicy: static\nsystemReserved: {cpu: 500m}\n")?;
     let k = server.kubectl();
@@ -42,7 +42,7 @@ fn own_processors(_: &Subject) -> Outcome {
     let own = cpus(&k, "alone")?;
     ensure!(own.parse::<u32>().is_ok_and(|cpu| cpu > 0), "one processor, and not the reserved one: {own}");
     runs_on(&k, "others", |now| now != all && now.starts_with('0') && !now.split([',', '-']).any(|n| n == own))?;
-    // What it has it keeps.
+    // It keeps its CPU.
     let patch =
         r#"{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"500m"},"limits":{"cpu":"500m"}}}]}}"#;
     let name = k.ok(&["get", "pod", "alone", "-o", "jsonpath={.spec.containers[0].name}"])?;

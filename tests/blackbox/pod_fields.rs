@@ -1,5 +1,5 @@
-//! What a pod may ask for beside its containers' images and commands: names and how they are resolved, shared processes, gates of
-//! readiness, rules of restarts, resources of the whole pod and while it runs, sysctls, classes of runtimes, probes by gRPC.
+//! Fields of a pod besides images and commands: names and DNS, shared processes, readiness gates, restart rules,
+//! pod-level resources and resizing, sysctls, runtime classes, gRPC probes.
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -31,7 +31,7 @@ pub fn tests() -> Vec<Test> {
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The log once it has these lines.
+/// Waits until the log has these lines.
 fn log_is(k: &Kubectl, pod: &str, wanted: &[&str]) -> Outcome {
     eventually("the log", LIMIT, || {
         let log = k.ok(&["logs", pod])?;
@@ -66,7 +66,7 @@ fn names(s: &Subject) -> Outcome {
     {
         ensure!(words.iter().any(|w| w == line), "{line:?} in {log}");
     }
-    // Its own name leads to it, also in the pod's hosts file.
+    // Its own name resolves to it, also in the pod's hosts file.
     let ip = k.ok(&["get", "pod", "named", "-o", "jsonpath={.status.podIP}"])?;
     let hosts = k.ok(&["exec", "named", "--", "cat", "/etc/hosts"])?;
     ensure!(hosts.lines().any(|l| l.split_whitespace().eq([ip.as_str(), full, "me"])), "{hosts}");
@@ -125,13 +125,13 @@ fn restart_rules(s: &Subject) -> Outcome {
     let never = "  restartPolicy: Never\n";
     let volume = "    volumeMounts: [{name: v, mountPath: /v}]\n";
     let volumes = "  volumes: [{name: v, emptyDir: {}}]\n";
-    // Ends by the rule's code once, then by another.
+    // Exits with the rule's code once, then with another.
     let twice = "test -e /v/again && exit 7; touch /v/again; exit 42";
     k.apply(&script("one", twice, &format!("{}{volume}{never}{volumes}", rule("42", "Restart"))))?;
     k.ok(&["wait", "pod/one", "--for=jsonpath={.status.phase}=Failed", "--timeout=90s"])?;
     let c = k.json(&["get", "pod", "one"])?["status"]["containerStatuses"][0].clone();
     ensure!(c["restartCount"] == 1 && c["state"]["terminated"]["exitCode"] == 7, "{c}");
-    // The whole pod begins anew with its first step.
+    // The whole pod restarts from its first init container.
     let first = format!(
         "  initContainers: [{{name: first, image: {IMAGE}, command: [sh, -c, 'echo x >> /v/runs'], volumeMounts: [{{name: v, mountPath: /v}}]}}]\n"
     );
@@ -178,7 +178,7 @@ fn resized(s: &Subject) -> Outcome {
         ensure!(c["limits"]["cpu"] == "300m" && c["limits"]["memory"] == "96Mi", "{c}");
         Ok(())
     })?;
-    // More than the node has is refused at once, and changes nothing.
+    // More than the node has is rejected immediately, and changes nothing.
     let patch =
         r#"{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"1000"},"limits":{"cpu":"1000"}}}]}}"#;
     let refused = k.fails(&["patch", "pod", "grows", "--subresource=resize", "-p", patch])?;
@@ -196,13 +196,13 @@ fn whole_pod(s: &Subject) -> Outcome {
     k.apply(&script("both", "sleep 600", &other))?;
     ready(&k, "both")?;
     ensure!(k.ok(&["get", "pod", "both", "-o", "jsonpath={.status.qosClass}"])? == "Burstable", "class");
-    // A container without a limit of its own ends where the pod does.
+    // A container without a limit is killed at the pod's limit.
     let eats = "head -c 200m /dev/zero | tail > /dev/null; echo $?";
     let out = k.run(&["exec", "both", "-c", "main", "--", "sh", "-c", eats])?;
     ensure!(out.stdout.trim() != "0", "more than the pod may have: {out:?}");
     let limit = k.ok(&["get", "pod", "both", "-o", "jsonpath={.spec.resources.limits.memory}"])?;
     ensure!(limit == "64Mi", "{limit}");
-    // It sees the pod's bound as its own, and a new one when the pod is resized as a whole.
+    // It sees the pod's limit as its own, and a new one when the pod is resized as a whole.
     let sees = |wanted: &str| {
         eventually(&format!("{wanted} bytes"), LIMIT, || {
             let read = "cat /sys/fs/cgroup/memory.max 2>/dev/null || cat /sys/fs/cgroup/memory/memory.limit_in_bytes";
@@ -287,7 +287,7 @@ fn env_files(s: &Subject) -> Outcome {
     log_is(&k, "reads", &["one", "two words", "--"])
 }
 
-/// `SERVING` and `NOT_SERVING` of the health protocol of gRPC.
+/// `SERVING` and `NOT_SERVING` in gRPC's health protocol.
 const SERVING: [&[u8]; 2] = [&[0x08, 0x02], &[0x08, 0x01]];
 
 fn grpc_probes(s: &Subject) -> Outcome {
@@ -296,7 +296,7 @@ fn grpc_probes(s: &Subject) -> Outcome {
     let port = free_port()?;
     let well = std::sync::Arc::new(AtomicBool::new(true));
     let now = std::sync::Arc::clone(&well);
-    // On this machine, whose address a pod with the node's network has.
+    // On this machine, whose address a pod with host network has.
     let _server = GrpcServer::at_port(port, move |path, message| {
         let known = path == "/grpc.health.v1.Health/Check" && message == b"\x0a\x04deep";
         let serving = SERVING[usize::from(known && now.load(Ordering::SeqCst))];
@@ -344,7 +344,8 @@ fn sandbox(s: &Subject) -> Outcome {
     ready(&k, "kills")?;
     let p = k.json(&["get", "pod", "falls"])?;
     let uid = p["metadata"]["uid"].as_str().context("a UID")?;
-    // Of the processes of that pod, the one that holds its namespaces. Slices of systemd write the UID with underscores.
+    // Of the processes of that pod, the one that holds its namespaces. Slices of systemd contain the UID with
+    // underscores.
     let finds = format!(
         "for p in /proc/[0-9]*; do grep -qE '{uid}|{}' $p/cgroup 2>/dev/null && [ \"$(cat $p/comm)\" = pause ] && kill -9 ${{p#/proc/}} && echo killed; done; true",
         uid.replace('-', "_")
@@ -364,11 +365,11 @@ fn sandbox(s: &Subject) -> Outcome {
     Ok(())
 }
 
-/// What a runtime or a kernel cannot do is refused with words, and never left out in silence.
+/// What a runtime or a kernel does not support is rejected with a message, and never silently ignored.
 fn promises(s: &Subject) -> Outcome {
     let k = s.kubectl.fresh_namespace("f-promise")?;
     let rows = [
-        // Name, its part of the spec, what shows in the container that it is given.
+        // Name, part of the spec, and a command whose output shows that it has an effect.
         ("users", "  hostUsers: false\n", "awk '$1 == 0 && $2 > 0 {print \"given\"}' /proc/self/uid_map"),
         (
             "groups",

@@ -1,5 +1,5 @@
-//! What containers of a pod may see and do: users, capabilities, host namespaces, host ports, paths inside volumes,
-//! resources as files and variables.
+//! Isolation of containers: users, capabilities, host namespaces, host ports, paths inside volumes, resources as files
+//! and variables.
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;

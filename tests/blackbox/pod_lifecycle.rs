@@ -1,5 +1,5 @@
-//! The life of a pod's containers: sidecars, hooks, deadlines, forced deletion, ephemeral containers, how containers end,
-//! pods of the node's own manifests.
+//! The life of a pod's containers: sidecars, hooks, deadlines, forced deletion, ephemeral containers, termination,
+//! static pods.
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -36,7 +36,7 @@ fn log_is(k: &Kubectl, args: &[&str], want: &[&str]) -> Outcome {
 
 fn sidecars(s: &Subject) -> Outcome {
     let k = s.kubectl.fresh_namespace("p-sidecar")?;
-    // Everybody writes to one file, which the last to end prints.
+    // All containers write to one file, which the last one prints.
     let told = |name: &str, then: &str| {
         format!(
             "echo {name} up >> /w/log; trap 'echo {name} down >> /w/log; {then} exit 0' TERM; while :; do sleep 0.1; done"
@@ -149,7 +149,7 @@ fn deadline(s: &Subject) -> Outcome {
 
 fn forced(s: &Subject) -> Outcome {
     let k = s.kubectl.fresh_namespace("p-forced")?;
-    // On the node's process tree, so that another pod can see it end.
+    // In the node's PID namespace, so that another pod can see it end.
     let stubborn = script("stubborn", "trap '' TERM; while :; do sleep 1; echo kelson-forced >/dev/null; done", "");
     k.apply(&stubborn.replace("PeriodSeconds: 1\n", "PeriodSeconds: 600\n"))?;
     k.apply(&script("watcher", "sleep 600", "  hostPID: true\n"))?;
@@ -226,7 +226,7 @@ fn evicted(s: &Subject) -> Outcome {
     Ok(())
 }
 
-/// Of a resource that only this case uses, so that nobody else's pods are ended.
+/// With a resource that only this case uses, so that no other test's pods are preempted.
 fn critical(s: &Subject) -> Outcome {
     let k = s.kubectl.fresh_namespace("p-critical")?;
     let node = k.ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"])?;
@@ -282,7 +282,7 @@ fn static_pods(s: &Subject) -> Outcome {
     log_is(&k, &[&pod], &["one"])?;
     ensure!(k.ok(&["exec", &pod, "--", "echo", "in"])? == "in\n", "exec");
 
-    // Deleting what is only shown ends nothing: it is shown again.
+    // Deleting a mirror pod ends nothing: it is created again.
     let id = |p: &serde_json::Value| p["status"]["containerStatuses"][0]["containerID"].clone();
     k.ok(&["delete", "pod", &pod, "--wait=false"])?;
     eventually("a new mirror of the same containers", Duration::from_secs(60), || {

@@ -1,10 +1,10 @@
-//! Pods on a real node: environment, volumes, probes, restarts, resources, termination, images that cannot be had.
+//! Pods on a real node: environment, volumes, probes, restarts, resources, termination, image pull failures.
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use kelson_blackbox::{Kubectl, Needs::Node, Needs::OwnServer, Outcome, Subject, Test, eventually};
 
-/// A small image with a shell, made by `make images`; a reference cluster must have it loaded too.
+/// A small image with a shell, made by `make images`; another cluster must have it loaded too.
 pub const IMAGE: &str = "kelson.local/test/busybox:1";
 
 pub fn tests() -> Vec<Test> {
@@ -33,7 +33,7 @@ pub fn ready(k: &Kubectl, pod: &str) -> Outcome {
     })
 }
 
-/// A pod manifest with one container `main` that runs a shell script; `more` is YAML below `spec`.
+/// Returns a pod manifest with one container `main` that runs a shell script; `more` is YAML below `spec`.
 pub fn script(name: &str, script: &str, more: &str) -> String {
     let script = serde_json::Value::from(script);
     format!(
@@ -42,7 +42,7 @@ pub fn script(name: &str, script: &str, more: &str) -> String {
 }
 
 fn node_is_ready(s: &Subject) -> Outcome {
-    // kubectl waits for what is there already.
+    // kubectl only waits for existing objects.
     eventually("a node", Duration::from_secs(30), || {
         ensure!(!s.kubectl.ok(&["get", "nodes", "-o", "name"])?.is_empty(), "none yet");
         Ok(())

@@ -20,7 +20,7 @@ pub fn tests() -> Vec<Test> {
     ]
 }
 
-/// A Deployment of web servers that answer with their names, and a Service for them.
+/// Returns a Deployment of web servers that answer with their names, and a Service for them.
 pub fn web(replicas: u8) -> String {
     format!(
         "apiVersion: apps/v1
@@ -154,7 +154,7 @@ fn api_from_a_pod(s: &Subject) -> Outcome {
     })?;
     let ip = s.kubectl.ok(&["get", "svc", "-n", "default", "kubernetes", "-o", "jsonpath={.spec.clusterIP}"])?;
     ensure!(out.contains(&ip), "{out}");
-    // busybox speaks no verified TLS: an open port behind the service's address is what this shows.
+    // busybox cannot verify TLS: this shows an open port behind the service's address.
     k.ok(&["exec", "client", "--", "sh", "-c", &format!("timeout 5 nc {ip} 443 < /dev/null")])?;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! `kelson hollow` in the place of kwok's controller: a node and pods live as `Stage` objects in the API say, which change while it runs.
-//! It is beside the subject, whichever that is.
+//! `kelson hollow` in place of kwok's controller: a node and pods behave as `Stage` objects in the API define, which
+//! change while it runs, with any subject.
 use std::fs;
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -78,7 +78,7 @@ spec:
     delete: true
 "#;
 
-/// Made when pods run already.
+/// Created when pods run already.
 const ENDS: &str = r#"
 apiVersion: kwok.x-k8s.io/v1alpha1
 kind: Stage

@@ -9,7 +9,7 @@ use kelson_blackbox::{Needs::Node, Outcome, Subject, Test, eventually, lines_of}
 
 use crate::pods::{IMAGE, ready, script};
 
-/// Bytes copied each way.
+/// The number of bytes copied in each direction.
 const COPY_BYTES: u64 = 200 << 20;
 
 pub fn tests() -> Vec<Test> {
@@ -67,8 +67,8 @@ fn exec(s: &Subject) -> Outcome {
     Ok(())
 }
 
-/// Every byte of standard input arrives, over both transports, also where the command's own output ends first. (A
-/// reference on containerd up to 2.2 loses input there: containerd#13934.)
+/// Every byte of standard input arrives, over both transports, also if the command's own output ends first. (Clusters
+/// with containerd up to 2.2 lose input there: containerd#13934.)
 fn exec_input(s: &Subject) -> Outcome {
     let k = s.kubectl.fresh_namespace("l-stdin")?;
     k.apply(&script("box", "sleep 6000", ""))?;
@@ -93,7 +93,7 @@ fn exec_input(s: &Subject) -> Outcome {
     Ok(())
 }
 
-/// Runs kubectl on a terminal of its own with this input, and gives what it printed.
+/// Runs kubectl on a pseudo-terminal with this input, and returns its output.
 fn on_terminal(command: &Command, input: &str) -> anyhow::Result<String> {
     let mut line: Vec<String> = vec![command.get_program().to_string_lossy().into_owned()];
     line.extend(command.get_args().map(|a| format!("'{}'", a.to_string_lossy())));
@@ -107,7 +107,7 @@ fn on_terminal(command: &Command, input: &str) -> anyhow::Result<String> {
         c.args(["-qec", &line.join(" "), "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut stdin = child.stdin.take().context("stdin")?;
     stdin.write_all(input.as_bytes())?;
-    // Held open until the session has ended by itself.
+    // Kept open until the session has ended by itself.
     let mut all = String::new();
     child.stdout.take().context("stdout")?.read_to_string(&mut all)?;
     drop(stdin);
@@ -133,7 +133,7 @@ fn attach_terminal(s: &Subject) -> Outcome {
 
 fn log_rotation(s: &Subject) -> Outcome {
     let k = s.kubectl.fresh_namespace("l-rotate")?;
-    // 28 MB in 20 s: more than two files of 10 MiB, looked at each 10 s.
+    // 28 MB in 20 s: more than two files of 10 MiB, checked every 10 s.
     let pad = "x".repeat(180);
     k.apply(&script(
         "loud",
@@ -155,7 +155,7 @@ fn log_rotation(s: &Subject) -> Outcome {
     child.kill()?;
     child.wait()?;
     ensure!(next == 120_001, "followed to {next}");
-    // What was rotated away is not shown: the newest file is.
+    // Rotated data is not shown, only the newest file.
     let rest = eventually("a rotation", Duration::from_secs(40), || {
         let rest = k.ok(&["logs", "loud"])?;
         ensure!(rest.lines().count() < 120_001, "not rotated");
@@ -181,7 +181,7 @@ fn exec_terminal(s: &Subject) -> Outcome {
     let k = s.kubectl.fresh_namespace("l-tty")?;
     k.apply(&script("box", "sleep 6000", ""))?;
     ready(&k, "box")?;
-    // `script` gives kubectl a terminal of its own.
+    // `script` gives kubectl a pseudo-terminal.
     let inner =
         k.command(&["exec", "-it", "box", "--", "sh", "-c", "sleep 1; stty size; test -t 0 && echo terminal; exit 5"]);
     let mut line: Vec<String> = vec![inner.get_program().to_string_lossy().into_owned()];
@@ -242,7 +242,7 @@ fn copy_both_ways(s: &Subject) -> Outcome {
 
 fn port_forward(s: &Subject) -> Outcome {
     let k = s.kubectl.fresh_namespace("l-pf")?;
-    // kubectl ends with the first connection that nobody takes.
+    // kubectl ends with the first connection that is not accepted.
     let listens = "    readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}\n";
     k.apply(&script("web", "mkdir /www; head -c 300000 /dev/zero | tr '\\0' y > /www/big; echo hi > /www/index.html; exec httpd -f -p 8080 -h /www", listens))?;
     ready(&k, "web")?;
@@ -274,7 +274,7 @@ fn port_forward(s: &Subject) -> Outcome {
                 })
             })
             .collect();
-        // A client that goes away in the middle must not end the others.
+        // A client that disconnects in the middle must not end the others.
         for _ in 0..10 {
             let mut c = TcpStream::connect(("127.0.0.1", port))?;
             write!(c, "GET /big HTTP/1.0\r\n\r\n")?;
@@ -305,7 +305,7 @@ fn port_forward_refused(s: &Subject) -> Outcome {
     ensure!(matches!(read, Ok(0) | Err(_)), "nothing comes");
     let mut said = String::new();
     let mut stderr = child.stderr.take().context("stderr")?;
-    // kubectl gives up when it is told so; where it does not, the kill ends the reading.
+    // kubectl ends when it is signalled; otherwise the kill ends the reading.
     std::thread::sleep(Duration::from_millis(500));
     child.kill().ok();
     child.wait()?;

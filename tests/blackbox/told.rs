@@ -1,6 +1,7 @@
-//! What clients are told of each kind: conditions of its objects, and events with their reasons, words and sources, as the reference
-//! has them. The files in `told/` were played on one: `$` is a command of kubectl with its input behind `|`, and `>` names objects (or
-//! `events`, those without a word behind `!`) whose lines below must come about. A node without containers is beside the subject.
+//! What clients see of each kind: conditions of its objects, and events with their reasons, messages and sources,
+//! compared with upstream's. The files in `told/` were recorded on an upstream cluster: `$` is a command of kubectl
+//! with its input behind `|`, and `>` names objects (or `events`, those without a word behind `!`) whose lines below
+//! must appear. A node without containers runs with the subject.
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::{Child, Stdio};
@@ -14,7 +15,7 @@ macro_rules! scenarios {
     ($($name:literal),* $(,)?) => { &[$(($name, include_str!(concat!("told/", $name, ".txt")))),*] };
 }
 
-/// Those that do not see each other.
+/// Scenarios that do not interfere with each other.
 const SIDE_BY_SIDE: &[(&str, &str)] = scenarios![
     "autoscaler",
     "autoscaler-other",
@@ -36,11 +37,11 @@ const SIDE_BY_SIDE: &[(&str, &str)] = scenarios![
     "statefulset",
     "statefulset-fails",
 ];
-/// Those whose words count nodes, or that have one of their own.
+/// Scenarios whose messages count nodes, or that have a separate node.
 const ONE_BY_ONE: &[(&str, &str)] = scenarios!["claims-of-pods", "claims-of-sets", "pods", "preemption", "taints"];
 const STAGES: &str = include_str!("told/stages.yaml");
 const NODE: &str = include_str!("told/node.yaml");
-/// An autoscaler is looked at four times a minute, a schedule has its minute, and a node is silent for fifty seconds.
+/// An autoscaler syncs four times a minute, a schedule has its minute, and a node is silent for fifty seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn tests() -> Vec<Test> {
@@ -65,7 +66,7 @@ fn one_by_one(k: &Kubectl) -> Outcome {
     ONE_BY_ONE.iter().try_for_each(|(name, text)| play(k, name, text))
 }
 
-/// The node's player, killed when dropped.
+/// The program that plays the node, killed when dropped.
 struct Player(Child);
 
 impl Drop for Player {
@@ -75,7 +76,7 @@ impl Drop for Player {
     }
 }
 
-/// A control plane whose only node is the one without containers.
+/// Runs with a control plane whose only node is the one without containers.
 fn with_node(s: &Subject, run: fn(&Kubectl) -> Outcome) -> Outcome {
     let own = match &s.server {
         Some(_) => Some(Process::start(&["--disable-agent"], &repo_root().join(".cache/images"))?),
@@ -139,7 +140,7 @@ fn same(found: &BTreeSet<String>, expected: &BTreeSet<String>) -> Outcome {
     Ok(())
 }
 
-/// The words of a command; those in single quotes are one.
+/// Splits a command into words; text in single quotes is one word.
 fn words(command: &str) -> Vec<String> {
     let (mut out, mut word, mut quoted) = (Vec::new(), String::new(), false);
     for c in command.chars() {
@@ -200,7 +201,8 @@ fn events(list: &Value) -> BTreeSet<String> {
     list["items"].as_array().into_iter().flatten().map(line).collect()
 }
 
-/// Phase and conditions of an object, and of slices what is said of each endpoint; behind its name where it is one of several.
+/// Returns phase and conditions of an object, and for slices those of each endpoint; with its name if it is one of
+/// several.
 fn conditions(object: &Value, named: bool) -> Vec<String> {
     let (kind, status) = (text(&object["kind"]), &object["status"]);
     let before = if named { format!("{kind}/{} ", text(&object["metadata"]["name"])) } else { String::new() };
@@ -221,7 +223,7 @@ fn conditions(object: &Value, named: bool) -> Vec<String> {
     out.into_iter().map(|line| normal(format!("{before}{line}").trim())).collect()
 }
 
-/// A text without what is another one in every run: generated parts of names, UIDs, ends of lines.
+/// Removes parts that differ in every run: generated parts of names, UIDs, ends of lines.
 fn normal(text: &str) -> String {
     let mut out = String::new();
     let in_word = |c: char| c.is_ascii_alphanumeric() || c == '-';

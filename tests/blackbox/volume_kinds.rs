@@ -1,5 +1,5 @@
-//! Kinds of volumes and how containers see them: paths of the host by their types, local volumes and the group of a pod, sources projected
-//! into one directory, mounts that show what others mount, files that change under a running pod.
+//! Kinds of volumes as containers see them: host paths by type, local volumes and a pod's group, projected sources,
+//! mount propagation, files that change under a running pod.
 use std::path::Path;
 use std::time::Duration;
 
@@ -108,7 +108,7 @@ spec: {{storageClassName: by-hand, volumeName: kelson-v-local, accessModes: [Rea
     ensure!(log("all")? == "5000 drwxrwsr-x\n5000\n", "everything is the group's: {}", log("all")?);
     k.ok(&["delete", "pod", "all", "--timeout=60s"])?;
     sh(&format!("chown 0:77 {}/files/other", dir.path().display()))?;
-    // The root has the group already: nothing below it is looked at.
+    // The root has the group already: nothing below it is changed.
     k.apply(&pod("root", 5000, "OnRootMismatch"))?;
     ensure!(log("root")? == "5000 drwxrwsr-x\n77\n", "{}", log("root")?);
     k.ok(&["delete", "pod", "root", "--timeout=60s"])?;
@@ -161,7 +161,7 @@ fn projected(s: &Subject) -> Outcome {
 fn propagation(s: &Subject) -> Outcome {
     let k = s.kubectl.fresh_namespace("v-mounts")?;
     let dir = tempfile::tempdir()?;
-    // A mount of its own that others share, whatever the directory above it is.
+    // A separate shared mount, whatever the directory above it is.
     let at = dir.path().display();
     sh(&format!("mount -t tmpfs none {at} && mount --make-rshared {at} && mkdir {at}/m"))?;
     let see = |name: &str, how: &str, first: &str, privileged: bool| {
@@ -195,12 +195,12 @@ fn propagation(s: &Subject) -> Outcome {
     outcome
 }
 
-/// Two keys that are changed together are seen together by a container that reads them without rest.
+/// Two keys that are changed together are seen together by a container that reads them continuously.
 fn atomic(s: &Subject) -> Outcome {
     let k = s.kubectl.fresh_namespace("v-atomic")?;
     k.ok(&["create", "configmap", "pair", "--from-literal=a=0", "--from-literal=b=0"])?;
     k.ok(&["create", "secret", "generic", "word", "--from-literal=w=0"])?;
-    // One directory is opened once for both, as whoever must have them together does.
+    // One directory is opened once for both, as a program that needs both together must do.
     let reads = "cd /c; while :; do d=$(readlink ..data); a=$(cat $d/a 2>/dev/null) && b=$(cat $d/b 2>/dev/null) && [ \"$a\" != \"$b\" ] && echo torn $a $b; done";
     k.apply(&script(
         "reads",
@@ -248,7 +248,7 @@ fn memory(s: &Subject) -> Outcome {
     })?;
     let full = k.run(&["exec", "small", "-c", "main", "--", "sh", "-c", "head -c 8m /dev/zero > /m/f"])?;
     ensure!(full.code != 0, "{full:?}");
-    // What one container leaves in a shared directory the other one has.
+    // What one container leaves in a shared directory is visible to the other one.
     k.ok(&["exec", "small", "-c", "main", "--", "sh", "-c", "echo shared > /d/f"])?;
     ensure!(k.ok(&["exec", "small", "-c", "other", "--", "cat", "/d/f"])? == "shared\n", "shared");
     Ok(())

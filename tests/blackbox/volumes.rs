@@ -1,5 +1,5 @@
-//! Claims on a real node: a stateful set keeps its data when its pods go, volumes are made on demand and removed with their
-//! claims, and a pod's own claim goes with the pod.
+//! Claims on a real node: a stateful set keeps its data when its pods are deleted, volumes are provisioned on demand
+//! and removed with their claims, and an ephemeral claim is deleted with its pod.
 use std::path::Path;
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn sleeper(volume_mount: &str) -> String {
     )
 }
 
-/// The directory of a volume on this machine, where it is one.
+/// Returns the directory of a volume on this machine, if it has one.
 fn directory(k: &Kubectl, volume: &str) -> anyhow::Result<Option<String>> {
     let path = k.ok(&["get", "pv", volume, "-o", "jsonpath={.spec.hostPath.path}"])?;
     Ok(Some(path).filter(|p| !p.is_empty()))

@@ -1,4 +1,4 @@
-//! Deployments on a real node: rollout, undo, restart, scaling, and what the scheduler says when nothing fits.
+//! Deployments on a real node: rollout, undo, restart, scaling, and the scheduler's message when nothing fits.
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -15,7 +15,7 @@ pub fn tests() -> Vec<Test> {
     ]
 }
 
-/// A deployment of `replicas` sleepers; `version` lands in the environment so that a change rolls out.
+/// Returns a deployment of `replicas` sleepers; `version` is in the environment so that a change causes a rollout.
 pub fn sleeper(name: &str, replicas: u8, version: &str) -> String {
     format!(
         "apiVersion: apps/v1
@@ -104,7 +104,7 @@ fn unschedulable(s: &Subject) -> Outcome {
 fn cordon_drain_taint(s: &Subject) -> Outcome {
     let k = s.kubectl.fresh_namespace("w-drain")?;
     let node = s.kubectl.ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"])?;
-    // A name of its own: draining looks into all namespaces.
+    // A unique name, since draining looks at all namespaces.
     k.apply(&sleeper("drained", 1, "one"))?;
     k.ok(&["wait", "deployment/drained", "--for=condition=Available", "--timeout=120s"])?;
     k.ok(&["taint", "node", &node, "test=x:NoSchedule"])?;

@@ -1,4 +1,4 @@
-//! A device plugin (`v1beta1`) as one that is installed on a node: it registers, tells of devices and how they are, and hands them to
+//! A device plugin (`v1beta1`) for tests: it registers, reports devices and their health, and allocates them to
 //! containers. Each device is a node of `/dev/null`, a variable and a directory.
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::grpc::{Frames, GrpcServer, call, ended, framed};
 
-/// What the plugin offers.
+/// The resource of the plugin.
 pub const RESOURCE: &str = "test.kelson.local/null";
 const ENDPOINT: &str = "kelson-test.sock";
 
@@ -101,24 +101,25 @@ struct DeviceNode {
     permissions: String,
 }
 
-/// A device by its name, and whether it works.
+/// A device by its name, and whether it is healthy.
 pub type Health = (&'static str, bool);
 
-/// A plugin that runs.
+/// A running plugin.
 pub struct DevicePlugin {
-    /// The kubelet's directory of plugins.
+    /// The kubelet's directory of device plugins.
     dir: PathBuf,
     devices: watch::Sender<Vec<Health>>,
-    /// What was asked for, call by call.
+    /// The requested devices of each call.
     allocated: Arc<Mutex<Vec<Vec<String>>>>,
     _server: GrpcServer,
 }
 
 impl DevicePlugin {
-    /// Listens in the kubelet's directory of plugins and registers; `shown` is a directory that containers see at `/plugin`.
+    /// Listens in the kubelet's directory of plugins and registers; `shown` is a directory that containers see at
+    /// `/plugin`.
     ///
     /// # Errors
-    /// The kubelet does not take it.
+    /// The kubelet does not accept it.
     pub fn start(dir: &Path, shown: &Path, devices: &[Health]) -> anyhow::Result<Self> {
         let devices = watch::channel(devices.to_vec()).0;
         let allocated = Arc::<Mutex<Vec<Vec<String>>>>::default();
@@ -139,17 +140,17 @@ impl DevicePlugin {
         Ok(Self { dir: dir.to_owned(), devices, allocated, _server: server })
     }
 
-    /// Tells of devices anew.
+    /// Reports another list of devices.
     pub fn tell(&self, devices: &[Health]) {
         self.devices.send_replace(devices.to_vec());
     }
 
-    /// The devices of each call so far.
+    /// Returns the devices of each call so far.
     pub fn allocated(&self) -> Vec<Vec<String>> {
         self.allocated.lock().expect("no holder panics").clone()
     }
 
-    /// Whether the kubelet has left its socket where it was: one that starts removes it.
+    /// Reports whether the kubelet has left its socket: a starting kubelet removes it.
     pub fn is_there(&self) -> bool {
         self.dir.join(ENDPOINT).exists()
     }
@@ -159,7 +160,7 @@ fn one(message: &[u8]) -> Frames {
     stream::iter([Frame::data(framed(message)), ended("0")]).boxed()
 }
 
-/// The devices now, and after each change.
+/// Streams the devices now, and after each change.
 fn listed(changes: watch::Receiver<Vec<Health>>) -> Frames {
     let next = |(mut changes, is_first): (watch::Receiver<Vec<Health>>, bool)| async move {
         if !is_first {
@@ -218,10 +219,10 @@ struct ContainerDevices {
     ids: Vec<String>,
 }
 
-/// The devices of a pod as the kubelet tells them to those who ask at its socket (`PodResourcesLister` v1).
+/// Returns the devices of a pod from the kubelet's PodResources API (`PodResourcesLister` v1).
 ///
 /// # Errors
-/// Nobody answers there.
+/// The socket does not answer.
 pub fn told_of(socket: &Path, pod: &str) -> anyhow::Result<Vec<String>> {
     let answer = call(socket, "/v1.PodResourcesLister/List", &[])?;
     let list = Listed::decode(answer.as_slice())?;

@@ -1,5 +1,5 @@
-//! A driver of devices that claims are given (the node's half of dynamic resource allocation) as one that is installed on a node: it makes
-//! its one device ready and takes that back, and says how it is.
+//! A DRA driver for tests (the node's half of dynamic resource allocation): it prepares and unprepares its device, and
+//! reports its health.
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -12,13 +12,13 @@ use tokio::sync::watch;
 use crate::driver::Info;
 use crate::grpc::{Frames, GrpcServer, ended, framed};
 
-/// What the driver is called.
+/// The name of the driver.
 pub const DRA_DRIVER: &str = "dra.kelson.local";
-/// The pool of its one device.
+/// The pool of its device.
 pub const POOL: &str = "kelson-pool";
-/// The device, and by what the runtime knows it.
+/// The device, and its name for the runtime.
 pub const DEVICE: (&str, &str) = ("first", "kelson.local/device=first");
-/// Where the runtime looks for devices by name.
+/// The file in which the runtime looks up devices by name.
 const CDI_FILE: &str = "/var/run/cdi/kelson-test.json";
 const CDI: &str = r#"{"cdiVersion": "0.5.0", "kind": "kelson.local/device",
   "devices": [{"name": "first", "containerEdits": {"env": ["KELSON_DEVICE=first"]}}]}"#;
@@ -103,10 +103,10 @@ struct DeviceName {
     device: String,
 }
 
-/// What a driver says of its device: whether it works, and words.
+/// Whether the device is healthy, and a message.
 type Said = (bool, &'static str);
 
-/// A driver that runs.
+/// A running driver.
 pub struct DraDriver {
     calls: Arc<Mutex<Vec<String>>>,
     refuses: Arc<Mutex<&'static str>>,
@@ -115,10 +115,10 @@ pub struct DraDriver {
 }
 
 impl DraDriver {
-    /// Listens and registers with the kubelet whose directory this is.
+    /// Listens and registers with the kubelet of this directory.
     ///
     /// # Errors
-    /// Its sockets cannot be made.
+    /// Its sockets cannot be created.
     pub fn start(kubelet: &Path) -> anyhow::Result<Self> {
         let home = kubelet.join("plugins").join(DRA_DRIVER);
         std::fs::create_dir_all(&home)?;
@@ -153,17 +153,17 @@ impl DraDriver {
         Ok(Self { calls, refuses, health, _servers: [serves, registers] })
     }
 
-    /// What was asked of it so far: the call and the claim.
+    /// Returns the calls so far: the call and the claim.
     pub fn calls(&self) -> Vec<String> {
         self.calls.lock().expect("no holder panics").clone()
     }
 
-    /// Answers with these words from now on; with none it does what it is asked.
+    /// Fails with this message from now on; with an empty one it succeeds again.
     pub fn refuse(&self, words: &'static str) {
         *self.refuses.lock().expect("no holder panics") = words;
     }
 
-    /// Says how its device is.
+    /// Reports the health of its device.
     pub fn say(&self, works: bool, words: &'static str) {
         self.health.send_replace((works, words));
     }
@@ -171,7 +171,7 @@ impl DraDriver {
 
 impl Drop for DraDriver {
     fn drop(&mut self) {
-        // A second fault would hide the first.
+        // A second error would hide the first.
         let _ = std::fs::remove_file(CDI_FILE);
     }
 }
@@ -197,7 +197,7 @@ fn unprepared(asked: Claims, error: &str) -> Vec<u8> {
     Unprepared { claims: asked.claims.into_iter().map(of).collect() }.encode_to_vec()
 }
 
-/// How the device is now, and after each change.
+/// Streams the health of the device now, and after each change.
 fn told(changes: watch::Receiver<Said>) -> Frames {
     let next = |(mut changes, is_first): (watch::Receiver<Said>, bool)| async move {
         if !is_first {

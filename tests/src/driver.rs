@@ -1,5 +1,5 @@
-//! A driver of volumes (the node's half of CSI) as one that is installed on a node: directories and devices of this machine, staged and
-//! published by bind mounts.
+//! A CSI driver for tests (the node's half of CSI): directories and devices of this machine, staged and published by
+//! bind mounts.
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -12,12 +12,12 @@ use prost::Message;
 use crate::grpc::{GrpcServer, ended, framed};
 use crate::sh;
 
-/// A file among the volumes that keeps them from growing.
+/// A file among the volumes that prevents expansion.
 pub const NO_GROWTH: &str = "no-growth";
-/// What the driver is called.
+/// The name of the driver.
 pub const DRIVER: &str = "test.kelson.local";
 
-/// Who a plugin says that it is.
+/// The identity of a plugin.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Info {
     #[prost(string, tag = "1")]
@@ -30,7 +30,7 @@ pub(crate) struct Info {
     pub(crate) versions: Vec<String>,
 }
 
-/// The fields of `NodeStageVolume` and `NodePublishVolume` that the driver reads, whose numbers they share.
+/// The fields of `NodeStageVolume` and `NodePublishVolume` that the driver reads, which have the same numbers.
 #[derive(Clone, PartialEq, Message)]
 struct VolumeCall {
     #[prost(string, tag = "1")]
@@ -43,7 +43,7 @@ struct VolumeCall {
     context: HashMap<String, String>,
 }
 
-/// `NodeExpandVolume`.
+/// The fields of `NodeExpandVolume`.
 #[derive(Clone, PartialEq, Message)]
 struct Growth {
     #[prost(string, tag = "1")]
@@ -60,7 +60,7 @@ struct Range {
     required: i64,
 }
 
-/// `NodeUnpublishVolume` and `NodeUnstageVolume`.
+/// The fields of `NodeUnpublishVolume` and `NodeUnstageVolume`.
 #[derive(Clone, PartialEq, Message)]
 struct Undone {
     #[prost(string, tag = "1")]
@@ -69,18 +69,18 @@ struct Undone {
     path: String,
 }
 
-/// A driver that runs.
+/// A running driver.
 pub struct Driver {
     calls: Arc<Mutex<Vec<String>>>,
     _servers: [GrpcServer; 2],
 }
 
 impl Driver {
-    /// Listens and registers with the kubelet whose directory this is. A volume is the directory or the device that its handle names
-    /// below `volumes`; one that a pod names itself is a directory that is made.
+    /// Listens and registers with the kubelet of this directory. A volume is the directory or the device below
+    /// `volumes` with its handle as the name; for an inline volume a directory is created.
     ///
     /// # Errors
-    /// Its sockets cannot be made.
+    /// Its sockets cannot be created.
     pub fn start(kubelet: &Path, volumes: &Path) -> anyhow::Result<Self> {
         let home = kubelet.join("plugins").join(DRIVER);
         std::fs::create_dir_all(&home)?;
@@ -116,18 +116,18 @@ impl Driver {
         Ok(Self { calls, _servers: [serves, registers] })
     }
 
-    /// What was asked of it so far: the call, the volume, and for whom.
+    /// Returns the calls so far: the call, the volume, and the pod.
     pub fn calls(&self) -> Vec<String> {
         self.calls.lock().expect("no holder panics").clone()
     }
 }
 
-/// What is noted of a call, and its answer.
+/// Returns the record of a call, and its answer.
 fn answer(volumes: &Path, call: &str, message: &[u8]) -> anyhow::Result<(Option<String>, Vec<u8>)> {
     Ok(match call {
-        // The name of this node as the driver has it.
+        // The driver's name of this node.
         "NodeGetInfo" => (None, b"\x0a\x04here".to_vec()),
-        // Two capabilities: volumes are staged, and grow.
+        // Two capabilities: staging and expansion.
         "NodeGetCapabilities" => (None, vec![0x0a, 0x04, 0x0a, 0x02, 0x08, 0x01, 0x0a, 0x04, 0x0a, 0x02, 0x08, 0x03]),
         "NodeExpandVolume" => {
             let asked = Growth::decode(message)?;

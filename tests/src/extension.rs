@@ -1,5 +1,5 @@
-//! An aggregated API server as somebody would write one: it answers for one group version over TLS, believes who a request is
-//! from by the front proxy's certificate alone, and publishes discovery and OpenAPI. Tests run it beside themselves.
+//! An aggregated API server for tests: it serves one group version over TLS, trusts users only from the front proxy's
+//! certificate, and publishes discovery and OpenAPI. It runs in the test process.
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read as _, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,20 +17,20 @@ use serde_json::{Value, json};
 use crate::issuer::Issued;
 use crate::webhook::{identity, provider};
 
-/// The group that it answers for.
+/// The API group.
 pub const GROUP: &str = "flavours.example.com";
-/// The one resource of the group.
+/// The resource of the group.
 pub const PLURAL: &str = "flavours";
-/// The path of its group version.
+/// The path of the group version.
 pub const PATH: &str = "/apis/flavours.example.com/v1";
-/// The longest that a connection waits for its next request, and a watch for its next event.
+/// The maximum time a connection waits for its next request, and a watch for its next event.
 const IDLE: Duration = Duration::from_secs(120);
-/// Bytes of a request that are read.
+/// The maximum size of a request in bytes.
 const REQUEST_MAX: u64 = 1 << 20;
 
 type Stream = BufReader<StreamOwned<ServerConnection, TcpStream>>;
 
-/// Whom the server believes to speak for others: what `extension-apiserver-authentication` of `kube-system` says.
+/// The trusted front proxies, from `extension-apiserver-authentication` in `kube-system`.
 pub struct FrontProxy {
     roots: RootCertStore,
     names: Vec<String>,
@@ -40,7 +40,7 @@ pub struct FrontProxy {
 }
 
 impl FrontProxy {
-    /// Reads the config map's data.
+    /// Reads the ConfigMap's data.
     pub fn read(data: &Value) -> anyhow::Result<Self> {
         let text = |key: &str| data[key].as_str().with_context(|| format!("no {key}"));
         let list = |key: &str| -> anyhow::Result<Vec<String>> {
@@ -62,7 +62,7 @@ impl FrontProxy {
         })
     }
 
-    /// Who a request is from, as the front proxy says.
+    /// Returns the user of a request, as set by the front proxy.
     fn user(&self, request: &Request) -> Value {
         let extra: BTreeMap<&str, Vec<&str>> = request
             .headers
@@ -75,9 +75,9 @@ impl FrontProxy {
     }
 }
 
-/// A running server; it takes no connection any more when this is dropped.
+/// A running server; dropping it stops accepting connections.
 pub struct ExtensionServer {
-    /// Where it listens, on 127.0.0.1.
+    /// The port on 127.0.0.1.
     pub port: u16,
     shared: Arc<Shared>,
 }
@@ -85,24 +85,24 @@ pub struct ExtensionServer {
 struct Shared {
     proxy: FrontProxy,
     tls: Arc<ServerConfig>,
-    /// Objects that were made known, which watches tell one after the other.
+    /// Added objects, which watches send one after the other.
     objects: Mutex<Vec<String>>,
     changed: Condvar,
     broken: AtomicBool,
     ended: AtomicBool,
 }
 
-/// One request's head and body.
+/// Head and body of a request.
 struct Request {
     method: String,
     target: String,
-    /// By name in lower case.
+    /// Values by lower-case name.
     headers: BTreeMap<String, Vec<String>>,
     body: Vec<u8>,
 }
 
 impl ExtensionServer {
-    /// Starts one that shows this certificate.
+    /// Starts a server with this certificate.
     pub fn start(issued: &Issued, proxy: FrontProxy) -> anyhow::Result<Self> {
         let roots = Arc::new(proxy.roots.clone());
         let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider()).build()?;
@@ -126,20 +126,20 @@ impl ExtensionServer {
                     return;
                 }
                 let served = Arc::clone(&served);
-                // How a connection ends is the caller's to judge.
+                // The caller decides how a connection ends.
                 std::thread::spawn(move || drop(served.connection(tcp)));
             }
         });
         Ok(Self { port, shared })
     }
 
-    /// Makes one more object known.
+    /// Adds an object.
     pub fn add(&self, name: &str) {
         self.shared.objects.lock().expect("no test panics while it holds this").push(name.to_owned());
         self.shared.changed.notify_all();
     }
 
-    /// Has every request answered with 500, or no longer.
+    /// Makes every request fail with 500, or succeed again.
     pub fn break_down(&self, broken: bool) {
         self.shared.broken.store(broken, Ordering::SeqCst);
     }
@@ -149,7 +149,7 @@ impl Drop for ExtensionServer {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::SeqCst);
         self.shared.changed.notify_all();
-        // One more connection, so that the thread that waits for one ends.
+        // One more connection ends the accepting thread.
         drop(TcpStream::connect(("127.0.0.1", self.port)));
     }
 }
@@ -186,7 +186,7 @@ impl Shared {
         Ok(())
     }
 
-    /// What is answered to a request that ends.
+    /// Returns the answer to a request that is not a stream.
     fn answer(&self, request: &Request) -> (u16, Value) {
         let path = request.target.split('?').next().unwrap_or_default();
         if let Some(document) = published(path) {
@@ -224,7 +224,7 @@ impl Shared {
         }
     }
 
-    /// Tells of objects as they are made known, until the client goes.
+    /// Sends objects as they are added, until the client disconnects.
     fn watch(&self, to: &mut Stream) -> anyhow::Result<()> {
         write!(
             to.get_mut(),
@@ -248,7 +248,7 @@ impl Shared {
     }
 }
 
-/// Switches to a protocol that says everything once more.
+/// Switches to a protocol that echoes everything.
 fn echo(stream: &mut Stream) -> anyhow::Result<()> {
     write!(stream.get_mut(), "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")?;
     stream.get_mut().flush()?;
@@ -266,7 +266,7 @@ fn object(name: &str) -> Value {
         "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"sweet": true}})
 }
 
-/// Discovery and OpenAPI.
+/// Returns discovery and OpenAPI documents.
 fn published(path: &str) -> Option<Value> {
     let version = json!({"groupVersion": format!("{GROUP}/v1"), "version": "v1"});
     let group = json!({"name": GROUP, "versions": [version], "preferredVersion": version});
@@ -317,7 +317,7 @@ fn answer(to: &mut Stream, code: u16, body: &Value) -> anyhow::Result<()> {
     Ok(to.get_mut().flush()?)
 }
 
-/// The next request of a connection; `None` where it ends.
+/// Reads the next request of a connection; `None` at its end.
 fn read_request(stream: &mut Stream) -> anyhow::Result<Option<Request>> {
     let mut line = String::new();
     if stream.read_line(&mut line)? == 0 {
@@ -339,7 +339,7 @@ fn read_request(stream: &mut Stream) -> anyhow::Result<Option<Request>> {
     Ok(Some(Request { method, target, headers, body }))
 }
 
-/// The common name of a certificate's subject: the last one there is, since the issuer's stands before it.
+/// Returns the common name of a certificate's subject: the last one in it, since the issuer's precedes it.
 fn common_name(certificate: &[u8]) -> Option<String> {
     const COMMON_NAME: [u8; 5] = [0x06, 0x03, 0x55, 0x04, 0x03];
     let at = certificate.windows(COMMON_NAME.len()).rposition(|window| window == COMMON_NAME)? + COMMON_NAME.len();

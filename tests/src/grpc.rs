@@ -1,5 +1,5 @@
-//! gRPC between a node and what is installed on it: a server whose answers a test gives, and single calls. It has threads of its own,
-//! so that tests stay plain functions.
+//! gRPC between a node and its plugins: a server whose answers a test defines, and single calls. It has separate
+//! threads, so that tests stay synchronous.
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,17 +14,17 @@ mod wire;
 
 pub use wire::{Frames, ended, framed};
 
-/// Longest wait for the answer to one call.
+/// The timeout of a call.
 const CALL_MAX: Duration = Duration::from_secs(60);
 
-/// A server; dropped, it ends as a process does: connections close, its socket goes.
+/// A server; dropping it closes its connections and removes its socket, like the end of a process.
 pub struct GrpcServer {
     runtime: Option<Runtime>,
     socket: Option<PathBuf>,
 }
 
 impl GrpcServer {
-    /// Answers at a unix socket, in whose place nothing else may be.
+    /// Listens on a unix socket; the path must not exist.
     pub fn at_socket<F>(socket: &Path, answer: F) -> anyhow::Result<Self>
     where
         F: Fn(&str, &[u8]) -> Frames + Send + Sync + 'static,
@@ -39,7 +39,7 @@ impl GrpcServer {
         Ok(Self { runtime: Some(runtime), socket: Some(socket.to_owned()) })
     }
 
-    /// Answers at a port of all addresses of this machine.
+    /// Listens on a port of all addresses of this machine.
     pub fn at_port<F>(port: u16, answer: F) -> anyhow::Result<Self>
     where
         F: Fn(&str, &[u8]) -> Frames + Send + Sync + 'static,
@@ -61,16 +61,16 @@ impl Drop for GrpcServer {
             runtime.shutdown_background();
         }
         if let Some(socket) = &self.socket {
-            // The kubelet removes what it finds when it starts.
+            // A starting kubelet removes sockets.
             let _ = std::fs::remove_file(socket);
         }
     }
 }
 
-/// One call at a unix socket: the message of the answer.
+/// Makes one call at a unix socket; returns the message of the answer.
 ///
 /// # Errors
-/// Nobody answers in time, or the answer is a refusal, whose words the error has.
+/// There is no answer in time, or it is an error, whose message is included.
 pub fn call(socket: &Path, path: &str, message: &[u8]) -> anyhow::Result<Vec<u8>> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let answer = async { tokio::time::timeout(CALL_MAX, answer(socket, path, message)).await };

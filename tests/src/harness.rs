@@ -1,5 +1,5 @@
-//! Runs named tests against subjects and prints what `cargo test` prints. A test whose needs the subject or machine
-//! does not meet is printed as ignored with the reason, never as passed.
+//! Runs named tests with subjects and prints what `cargo test` prints. A test whose needs the subject or machine does
+//! not meet is printed as ignored with the reason, never as passed.
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::time::Instant;
@@ -7,50 +7,51 @@ use std::time::Instant;
 use crate::reference::{Known, Record};
 use crate::{Outcome, Subject, SubjectKind};
 
-/// What a test needs beyond an API server.
+/// What a test needs besides an API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
-    /// Nothing: an API server is enough.
+    /// Only an API server.
     Api,
     /// A node that runs containers.
     Node,
-    /// Published definitions of operators, whose directory the environment names.
+    /// Published definitions of operators, in the directory that the environment variable names.
     Operators,
-    /// Programs on other people's client libraries, which `make clients` builds.
+    /// Programs with other client libraries, which `make clients` builds.
     Clients,
-    /// A process of its own, and the reference's API server to share an etcd with, whose file the environment names.
+    /// A separate process, and upstream's API server for the same etcd, at the path that the environment variable
+    /// names.
     Reference,
-    /// A process of its own that the test may kill: only where the subject is started by us.
+    /// A separate process that the test may kill: only if the suite starts the subject.
     OwnServer,
-    /// The same, with a node that runs containers.
+    /// A separate process with a node that runs containers.
     OwnNode,
-    /// Our node agent and a containerd on this machine, beside whatever the subject is.
+    /// Our node agent and a containerd on this machine, with any subject.
     OwnAgent,
 }
 
-/// A test and what it needs.
+/// A test and its needs.
 pub struct Test {
     /// Its area and what holds, as `area::what`.
     pub name: &'static str,
-    /// What it needs.
+    /// Its needs.
     pub needs: Needs,
-    /// What it does; the subject is up by then.
+    /// The test; the subject is running by then.
     pub run: fn(&Subject) -> Outcome,
 }
 
-/// Environment variable with the number of workers, when it is not [`WORKERS`].
+/// The environment variable with the number of workers, instead of [`WORKERS`].
 const WORKERS_VARIABLE: &str = "KELSON_WORKERS";
-/// Workers that run tests side by side, each with a subject started by us. Most tests wait for a container, a deadline or a lease,
-/// so two cores carry three of them.
+/// The number of workers that run tests concurrently, each with a subject of the suite. Most tests wait for a
+/// container, a deadline or a lease, so two cores suffice for three of them.
 const WORKERS: usize = 3;
-/// Each worker's server and node take memory and addresses of the machine.
+/// The maximum number of workers, since each worker's server and node take memory and addresses of the machine.
 const WORKERS_MAX: usize = 8;
 
 /// Runs the tests whose names contain one of the arguments (all without arguments); returns the process's exit code.
 ///
-/// Several workers take tests from one queue, those that start servers first because they last longest. Each worker has a subject
-/// of its own. A cluster that `SUBJECT` names has one worker. The tests named in `alone` measure the machine, so they run after all
-/// others, one by one.
+/// Several workers take tests from one queue, those that start servers first because they take longest. Each worker has
+/// its own subject. A cluster that `SUBJECT` names has one worker. The tests named in `alone` measure the machine, so
+/// they run after all others, one by one.
 pub fn run(tests: &[Test], alone: &[&str]) -> i32 {
     let filters: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
     let chosen: Vec<&Test> =
@@ -90,7 +91,7 @@ pub fn run(tests: &[Test], alone: &[&str]) -> i32 {
     i32::from(failed > 0)
 }
 
-/// What is known of the reference. Every name in it and in `alone` must be a test's.
+/// Reads the record of the tests. Every name in it and in `alone` must be a test's.
 fn read_record(tests: &[Test], alone: &[&str]) -> Result<Record, String> {
     let names: Vec<&str> = tests.iter().map(|t| t.name).collect();
     if let Some(name) = alone.iter().find(|name| !names.contains(name)) {
@@ -221,10 +222,10 @@ fn failures(failed: &[(&str, String)]) -> String {
     failed.iter().map(one).collect()
 }
 
-/// How many tests [`slowest`] names.
+/// The number of tests that [`slowest`] lists.
 const SLOWEST: usize = 20;
 
-/// The tests that took longest, and how much of the whole time they are.
+/// Formats the slowest tests, and their share of the total time.
 fn slowest(mut times: Vec<(f64, &str)>) -> String {
     let all: f64 = times.iter().map(|(took, _)| took).sum();
     times.sort_by(|a, b| b.0.total_cmp(&a.0));

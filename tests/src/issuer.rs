@@ -1,22 +1,22 @@
-//! Certificates for test servers, made by the `openssl` program: an authority, and a certificate for names of a server.
+//! Certificates for test servers, created with the `openssl` program: a CA, and a certificate for a server.
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
 
-/// What an issuer would put into a Secret, all in PEM.
+/// The content of a certificate Secret, all in PEM.
 #[derive(Clone, Debug)]
 pub struct Issued {
-    /// The authority's certificate, for bundles.
+    /// The CA's certificate, for bundles.
     pub authority: String,
     /// The certificate of the server, or of the client.
     pub certificate: String,
-    /// Its key.
+    /// The private key.
     pub key: String,
 }
 
-/// Makes a new authority and a certificate of it for these DNS names and 127.0.0.1, which a client may show as well.
+/// Creates a CA and a certificate for these DNS names and 127.0.0.1, which is also valid for clients.
 pub fn issue(names: &[&str]) -> anyhow::Result<Issued> {
     let dir = tempfile::tempdir()?;
     let at = dir.path();

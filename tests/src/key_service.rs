@@ -1,4 +1,4 @@
-//! A key service (KMS v2) over a unix socket, by hand: it "encrypts" by turning the bits around.
+//! A key service (KMS v2) on a unix socket for tests: it "encrypts" by inverting bits.
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ struct Status {
     key_id: String,
 }
 
-/// The first field of the requests that carry something, and the answer to one of them.
+/// The first field of requests with data, and the answer to one of them.
 #[derive(Clone, PartialEq, Message)]
 struct Carried {
     #[prost(bytes = "vec", tag = "1")]
@@ -36,7 +36,7 @@ struct Encrypted {
     annotations: BTreeMap<String, Vec<u8>>,
 }
 
-/// A service that runs.
+/// A running service.
 pub struct KeyService {
     key: Arc<Mutex<String>>,
     socket: PathBuf,
@@ -44,10 +44,10 @@ pub struct KeyService {
 }
 
 impl KeyService {
-    /// Listens at a socket.
+    /// Listens on a socket.
     ///
     /// # Errors
-    /// The socket cannot be had.
+    /// The socket cannot be created.
     pub fn start(socket: &Path) -> anyhow::Result<Self> {
         let key = Arc::new(Mutex::new("key-1".to_owned()));
         let used = Arc::clone(&key);
@@ -66,13 +66,13 @@ impl KeyService {
         Ok(Self { key, socket: socket.to_owned(), _server: server })
     }
 
-    /// As a provider of an EncryptionConfiguration.
+    /// Returns it as a provider of an EncryptionConfiguration.
     pub fn provider(&self) -> serde_json::Value {
         let endpoint = format!("unix://{}", self.socket.display());
         serde_json::json!({"kms": {"apiVersion": "v2", "name": "tests", "endpoint": endpoint}})
     }
 
-    /// Has another key used from now on.
+    /// Uses another key from now on.
     pub fn rotate(&self, key: &str) {
         if let Ok(mut used) = self.key.lock() {
             key.clone_into(&mut used);

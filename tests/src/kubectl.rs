@@ -1,4 +1,4 @@
-//! The user's own kubectl, as a process.
+//! Runs kubectl as a process.
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
-/// kubectl with one kubeconfig and, perhaps, one namespace.
+/// A kubectl with one kubeconfig and, optionally, one namespace.
 #[derive(Clone, Debug)]
 pub struct Kubectl {
     binary: PathBuf,
@@ -16,14 +16,14 @@ pub struct Kubectl {
     namespace: Option<String>,
 }
 
-/// What a command printed, and its exit code.
+/// The output of a command, and its exit code.
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// What it wrote to standard output.
+    /// The standard output.
     pub stdout: String,
-    /// What it wrote to standard error.
+    /// The standard error.
     pub stderr: String,
-    /// Exit code; -1 when a signal ended it.
+    /// The exit code; -1 after a signal.
     pub code: i32,
 }
 
@@ -37,7 +37,7 @@ impl Output {
 }
 
 impl Kubectl {
-    /// The kubectl that `make test` installed, else the one in PATH.
+    /// Uses the kubectl that `make test` installed, else the one in PATH.
     pub fn new(kubeconfig: PathBuf) -> Self {
         let local = crate::repo_root().join(".cache/bin/kubectl");
         let binary = std::env::var_os("KUBECTL").map(PathBuf::from);
@@ -45,18 +45,18 @@ impl Kubectl {
         Self { binary, kubeconfig, namespace: None }
     }
 
-    /// The same, in this namespace.
+    /// Returns a kubectl for this namespace.
     pub fn namespaced(&self, namespace: &str) -> Self {
         Self { namespace: Some(namespace.to_owned()), ..self.clone() }
     }
 
-    /// Makes a fresh namespace and gives kubectl in it.
+    /// Creates a new namespace and returns a kubectl for it.
     pub fn fresh_namespace(&self, name: &str) -> anyhow::Result<Self> {
         self.ok(&["create", "namespace", name])?;
         Ok(self.namespaced(name))
     }
 
-    /// A command ready to be changed and spawned.
+    /// Returns a command that can be changed and spawned.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut c = Command::new(&self.binary);
         c.env("KUBECONFIG", &self.kubeconfig).env("HOME", self.kubeconfig.parent().unwrap_or(&self.kubeconfig));
@@ -67,7 +67,7 @@ impl Kubectl {
         c
     }
 
-    /// Another program of a user, with the same kubeconfig.
+    /// Returns a command of another program, with the same kubeconfig.
     pub fn other_program(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.env("KUBECONFIG", &self.kubeconfig).env("HOME", self.kubeconfig.parent().unwrap_or(&self.kubeconfig));
@@ -90,7 +90,7 @@ impl Kubectl {
             .with_context(|| format!("start {}", self.binary.display()))?;
         let mut stdin = child.stdin.take().context("stdin")?;
         let input = input.to_vec();
-        // A child that does not read must not hold us up; it may also end before reading all.
+        // A child that does not read must not block; it may also end before it has read all.
         let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
         let out = child.wait_with_output()?;
         writer.join().ok();
@@ -101,7 +101,7 @@ impl Kubectl {
         })
     }
 
-    /// Runs and gives standard output; any other exit code than 0 is an error that shows everything.
+    /// Runs and returns standard output; any exit code except 0 is an error that contains everything.
     pub fn ok(&self, args: &[&str]) -> anyhow::Result<String> {
         let out = self.run(args)?;
         if out.code != 0 {
@@ -110,7 +110,7 @@ impl Kubectl {
         Ok(out.stdout)
     }
 
-    /// Runs a command that must fail, and gives what it printed.
+    /// Runs a command that must fail, and returns its output.
     pub fn fails(&self, args: &[&str]) -> anyhow::Result<Output> {
         let out = self.run(args)?;
         if out.code == 0 {
@@ -128,20 +128,20 @@ impl Kubectl {
         Ok(out.stdout)
     }
 
-    /// Runs kubectl and reads what it writes as JSON.
+    /// Runs kubectl and parses its output as JSON.
     pub fn json(&self, args: &[&str]) -> anyhow::Result<Value> {
         let mut all = args.to_vec();
         all.extend(["-o", "json"]);
         Ok(serde_json::from_str(&self.ok(&all)?)?)
     }
 
-    /// Starts a command that runs on beside the test.
+    /// Starts a command in the background.
     pub fn spawn(&self, args: &[&str]) -> anyhow::Result<Child> {
         Ok(self.command(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
     }
 }
 
-/// The lines a child prints, as they come; the reader can wait for one with a limit.
+/// Returns the lines a child prints, as they come; the reader can wait for one with a limit.
 pub fn lines_of(child: &mut Child) -> anyhow::Result<Receiver<String>> {
     let stdout = child.stdout.take().context("stdout")?;
     let (sender, receiver) = mpsc::channel();
@@ -155,7 +155,7 @@ pub fn lines_of(child: &mut Child) -> anyhow::Result<Receiver<String>> {
     Ok(receiver)
 }
 
-/// Polls until `check` gives a value; the last error is part of the failure.
+/// Polls until `check` returns a value; the last error is part of the failure.
 pub fn eventually<T>(what: &str, limit: Duration, mut check: impl FnMut() -> anyhow::Result<T>) -> anyhow::Result<T> {
     let started = Instant::now();
     loop {

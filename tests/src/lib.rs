@@ -1,5 +1,5 @@
-//! Black-box harness: picks the subject, starts it, speaks to it with the user's own tools. Knows nothing of Kelson's
-//! crates; every expectation must hold for any conformant cluster.
+//! Black-box harness: selects and starts the subject, and tests it with a user's tools. Independent of Kelson's crates;
+//! every expectation must hold for any conformant cluster.
 
 pub mod device_plugin;
 pub mod dra_driver;
@@ -24,5 +24,5 @@ pub use machine::{Agent, Machine, sh};
 pub use raw::{Answer, Raw};
 pub use subject::{Process, Subject, SubjectKind, binary, free_port, program, reference, repo_root};
 
-/// A test's outcome; the error is what a reader of the log sees.
+/// The result of a test; the error is printed in the log.
 pub type Outcome = anyhow::Result<()>;

@@ -1,5 +1,5 @@
-//! Another machine, as far as one kernel can play it: a network namespace with a cable to this one, and a `kelson agent`
-//! in it. Files, processes and cgroups are shared, so everything must keep to its own names.
+//! A second machine, simulated with one kernel: a network namespace with a cable to this one, and a `kelson agent` in
+//! it. Files, processes and cgroups are shared, so all names must be unique.
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,22 +11,22 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::binary;
 use crate::subject::EVICTION;
 
-/// Time a clean stop may take.
+/// The time limit of a clean stop.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
-/// A network namespace with an address, a default route through this machine, and nothing else.
+/// A network namespace with an address and a default route through this machine.
 pub struct Machine {
-    /// Its address in the network that machines share.
+    /// Its address in the network of the machines.
     pub address: String,
     netns: String,
     cable: String,
 }
 
 impl Machine {
-    /// Makes it; `number` (one per test) keeps cables of one run apart, the process id those of several runs.
+    /// Creates it; `number` (one per test) separates cables of one run, the process ID those of several runs.
     pub fn start(number: u32) -> anyhow::Result<Self> {
         let pid = std::process::id();
-        // RFC 2544's range for tests of network devices: nobody's real network.
+        // RFC 2544's range for tests of network devices, which is not a real network.
         let (third, fourth) = ((pid / 32 + number * 101) % 256, pid % 32 * 8);
         let (here, there) = (format!("198.18.{third}.{}", fourth + 1), format!("198.18.{third}.{}", fourth + 2));
         let machine = Self { address: there, netns: format!("kb{pid}-{number}"), cable: format!("kb{pid}-{number}") };
@@ -42,33 +42,33 @@ impl Machine {
         Ok(machine)
     }
 
-    /// A command that runs there.
+    /// Returns a command that runs there.
     pub fn command(&self, program: &Path) -> Command {
         let mut c = Command::new("nsenter");
         c.arg(format!("--net=/run/netns/{}", self.netns)).arg(program);
         c
     }
 
-    /// Takes the cable out: nothing comes through, and nobody is told.
+    /// Unplugs the cable, without a notification to either side.
     pub fn unplug(&self) -> anyhow::Result<()> {
         sh(&format!("ip link set {} down", self.cable)).map(drop)
     }
 
-    /// Undoes [`Machine::unplug`].
+    /// Reverts [`Machine::unplug`].
     pub fn plug_in(&self) -> anyhow::Result<()> {
         let n = &self.netns;
         let here = self.gateway()?;
-        // The kernel forgets routes of a link that is down.
+        // The kernel removes routes of a link that is down.
         sh(&format!("ip link set {} up && ip -n {n} route replace default via {here}", self.cable)).map(drop)
     }
 
-    /// The address of the other end of its cable, at which it reaches this machine.
+    /// Returns the address of the other end of its cable, at which it reaches this machine.
     pub fn gateway(&self) -> anyhow::Result<String> {
         let (net, last) = self.address.rsplit_once('.').context("an IPv4 address")?;
         Ok(format!("{net}.{}", last.parse::<u8>().context("an IPv4 address")? - 1))
     }
 
-    /// What a shell script prints there.
+    /// Returns the output of a shell script there.
     pub fn sh(&self, script: &str) -> anyhow::Result<String> {
         output(self.command(Path::new("sh")).args(["-ec", script]))
     }
@@ -77,13 +77,13 @@ impl Machine {
 impl Drop for Machine {
     fn drop(&mut self) {
         for args in [["link", "del", &self.cable], ["netns", "del", &self.netns]] {
-            // Whatever is left of a failed test; a second fault would hide the first.
+            // Leftovers of a failed test; a second error would hide the first.
             let _ = Command::new("ip").args(args).stderr(Stdio::null()).status();
         }
     }
 }
 
-/// Runs a shell script on this machine; gives what it prints.
+/// Runs a shell script on this machine; returns its output.
 pub fn sh(script: &str) -> anyhow::Result<String> {
     output(Command::new("sh").args(["-ec", script]))
 }
@@ -97,9 +97,9 @@ fn output(command: &mut Command) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// A `kelson agent` with a directory of its own.
+/// A `kelson agent` with its own data directory.
 pub struct Agent {
-    /// What the machine keeps, removed at its end.
+    /// The data directory, removed at the end.
     pub dir: PathBuf,
     args: Vec<String>,
     netns: Option<String>,
@@ -108,7 +108,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// An agent on `machine` (this one without), not started; `args` are those after `kelson agent`.
+    /// Creates an agent on `machine` (or on this one), without starting it; `args` are those after `kelson agent`.
     pub fn new(machine: Option<&Machine>, args: &[&str], images: &Path) -> anyhow::Result<Self> {
         let scratch = tempfile::Builder::new().prefix("kelson-test-").tempdir()?;
         let dir = scratch.path().join("agent");
@@ -121,7 +121,7 @@ impl Agent {
         Ok(Self { dir, args: all, netns: machine.map(|m| m.netns.clone()), child: None, scratch })
     }
 
-    /// Gives other arguments to those that are started from now on.
+    /// Sets the arguments for later starts.
     pub fn tell(&mut self, args: &[&str]) {
         self.args = args.iter().map(|a| (*a).to_owned()).collect();
         self.args.extend(["--data-dir".into(), self.dir.display().to_string()]);
@@ -149,7 +149,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Its exit code, when it ends by itself within `limit`; `None`: it goes on.
+    /// Returns its exit code when it ends by itself within `limit`; `None` when it continues.
     pub fn ends_within(&mut self, limit: Duration) -> anyhow::Result<Option<i32>> {
         let child = self.child.as_mut().context("not running")?;
         let started = Instant::now();
@@ -163,7 +163,7 @@ impl Agent {
         Ok(None)
     }
 
-    /// Ends it at once.
+    /// Kills it.
     pub fn kill(&mut self) -> anyhow::Result<()> {
         let mut child = self.child.take().context("not running")?;
         child.kill()?;
@@ -171,7 +171,7 @@ impl Agent {
         Ok(())
     }
 
-    /// SIGTERM; gives the time it took. A wrong exit code or a hang is an error.
+    /// Sends SIGTERM; returns the time it took to end. A wrong exit code or a hang is an error.
     pub fn terminate(&mut self) -> anyhow::Result<Duration> {
         let child = self.child.as_mut().context("not running")?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("pid")?;
@@ -184,12 +184,12 @@ impl Agent {
         }
     }
 
-    /// Removes what it made on the host.
+    /// Removes what it created on the host.
     pub fn cleanup(&self) -> anyhow::Result<()> {
         output(self.command(&["cleanup", "--data-dir"]).arg(&self.dir)).map(|_| ())
     }
 
-    /// Everything it has logged.
+    /// Returns its log.
     pub fn log(&self) -> String {
         std::fs::read(self.log_path()).map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default()
     }

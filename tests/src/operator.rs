@@ -1,6 +1,6 @@
-//! What an operator runs in its pods: a server of webhooks that takes its certificate from a Secret, and an injector that puts
-//! the Secret's authority into whatever asks for it (as cert-manager and Istio do). It is this crate's test program again,
-//! started as `operator …` in an image that the test makes.
+//! An operator in pods: a webhook server that uses the certificate of a Secret, and an injector that writes the
+//! Secret's CA into objects that request it (as cert-manager and Istio do). It is this crate's test program again,
+//! started as `operator …` in an image that the test creates.
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::issuer::Issued;
 use crate::registry::{base64, unbase64};
 use crate::webhook::{Answer, Asked, WebhookServer};
 
-/// How often the API is asked what has changed.
+/// The interval of requests for changes.
 const PERIOD: Duration = Duration::from_millis(300);
-/// The annotation that asks for the authority of the Secret `NAMESPACE/NAME`.
+/// The annotation that requests the CA of the Secret `NAMESPACE/NAME`.
 pub const INJECT_FROM: &str = "operator.example.com/inject-ca-from-secret";
-/// Where a pod finds its service account.
+/// The directory of a pod's service account.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const HOOKS: &str = "/apis/admissionregistration.k8s.io/v1";
 
@@ -60,14 +60,14 @@ impl Api {
         Ok(Self { host, port: std::env::var("KUBERNETES_SERVICE_PORT")?.parse()?, tls })
     }
 
-    /// Asks over a connection of its own.
+    /// Sends a request over a new connection.
     fn ask(&self, method: &str, path: &str, media_type: &str, body: &str) -> anyhow::Result<Value> {
         let token = std::fs::read_to_string(format!("{ACCOUNT}/token"))?;
         let tcp = TcpStream::connect((self.host.as_str(), self.port))?;
         tcp.set_read_timeout(Some(Duration::from_secs(30)))?;
         let name = ServerName::try_from(self.host.clone())?;
         let mut stream = StreamOwned::new(ClientConnection::new(Arc::clone(&self.tls), name)?, tcp);
-        // With this version the answer comes whole and the connection ends with it.
+        // With this version the answer is not chunked and the connection ends with it.
         write!(
             stream,
             "{method} {path} HTTP/1.0\r\nHost: {}\r\nAuthorization: Bearer {}\r\nContent-Type: {media_type}\r\n\
@@ -79,7 +79,7 @@ impl Api {
         stream.flush()?;
         let mut answer = Vec::new();
         if let Err(why) = stream.read_to_end(&mut answer) {
-            // The end of TLS is not always told; what is cut short does not parse.
+            // The end of TLS is not always signalled; a truncated answer does not parse.
             if answer.is_empty() {
                 return Err(why.into());
             }
@@ -97,7 +97,7 @@ impl Api {
         self.ask("GET", path, "application/json", "")
     }
 
-    /// A key of a Secret, in the clear.
+    /// Returns the decoded values of a Secret.
     fn secret(&self, of: &str) -> anyhow::Result<impl Fn(&str) -> anyhow::Result<String> + use<>> {
         let (namespace, name) = of.split_once('/').context("NAMESPACE/NAME")?;
         let secret = self.get(&format!("/api/v1/namespaces/{namespace}/secrets/{name}"))?;
@@ -113,7 +113,7 @@ fn issued(api: &Api, secret: &str) -> anyhow::Result<Issued> {
     Ok(Issued { authority: key("ca.crt")?, certificate: key("tls.crt")?, key: key("tls.key")? })
 }
 
-/// Serves with the certificate in the Secret, and with the next one as soon as it is there.
+/// Serves with the certificate in the Secret, and with the next one as soon as it exists.
 fn serve(api: &Api, secret: &str) -> anyhow::Result<()> {
     let mut shown = loop {
         match issued(api, secret) {
@@ -138,7 +138,7 @@ fn serve(api: &Api, secret: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Puts authorities where they are asked for and differ.
+/// Writes CAs where they are requested and differ.
 fn inject(api: &Api) -> anyhow::Result<()> {
     let webhooks = |object: &Value| {
         let count = object["webhooks"].as_array().map_or(0, Vec::len);
@@ -190,7 +190,7 @@ fn decide(asked: &Asked) -> Answer {
     )
 }
 
-/// Who asked for a certificate is written down, and a key is made anew unless told otherwise.
+/// Records the requester of a certificate, and defaults key rotation.
 fn default_certificate(asked: &Asked, object: &Value) -> Value {
     let user = &asked.review["request"]["userInfo"]["username"];
     let mut operations = vec![json!({"op": "add", "path": "/spec/requestor", "value": user})];
@@ -213,7 +213,7 @@ fn judge_certificate(asked: &Asked, object: &Value) -> Value {
     asked.allow(json!({"warnings": ["spec.rotation defaults to Always"], "auditAnnotations": {"judged": "yes"}}))
 }
 
-/// The versions differ in where the issuer is.
+/// Converts between the versions, which differ in the position of the issuer.
 fn convert(review: &Value) -> Value {
     let wanted = review["request"]["desiredAPIVersion"].as_str().unwrap_or_default();
     let converted: Value = review["request"]["objects"]
@@ -236,7 +236,7 @@ fn convert(review: &Value) -> Value {
         "result": {"status": "Success"}, "convertedObjects": converted}})
 }
 
-/// A container that prepares the pod's network before all others, and a proxy beside them.
+/// Adds a container that prepares the pod's network before all others, and a proxy.
 fn inject_sidecar(asked: &Asked, pod: &Value) -> Value {
     const STATUS: &str = "sidecar.mesh.example.com/status";
     if !pod["metadata"]["annotations"][STATUS].is_null() {
@@ -251,7 +251,7 @@ fn inject_sidecar(asked: &Asked, pod: &Value) -> Value {
         "readinessProbe": {"httpGet": {"port": 15021, "path": "/"}, "periodSeconds": 1}, "volumeMounts": mount,
         "env": [{"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]});
     let first = |list: &Value, place: &str, item: Value| {
-        // A list that is not there yet is made; what is there stays behind the new one.
+        // A missing list is created; existing items come after the new one.
         if list.is_null() {
             json!({"op": "add", "path": place, "value": [item]})
         } else {

@@ -1,4 +1,4 @@
-//! Requests as they are, for what kubectl would not send: through `kubectl proxy`, which brings the credentials, by curl.
+//! Raw requests that kubectl would not send: with curl, through `kubectl proxy`, which adds credentials.
 use std::io::Write as _;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -8,28 +8,28 @@ use serde_json::Value;
 
 use crate::{Kubectl, lines_of};
 
-/// A way to the subject's API on this machine; ends when dropped.
+/// A proxy to the subject's API on this machine; ends when dropped.
 pub struct Raw {
     base: String,
     child: Child,
 }
 
-/// What the subject answered to one request.
+/// The answer of the subject to one request.
 pub struct Answer {
-    /// The HTTP status of the answer.
+    /// The HTTP status code.
     pub code: u16,
-    /// `Content-Type`.
+    /// The `Content-Type` header.
     pub kind: String,
-    /// The body as it came.
+    /// The body as received.
     pub body: Vec<u8>,
 }
 
 impl Answer {
-    /// The body as JSON; null when it is none.
+    /// Returns the body as JSON; null if it is not JSON.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
-    /// `message` of a `Status`.
+    /// Returns `message` of a `Status`.
     pub fn message(&self) -> String {
         self.json()["message"].as_str().unwrap_or_default().to_owned()
     }
@@ -45,16 +45,16 @@ impl Raw {
         Ok(Self { base: format!("http://{address}"), child })
     }
 
-    /// The address for clients that bring no credentials, with `http://`.
+    /// Returns the URL for clients without credentials, with `http://`.
     pub fn url(&self) -> &str {
         &self.base
     }
 
-    /// Asks. `headers` are whole lines.
+    /// Sends a request. `headers` are whole lines.
     pub fn send(&self, method: &str, path: &str, headers: &[&str], body: &[u8]) -> anyhow::Result<Answer> {
         let mut command = Command::new("curl");
         command.args(["-sS", "-m", "60", "-X", method, "-w", "\n%{http_code} %{content_type}", "--data-binary", "@-"]);
-        // curl's own form type would be taken at its word.
+        // Otherwise curl adds its own type for forms.
         let typed = headers.iter().any(|h| h.to_ascii_lowercase().starts_with("content-type:"));
         if !typed {
             command.args(["-H", "Content-Type: application/json"]);
@@ -81,7 +81,7 @@ impl Raw {
         Ok(Answer { code: code.parse().context("status")?, kind: kind.to_owned(), body: out.stdout[..at].to_vec() })
     }
 
-    /// Asks with a JSON body.
+    /// Sends a request with a JSON body.
     pub fn json(&self, method: &str, path: &str, body: &Value) -> anyhow::Result<Answer> {
         self.send(method, path, &[], body.to_string().as_bytes())
     }

@@ -1,36 +1,36 @@
-//! The record of what was seen on a reference cluster (`tests/reference.txt`): a test must be true of Kubernetes before it may
-//! judge Kelson, and where the two are allowed to differ, that is written down with its reason.
+//! The record of results on an upstream cluster (`tests/reference.txt`): a test must hold for Kubernetes before it may
+//! test Kelson, and allowed differences are recorded with their reason.
 use std::collections::BTreeMap;
 
 const RECORD: &str = include_str!("../reference.txt");
 
-/// What is known of one test.
+/// What is recorded of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// It passed on a reference of this version.
+    /// It passed on an upstream cluster of this version.
     Seen(&'static str),
     /// It fails there, for this reason.
     Differs(&'static str),
 }
 
-/// What is recorded, by the test's name.
+/// The records, by the test's name.
 pub struct Record(BTreeMap<&'static str, Known>);
 
 impl Record {
     /// Reads the record.
     ///
     /// # Errors
-    /// The line that is not one.
+    /// The first invalid line.
     pub fn read() -> Result<Self, String> {
         parse(RECORD).map(Self)
     }
 
-    /// What is known of a test; `None`: it has not been run on a reference.
+    /// Returns the record of a test; `None` when it has not been run on an upstream cluster.
     pub fn of(&self, name: &str) -> Option<Known> {
         self.0.get(name).copied()
     }
 
-    /// Recorded names that no test has.
+    /// Returns recorded names that no test has.
     pub fn unknown(&self, names: &[&str]) -> Vec<&'static str> {
         self.0.keys().copied().filter(|n| !names.contains(n)).collect()
     }

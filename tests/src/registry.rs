@@ -1,5 +1,5 @@
-//! A real registry (Debian's `docker-registry`) on loopback, with passwords, and images made for it: written into its
-//! storage, as nobody needs to be asked to push there.
+//! A real registry (Debian's `docker-registry`) on loopback, with passwords, and images that are written directly into
+//! its storage, without a push.
 use std::fs;
 use std::io::Read as _;
 use std::net::TcpStream;
@@ -13,17 +13,17 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{free_port, repo_root};
 
-/// How long the registry may take to listen.
+/// The maximum time until the registry listens.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
-/// Somebody who may pull.
+/// A user who may pull.
 #[derive(Clone, Copy, Debug)]
 pub struct User {
-    /// What it logs in as.
+    /// The user name.
     pub name: &'static str,
-    /// What it logs in with, in the clear.
+    /// The password in plain text.
     pub password: &'static str,
-    /// Its bcrypt hash, the only kind the registry takes.
+    /// Its bcrypt hash, the only kind the registry accepts.
     hash: &'static str,
 }
 
@@ -33,7 +33,7 @@ pub const PULLER: User = User {
     password: "sw0rdfish-Puller-7Qx2",
     hash: "$2b$05$abcdefghijklmnopqrstuuiyEFtkl1dMy/KS1rXq4TeNzcsqafEhy",
 };
-/// A second user, so that one may ask for the images of the other.
+/// A second user, so that one can request the images of the other.
 pub const TENANT: User = User {
     name: "tenant",
     password: "hunter2-Tenant-9Zk4",
@@ -41,12 +41,12 @@ pub const TENANT: User = User {
 };
 
 impl User {
-    /// The same with another password, which the registry does not take.
+    /// Returns the user with another password, which the registry rejects.
     pub fn with_password(self, password: &'static str) -> Self {
         Self { password, ..self }
     }
 
-    /// `name:password` as the header has it.
+    /// Returns `name:password` for the header.
     pub fn basic(&self) -> String {
         base64(format!("{}:{}", self.name, self.password).as_bytes())
     }
@@ -60,13 +60,13 @@ pub struct Registry {
     child: Child,
 }
 
-/// The blobs of an image made of the test image.
+/// The blobs of an image derived from the test image.
 pub struct Made {
     /// The manifest's bytes.
     pub manifest: Vec<u8>,
     /// The configuration's bytes.
     pub config: Vec<u8>,
-    /// The one layer's bytes.
+    /// The bytes of the only layer.
     pub layer: Vec<u8>,
 }
 
@@ -85,7 +85,7 @@ impl Registry {
             "http": {"addr": host},
             "auth": {"htpasswd": {"realm": "test", "path": dir.path().join("htpasswd")}},
         });
-        // JSON is YAML too.
+        // JSON is also YAML.
         fs::write(dir.path().join("config.yml"), config.to_string())?;
         let log = fs::File::create(dir.path().join("log"))?;
         let child = Command::new("docker-registry")
@@ -108,7 +108,7 @@ impl Registry {
         Ok(registry)
     }
 
-    /// Puts an image of its own (the test image under another digest) at `repository:1`; gives its full name.
+    /// Adds a distinct image (the test image with another digest) as `repository:1`; returns its full name.
     pub fn add(&self, repository: &str) -> anyhow::Result<String> {
         let image = make(repository, &["sh"])?;
         let root = self.dir.path().join("storage/docker/registry/v2");
@@ -139,12 +139,12 @@ impl Drop for Registry {
     }
 }
 
-/// Makes an image whose digest is its own.
+/// Creates an image with a distinct digest.
 pub fn make(label: &str, cmd: &[&str]) -> anyhow::Result<Made> {
     make_with(label, cmd, &[])
 }
 
-/// Makes one with more programs, each at its path in the image.
+/// Creates an image with more programs, each at its path in the image.
 pub fn make_with(label: &str, cmd: &[&str], programs: &[(String, Vec<u8>)]) -> anyhow::Result<Made> {
     let archive = repo_root().join(".cache/images/busybox.tar");
     let entries = tar_entries(&archive).with_context(|| format!("{} (make images)", archive.display()))?;
@@ -174,14 +174,14 @@ pub fn make_with(label: &str, cmd: &[&str], programs: &[(String, Vec<u8>)]) -> a
     Ok(Made { manifest: manifest.to_string().into_bytes(), config, layer })
 }
 
-/// A layer without the blocks that end it, so that files can follow.
+/// Returns a layer without the blocks that end it, so that files can be appended.
 fn open(mut layer: Vec<u8>) -> Vec<u8> {
     let content = layer.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1).div_ceil(512) * 512;
     layer.truncate(content);
     layer
 }
 
-/// Adds a file to an open layer; `path` has at most 100 bytes.
+/// Appends a file to such a layer; `path` has at most 100 bytes.
 fn add(layer: &mut Vec<u8>, path: &str, mode: &str, content: &[u8]) {
     let mut header = [0u8; 512];
     let mut put = |at: usize, text: &str| header[at..at + text.len()].copy_from_slice(text.as_bytes());
@@ -196,11 +196,11 @@ fn add(layer: &mut Vec<u8>, path: &str, mode: &str, content: &[u8]) {
     layer.resize(layer.len().div_ceil(512) * 512, 0);
 }
 
-/// A program and all that the loader needs to start it, at the places where they are here.
+/// Returns a program and everything that the loader needs to start it, at the same paths.
 pub fn program(path: &Path, inside: &str) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     let out = Command::new("ldd").arg(path).output().context("start ldd")?;
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
-    // `name => /path (address)` and, of the loader, `/path (address)`.
+    // Lines `name => /path (address)` and, for the loader, `/path (address)`.
     let libraries = text.split_whitespace().filter(|word| word.starts_with('/'));
     let mut files = vec![(inside.to_owned(), fs::read(path)?)];
     for library in libraries {
@@ -209,7 +209,7 @@ pub fn program(path: &Path, inside: &str) -> anyhow::Result<Vec<(String, Vec<u8>
     Ok(files)
 }
 
-/// The files of a tar without links and long names, which is all the test image's archive has.
+/// Returns the files of a tar archive without links and long names, as in the test image's archive.
 fn tar_entries(path: &Path) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     let mut data = Vec::new();
     fs::File::open(path)?.read_to_end(&mut data)?;
@@ -226,12 +226,12 @@ fn tar_entries(path: &Path) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     Ok(found)
 }
 
-/// SHA-256 in hexadecimal digits, as digests are written.
+/// Returns SHA-256 in hexadecimal digits, as in digests.
 pub fn hex(data: &[u8]) -> String {
     format!("{:x}", Sha256::digest(data))
 }
 
-/// Base64 of the standard alphabet, padded.
+/// Encodes base64 with the standard alphabet and padding.
 pub fn base64(data: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::new();
@@ -245,7 +245,7 @@ pub fn base64(data: &[u8]) -> String {
     out
 }
 
-/// What such text stands for.
+/// Decodes base64.
 pub fn unbase64(text: &str) -> anyhow::Result<Vec<u8>> {
     let (mut out, mut bits, mut held) = (Vec::new(), 0u32, 0);
     for letter in text.bytes().filter(|b| *b != b'=') {
@@ -266,7 +266,7 @@ pub fn unbase64(text: &str) -> anyhow::Result<Vec<u8>> {
     Ok(out)
 }
 
-/// Writes an OCI archive of a made image under a name, for import.
+/// Writes an OCI archive of an image with a name, for import.
 pub fn archive(image: &Made, name: &str, to: &Path) -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
     let blobs: PathBuf = dir.path().join("blobs/sha256");

@@ -1,5 +1,5 @@
-//! The subject under test. `SUBJECT=kelson` (default) starts the built binary in a directory of its own;
-//! `SUBJECT=kubeconfig:FILE` takes any running cluster, so that the suite can be shown to be true of the reference.
+//! The subject under test. `SUBJECT=kelson` (default) starts the built binary with a new data directory;
+//! `SUBJECT=kubeconfig:FILE` uses a running cluster, so that the suite can be verified with upstream.
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -12,41 +12,41 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{Kubectl, Needs};
 
-/// Who waits to see how full a volume is does not wait a minute for it.
+/// Shorter intervals, so that a test of volume usage does not wait a minute.
 const KUBELET: &str =
     "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nvolumeStatsAggPeriod: 5s\n";
-/// Time a cold debug build of the control plane may take to serve; a broken one must not hang the run.
+/// The time limit for a cold debug build of the control plane to serve; a broken one must not hang the run.
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// A full disk of the machine that tests is nobody's pod's fault.
+/// Low thresholds, since a full disk of the test machine should not evict pods.
 pub const EVICTION: &str = "--eviction-hard=memory.available<50Mi,nodefs.available<1%";
-/// Time a clean stop may take.
+/// The time limit of a clean stop.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 
 /// Which cluster is tested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SubjectKind {
-    /// Our binary, started by us.
+    /// The binary of this repository, started by the suite.
     Kelson,
-    /// Somebody's running cluster.
+    /// A running cluster.
     Kubeconfig(PathBuf),
 }
 
 /// A running subject.
 pub struct Subject {
-    /// Whose API server it is.
+    /// The kind of cluster.
     pub kind: SubjectKind,
-    /// kubectl as cluster administrator.
+    /// A kubectl as cluster administrator.
     pub kubectl: Kubectl,
-    /// The server, when it is ours.
+    /// The server, if the suite started it.
     pub server: Option<Process>,
     has_node: bool,
 }
 
-/// A `kelson server` of ours, with a directory of its own.
+/// A `kelson server` of the suite, with its own data directory.
 pub struct Process {
-    /// What the subject keeps, removed at its end.
+    /// The data directory, removed at the end.
     pub dir: PathBuf,
-    /// Port of its API.
+    /// The port of its API.
     pub port: u16,
     args: Vec<String>,
     child: Mutex<Option<Child>>,
@@ -54,7 +54,7 @@ pub struct Process {
 }
 
 impl Subject {
-    /// Starts, or connects to, what `SUBJECT` says. `node` says whether containers will be run.
+    /// Starts the subject that `SUBJECT` names, or connects to it. `node` says whether containers will run.
     pub fn start(node: bool) -> anyhow::Result<Self> {
         let chosen = std::env::var("SUBJECT").unwrap_or_else(|_| "kelson".into());
         if let Some(file) = chosen.strip_prefix("kubeconfig:") {
@@ -72,7 +72,7 @@ impl Subject {
         Ok(Self { kind: SubjectKind::Kelson, kubectl, server: Some(server), has_node })
     }
 
-    /// Why this subject cannot run a test with these needs.
+    /// Returns why this subject cannot run a test with these needs.
     pub fn lacks(&self, needs: Needs) -> Option<&'static str> {
         match needs {
             Needs::Node if !self.has_node => Some("no node: run as root, or name a cluster with nodes"),
@@ -91,21 +91,21 @@ impl Subject {
         }
     }
 
-    /// The version that the subject says it is.
+    /// Returns the subject's version.
     pub fn version(&self) -> String {
         let said = self.kubectl.ok(&["get", "--raw", "/version"]).unwrap_or_default();
         let said: serde_json::Value = serde_json::from_str(&said).unwrap_or_default();
         said["gitVersion"].as_str().unwrap_or("unknown").to_owned()
     }
 
-    /// Ends what was started; `keep` leaves the directory for a look.
+    /// Stops what was started; `keep` leaves the directory for debugging.
     pub fn stop(self, keep: bool) -> anyhow::Result<()> {
         self.server.map_or(Ok(()), |s| s.finish(keep))
     }
 }
 
 impl Process {
-    /// Starts a server on a free port in a fresh directory; `images` (a directory of tars) is linked into it.
+    /// Starts a server on a free port in a new directory; `images` (a directory of archives) is linked into it.
     pub fn start(args: &[&str], images: &Path) -> anyhow::Result<Self> {
         let scratch = tempfile::Builder::new().prefix("kelson-test-").tempdir()?;
         let dir = scratch.path().join("data");
@@ -117,7 +117,7 @@ impl Process {
         let name = format!("node-{port}");
         let mut all: Vec<String> = ["server", "--data-dir"].map(String::from).into();
         all.push(dir.display().to_string());
-        // A node's pods reach the API by the machine's address; a control plane alone keeps to itself.
+        // A node's pods reach the API by the machine's address; a control plane alone only listens on loopback.
         let bind = if args.contains(&"--disable-agent") { "127.0.0.1" } else { "0.0.0.0" };
         if !args.contains(&"--bind-address") {
             all.extend(["--bind-address", bind].map(String::from));
@@ -165,12 +165,12 @@ impl Process {
         bail!("not ready within {START_LIMIT:?}\n{}", self.log_tail())
     }
 
-    /// kubectl as this server's administrator.
+    /// Returns a kubectl as this server's administrator.
     pub fn kubectl(&self) -> Kubectl {
         Kubectl::new(self.dir.join("admin.kubeconfig"))
     }
 
-    /// Its process, where it runs as one of ours.
+    /// Returns its process, if it is running.
     pub fn pid(&self) -> anyhow::Result<u32> {
         let child = self.child.lock().expect("no test panics while it holds this");
         Ok(child.as_ref().context("not running")?.id())
@@ -181,7 +181,7 @@ impl Process {
         Ok(child.as_mut().context("not running")?.try_wait()?)
     }
 
-    /// Ends it at once, as a power cut would end the process.
+    /// Kills it.
     pub fn kill(&self) -> anyhow::Result<()> {
         let mut child = self.child.lock().expect("no test panics while it holds this").take().context("not running")?;
         child.kill()?;
@@ -189,7 +189,7 @@ impl Process {
         Ok(())
     }
 
-    /// SIGTERM; gives the time it took to end. A wrong exit code or a hang is an error.
+    /// Sends SIGTERM; returns the time it took to end. A wrong exit code or a hang is an error.
     pub fn terminate(&self) -> anyhow::Result<Duration> {
         let mut child = self.child.lock().expect("no test panics while it holds this").take().context("not running")?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("pid")?;
@@ -209,12 +209,12 @@ impl Process {
         bail!("did not end within {STOP_LIMIT:?} of SIGTERM\n{}", self.log_tail())
     }
 
-    /// Everything it has logged.
+    /// Returns its log.
     pub fn log(&self) -> String {
         std::fs::read(self.log_path()).map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default()
     }
 
-    /// The last lines it has logged.
+    /// Returns the last lines of its log.
     pub fn log_tail(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
@@ -225,7 +225,7 @@ impl Process {
         self.dir.with_file_name("server.log")
     }
 
-    /// Stops the server and removes what it made on the host.
+    /// Stops the server and removes what it created on the host.
     pub fn finish(&self, keep: bool) -> anyhow::Result<()> {
         if self.pid().is_ok() {
             self.terminate()?;
@@ -248,11 +248,11 @@ impl Drop for Process {
         if let Ok(mut child) = self.child.lock()
             && let Some(c) = child.as_mut()
         {
-            // A test failed half-way; nothing of it may outlive the run.
+            // The test failed half-way; nothing of it may outlive the run.
             let _ = c.kill();
             let _ = c.wait();
         }
-        // Nor may its containers, whose directory goes with this.
+        // Nor may its containers, whose directory is removed too.
         let scratch = self.scratch.lock().is_ok_and(|s| s.is_some());
         if scratch && self.dir.exists() {
             let _ = Command::new(binary()).args(["cleanup", "--data-dir"]).arg(&self.dir).output();
@@ -260,17 +260,17 @@ impl Drop for Process {
     }
 }
 
-/// The binary under test.
+/// Returns the binary under test.
 pub fn binary() -> PathBuf {
     std::env::var_os("KELSON_BIN").map_or_else(|| target_dir().join("debug/kelson"), PathBuf::from)
 }
 
-/// The reference's kube-apiserver, where there is one (`KELSON_REFERENCE`).
+/// Returns upstream's kube-apiserver, if there is one (`KELSON_REFERENCE`).
 pub fn reference() -> Option<PathBuf> {
     std::env::var_os("KELSON_REFERENCE").map(PathBuf::from).filter(|file| file.is_file())
 }
 
-/// A program that `make clients` built: Helm, or one of our own on somebody else's client library.
+/// Returns a program that `make clients` built: Helm, or a test program with another client library.
 ///
 /// # Errors
 /// It was not built.
@@ -283,12 +283,12 @@ fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repo_root().join("target"), PathBuf::from)
 }
 
-/// The workspace's root.
+/// Returns the workspace's root.
 pub fn repo_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_path_buf).unwrap_or_default()
 }
 
-/// A port nobody listens on right now.
+/// Returns a port that is currently unused.
 pub fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }

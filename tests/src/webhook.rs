@@ -1,5 +1,5 @@
-//! A webhook as a process of its own would be one: TLS, HTTP/1.1, kept connections, and every fault that servers have. Tests
-//! run it beside themselves, and in pods (see `operator`).
+//! A webhook server for tests: TLS, HTTP/1.1, persistent connections, and every failure of real servers. It runs in the
+//! test process, and in pods (see `operator`).
 use std::io::{BufReader, Read as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,9 +17,9 @@ use serde_json::{Value, json};
 use crate::issuer::Issued;
 use crate::registry::base64;
 
-/// The longest that a connection waits for its next request, and that a request is left without an answer.
+/// The maximum time a connection waits for its next request, and a request is left without an answer.
 const IDLE: Duration = Duration::from_secs(120);
-/// Bytes of a request that are read.
+/// The maximum size of a request in bytes.
 const REQUEST_MAX: u64 = 16 << 20;
 
 /// What the server does with a request.
@@ -29,29 +29,29 @@ pub enum Answer {
     Json(u16, Value),
     /// Answers with this status and these bytes.
     Bytes(u16, Vec<u8>),
-    /// Takes the request and says nothing.
+    /// Reads the request and does not answer.
     Hang,
-    /// Sends a part of an answer, and then nothing more.
+    /// Sends a part of an answer, and then stalls.
     Stall,
     /// Closes the connection.
     Break,
-    /// Sends the caller elsewhere.
+    /// Redirects the caller.
     Redirect(String),
-    /// Answers with 200 and JSON after a while.
+    /// Answers with 200 and JSON after a delay.
     Slow(Duration, Value),
 }
 
-/// One request: its path without the query, and the document it carries.
+/// A request: its path without the query, and its document.
 #[derive(Clone, Debug)]
 pub struct Asked {
     /// The path.
     pub path: String,
-    /// An AdmissionReview or a ConversionReview.
+    /// The AdmissionReview or ConversionReview.
     pub review: Value,
 }
 
 impl Asked {
-    /// The object of an AdmissionReview.
+    /// Returns the object of an AdmissionReview.
     pub fn object(&self) -> &Value {
         &self.review["request"]["object"]
     }
@@ -61,7 +61,7 @@ impl Asked {
         json!({"apiVersion": self.review["apiVersion"], "kind": "AdmissionReview", "response": response})
     }
 
-    /// The object may pass; `more` is put beside it (warnings, audit annotations).
+    /// Returns an answer that allows the object; `more` is added to it (warnings, audit annotations).
     pub fn allow(&self, more: Value) -> Value {
         let mut response = json!({"allowed": true});
         if let (Some(response), Value::Object(more)) = (response.as_object_mut(), more) {
@@ -70,12 +70,12 @@ impl Asked {
         self.response(response)
     }
 
-    /// The object is refused with this status.
+    /// Returns an answer that denies the object with this status.
     pub fn deny(&self, status: Value) -> Value {
         self.response(json!({"allowed": false, "status": status}))
     }
 
-    /// The object may pass, changed by a JSON patch.
+    /// Returns an answer that allows the object with a JSON patch.
     pub fn patch(&self, operations: &Value) -> Value {
         let patch = base64(operations.to_string().as_bytes());
         self.allow(json!({"patchType": "JSONPatch", "patch": patch}))
@@ -84,9 +84,9 @@ impl Asked {
 
 type Decide = dyn Fn(&Asked) -> Answer + Send + Sync;
 
-/// A running server; it takes no connection any more when this is dropped.
+/// A running server; dropping it stops accepting connections.
 pub struct WebhookServer {
-    /// Where it listens.
+    /// The port it listens on.
     pub port: u16,
     shared: Arc<Shared>,
 }
@@ -100,7 +100,7 @@ struct Shared {
 }
 
 impl WebhookServer {
-    /// Starts one at an address (`127.0.0.1:0` picks a port).
+    /// Starts a server at an address (`127.0.0.1:0` takes a free port).
     pub fn start(
         address: &str,
         issued: &Issued,
@@ -109,7 +109,7 @@ impl WebhookServer {
         Self::with(address, config(issued)?, decide)
     }
 
-    /// Starts one that speaks only to clients with a certificate of the authority of `clients`.
+    /// Starts a server that requires client certificates of the CA of `clients`.
     pub fn start_for(
         clients: &Issued,
         issued: &Issued,
@@ -145,25 +145,25 @@ impl WebhookServer {
                     return;
                 }
                 let served = Arc::clone(&served);
-                // How a connection ends is the caller's to judge.
+                // The caller decides how a connection ends.
                 std::thread::spawn(move || drop(served.connection(tcp)));
             }
         });
         Ok(Self { port, shared })
     }
 
-    /// Shows another certificate to those who connect from now on.
+    /// Uses another certificate for new connections.
     pub fn show(&self, issued: &Issued) -> anyhow::Result<()> {
         *self.shared.tls.write().expect("no test panics while it holds this") = Arc::new(config(issued)?);
         Ok(())
     }
 
-    /// The requests so far.
+    /// Returns the requests so far.
     pub fn asked(&self) -> Vec<Asked> {
         self.shared.asked.lock().expect("no test panics while it holds this").clone()
     }
 
-    /// Connections over which something was asked.
+    /// Returns the number of connections with requests.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
     }
@@ -172,7 +172,7 @@ impl WebhookServer {
 impl Drop for WebhookServer {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::SeqCst);
-        // One more connection, so that the thread that waits for one ends.
+        // One more connection ends the accepting thread.
         drop(TcpStream::connect(("127.0.0.1", self.port)));
     }
 }
@@ -210,7 +210,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether the connection goes on.
+    /// Sends an answer; returns whether the connection stays open.
     fn answer(&self, answer: Answer, to: &mut impl std::io::Write) -> anyhow::Result<bool> {
         let (code, more, body) = match answer {
             Answer::Json(code, body) => (code, String::new(), body.to_string().into_bytes()),
@@ -247,7 +247,7 @@ impl Shared {
     }
 }
 
-/// The next request of a connection; `None` where it ends.
+/// Reads the next request of a connection; `None` at its end.
 fn read_request(stream: &mut impl std::io::BufRead) -> anyhow::Result<Option<Asked>> {
     let mut line = String::new();
     if stream.read_line(&mut line)? == 0 {

@@ -1,6 +1,6 @@
-//! `cargo xtask cri --proto FILE`: makes `crates/cri/src/proto/generated.rs`, the message types of the
-//! Container Runtime Interface, from the published `api.proto`. Only field names, numbers and types are
-//! taken over; no comment is. The calls themselves are a table in `kelson_cri::client`.
+//! `cargo xtask cri --proto FILE`: generates `crates/cri/src/proto/generated.rs`, the message types of the Container
+//! Runtime Interface, from the published `api.proto`. Only field names, numbers and types are used; no comment is. The
+//! calls themselves are a table in `kelson_cri::client`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ const HEADER: &str = "\
 //! `crate::client`.
 ";
 
-/// Runs the generator; `args` are what followed `xtask cri`.
+/// Runs the generator; `args` are the arguments after `xtask cri`.
 pub fn run(args: &[String]) -> Result<(), String> {
     let proto = match args {
         [flag, file] if flag == "--proto" => PathBuf::from(file),
@@ -35,12 +35,12 @@ fn compile(proto: &Path) -> Result<prost_types::FileDescriptorSet, String> {
 
 fn generate(mut set: prost_types::FileDescriptorSet, out_dir: &Path) -> Result<(), String> {
     for file in &mut set.file {
-        // Calls are written by hand, so that a client costs one generic function and not one per call.
+        // Calls are written by hand, so that a client has one generic function instead of one per call.
         file.service.clear();
     }
     prost_build::Config::new()
         .btree_map(["."])
-        // Holds passwords: its Debug is written by hand and prints none.
+        // Contains passwords: its Debug is written by hand and hides them.
         .skip_debug(["AuthConfig"])
         .out_dir(out_dir)
         .compile_fds(set)

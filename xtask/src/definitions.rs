@@ -1,10 +1,10 @@
-//! `cargo xtask definitions --sources DIR --release 1.N.P`: writes all that the tree knows of a release of Kubernetes: types,
-//! resources, lifecycles, feature gates, the version itself, and the facts that tests compare with. Another minor version is
-//! another diff of these files and of no other.
+//! `cargo xtask definitions --sources DIR --release 1.N.P`: writes everything about a release of Kubernetes: types,
+//! resources, lifecycles, feature gates, the version itself, and the facts that tests compare with. Another minor
+//! version only changes these files.
 //!
-//! DIR is the cache of Go modules, which has the published modules (`k8s.io/api` and so on). What only the main repository has
-//! (the documents of discovery and OpenAPI, some gates, priorities) is read from the tables in `facts/`, which are reviewed as
-//! data. Where DIR is a source tree, those tables are written from it as well.
+//! DIR is the cache of Go modules, which has the published modules (`k8s.io/api` and so on). What only the main
+//! repository has (the documents of discovery and OpenAPI, some gates, priorities) is read from the tables in `facts/`,
+//! which are reviewed as data. If DIR is a source tree, those tables are written from it as well.
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,15 +26,15 @@ pub const FILES: [&str; 9] = [
     OPENAPI,
     PRIORITIES,
 ];
-/// Groups and resources as `api/discovery` has them.
+/// Groups and resources as in `api/discovery`.
 const DISCOVERY: &str = "facts/discovery.jsonl";
 /// Feature gates that no published module declares.
 const GATES: &str = "facts/gates.jsonl";
-/// Definitions as `api/openapi-spec` has them.
+/// Definitions as in `api/openapi-spec`.
 const OPENAPI: &str = "facts/openapi.jsonl";
 /// The order of groups and versions.
 const PRIORITIES: &str = "facts/priorities.jsonl";
-/// The version itself.
+/// The version.
 pub const RELEASE: &str = "crates/meta/src/version/generated.rs";
 
 /// Reads the definitions and writes the files.
@@ -63,7 +63,7 @@ fn root() -> Result<&'static Path> {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the repository's root")
 }
 
-/// The texts of all files, by path.
+/// Returns the contents of all files, by path.
 fn generate(sources: &Sources) -> Result<BTreeMap<&'static str, String>> {
     let schema = schema::read(sources)?;
     let facts = Facts::of(sources)?;
@@ -84,7 +84,7 @@ fn generate(sources: &Sources) -> Result<BTreeMap<&'static str, String>> {
     Ok(FILES.into_iter().zip(texts).collect())
 }
 
-/// The texts of the tables in `facts/`.
+/// The contents of the tables in `facts/`.
 struct Facts {
     discovery: String,
     gates: String,
@@ -93,7 +93,7 @@ struct Facts {
 }
 
 impl Facts {
-    /// Those of a source tree, or those that are committed.
+    /// Returns those of a source tree, or the committed ones.
     fn of(sources: &Sources) -> Result<Self> {
         if sources.is_tree() {
             return Ok(Self {
@@ -113,7 +113,7 @@ impl Facts {
     }
 }
 
-/// What the release is called.
+/// Returns the module of version constants.
 fn release(release: Release) -> String {
     let minor = release.minor;
     format!(
@@ -134,15 +134,15 @@ mod tests {
 
     use super::*;
 
-    /// The release that the committed files are of.
+    /// Returns the release of the committed files.
     fn committed() -> Result<Release> {
         let text = fs::read_to_string(root()?.join(RELEASE))?;
         let version = text.split("concat!(\"").nth(1).and_then(|rest| rest.split('+').next()).context("GIT_VERSION")?;
         Release::parse(version)
     }
 
-    /// Where definitions are, which are not part of this repository: what `KELSON_DEFINITIONS` names, else Go's own cache of
-    /// modules, if it has them.
+    /// Returns where the definitions are, which are not part of this repository: the path in `KELSON_DEFINITIONS`, else
+    /// Go's module cache, if it has them.
     fn definitions(release: Release) -> Option<PathBuf> {
         let set = env::var_os("KELSON_DEFINITIONS").map(PathBuf::from);
         let cache = env::var_os("GOMODCACHE").map(PathBuf::from);
@@ -150,7 +150,7 @@ mod tests {
         set.or_else(|| [cache, home].into_iter().flatten().find(|dir| Sources::are_in(dir, release)))
     }
 
-    /// All files of definitions that are small.
+    /// Returns all files for a small set of definitions.
     fn small(minor: u16) -> BTreeMap<&'static str, String> {
         let dir = tempfile::tempdir().expect("a directory");
         crate::sample::write(dir.path(), minor).expect("a sample is written");

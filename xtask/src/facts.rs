@@ -1,5 +1,5 @@
-//! What tests need to know of Kubernetes' published definitions: names, types, numbers, verbs. No sentence of theirs is taken
-//! over.
+//! The facts about Kubernetes' published definitions that tests need: names, types, numbers, verbs. No sentence is
+//! taken from them.
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value, json};
 
-/// What `facts/discovery.jsonl` says.
+/// The content of `facts/discovery.jsonl`.
 pub struct Discovery {
     /// The groups, in their order.
     pub groups: Vec<Value>,
@@ -30,14 +30,14 @@ impl Discovery {
         Ok(Self { groups, resources })
     }
 
-    /// The resources of a group version.
+    /// Returns the resources of a group version.
     pub fn resources(&self, group: &str, version: &str) -> &[Value] {
         let name = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
         self.resources.get(&name).map(Vec::as_slice).unwrap_or_default()
     }
 }
 
-/// The definitions of `facts/openapi.jsonl`, as a document of version 2 has them.
+/// Returns the definitions of `facts/openapi.jsonl`, in the form of a document of version 2.
 pub fn definitions(text: &str) -> Result<Value> {
     let mut all = Map::new();
     for line in text.lines() {
@@ -54,7 +54,8 @@ fn read(path: &Path) -> Result<Value> {
     serde_json::from_slice(&bytes).with_context(|| path.display().to_string())
 }
 
-/// One line `{"group": …}` for each API group, one `{"list": GROUP_VERSION, "resource": …}` for each resource.
+/// Returns one line `{"group": …}` for each API group, and one `{"list": GROUP_VERSION, "resource": …}` for each
+/// resource.
 pub fn discovery(dir: &Path) -> Result<String> {
     let mut text = String::new();
     let list = |group_version: &str, file: &str| -> Result<String> {
@@ -75,8 +76,8 @@ pub fn discovery(dir: &Path) -> Result<String> {
     Ok(text + &lists)
 }
 
-/// One line `{"definition": NAME, "schema": …}` for each definition, and one `{"v3": NAME, "field": …, "schema": …}` for each
-/// field that version 3 of the format says otherwise.
+/// Returns one line `{"definition": NAME, "schema": …}` for each definition, and one `{"v3": NAME, "field": …,
+/// "schema": …}` for each field that version 3 of the format defines differently.
 pub fn openapi(dir: &Path) -> Result<String> {
     let mut text = String::new();
     let v2 = bare(&read(&dir.join("swagger.json"))?["definitions"]);
@@ -109,8 +110,8 @@ pub fn openapi(dir: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// A published document of version 3 as a server answers with it: without the defaults of lists' and maps' elements, and with
-/// the references of those as they are.
+/// Converts a published document of version 3 to the form that a server answers: without the defaults of lists' and
+/// maps' elements, whose references are kept.
 fn as_served(value: &Value, element: bool) -> Value {
     match value {
         Value::Object(map) => {
@@ -127,7 +128,7 @@ fn as_served(value: &Value, element: bool) -> Value {
     }
 }
 
-/// A schema as version 3 would refer to others.
+/// Returns a schema with references in the form of version 3.
 fn in_v3(schema: &Value) -> Value {
     match schema {
         Value::String(s) => s.replace("#/definitions/", "#/components/schemas/").into(),
@@ -137,7 +138,7 @@ fn in_v3(schema: &Value) -> Value {
     }
 }
 
-/// Without texts, and without enumerations: published documents are made with those switched off.
+/// Removes texts, and enumerations, which are disabled in published documents.
 fn bare(value: &Value) -> Value {
     match value {
         Value::Object(map) => {

@@ -1,4 +1,4 @@
-//! Writes the table of feature gates that components of Kubernetes 1.N know: names, stages, defaults and what each depends on.
+//! Generates the table of feature gates of Kubernetes 1.N: names, stages, defaults and dependencies.
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::sources::Sources;
 
-/// Where the published modules declare gates. A later file says what an earlier one said of the same gate.
+/// The files in which the published modules declare gates. A later file overrides an earlier one.
 pub const MODULES: [&str; 7] = [
     "staging/src/k8s.io/component-base/logs/api/v1/kube_features.go",
     "staging/src/k8s.io/component-base/metrics/features/kube_features.go",
@@ -17,10 +17,10 @@ pub const MODULES: [&str; 7] = [
     "staging/src/k8s.io/apiserver/pkg/features/kube_features.go",
     "staging/src/k8s.io/apiextensions-apiserver/pkg/features/kube_features.go",
 ];
-/// Where the main repository declares the others, and says something else of some of those.
+/// The file in which the main repository declares the others, and overrides some.
 pub const MAIN: &str = "pkg/features/kube_features.go";
 
-/// What one version says of a gate.
+/// The specification of a gate for one version.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Spec {
     stage: &'static str,
@@ -28,14 +28,14 @@ struct Spec {
     locked: bool,
 }
 
-/// Gates by name, and what each depends on.
+/// Gates by name, and their dependencies.
 #[derive(Default)]
 struct Gates<'a> {
     specs: BTreeMap<&'a str, Spec>,
     needs: BTreeMap<&'a str, Vec<&'a str>>,
 }
 
-/// A line of `facts/gates.jsonl` after the first, which says the release.
+/// A line of `facts/gates.jsonl` after the first, which has the release.
 #[derive(serde::Deserialize, serde::Serialize)]
 struct GateLine<'a> {
     default: bool,
@@ -45,7 +45,7 @@ struct GateLine<'a> {
     stage: &'a str,
 }
 
-/// The text of the generated file; `facts` is that of `facts/gates.jsonl`.
+/// Returns the generated file; `facts` is the content of `facts/gates.jsonl`.
 pub fn render(sources: &Sources, facts: &str) -> Result<String> {
     let minor = sources.release.minor;
     let texts: Vec<String> = MODULES.iter().map(|file| sources.read(file)).collect::<Result<_>>()?;
@@ -54,7 +54,7 @@ pub fn render(sources: &Sources, facts: &str) -> Result<String> {
     gates.render(minor)
 }
 
-/// The text of `facts/gates.jsonl`, from a source tree: the gates that the modules do not declare, or declare otherwise.
+/// Returns `facts/gates.jsonl` for a source tree: the gates that the modules do not declare, or declare differently.
 pub fn facts(sources: &Sources) -> Result<String> {
     let minor = sources.release.minor;
     let texts: Vec<String> = MODULES.iter().chain([&MAIN]).map(|file| sources.read(file)).collect::<Result<_>>()?;
@@ -74,7 +74,7 @@ pub fn facts(sources: &Sources) -> Result<String> {
 
 impl<'a> Gates<'a> {
     fn parse(texts: &[&'a str], minor: u16) -> Result<Self> {
-        // The names of constants, as flags know them.
+        // The names behind the constants, as in flags.
         let mut names = BTreeMap::new();
         for line in texts.iter().flat_map(|t| t.lines()) {
             if let Some((constant, name)) = constant(line) {
@@ -102,7 +102,7 @@ impl<'a> Gates<'a> {
         Ok(gates)
     }
 
-    /// Takes what the main repository declares from the lines of `facts/gates.jsonl`.
+    /// Adds the gates of the main repository from the lines of `facts/gates.jsonl`.
     fn add_facts(&mut self, facts: &'a str, minor: u16) -> Result<()> {
         let mut lines = facts.lines();
         let first: Value =
@@ -141,10 +141,10 @@ impl<'a> Gates<'a> {
     }
 }
 
-/// The stages of a gate, as the generated table names them.
+/// The stages of a gate, with their names in the generated table.
 const STAGES: [&str; 4] = ["Alpha", "Beta", "Stable", "Deprecated"];
 
-/// `Constant featuregate.Feature = "Name"`; some have no type, or have it around the name.
+/// Parses `Constant featuregate.Feature = "Name"`; some have no type, or have it around the name.
 fn constant(line: &str) -> Option<(&str, &str)> {
     let (left, right) = line.trim().split_once(" = ")?;
     let right = right.strip_prefix("featuregate.Feature(").unwrap_or(right).strip_prefix('"')?;
@@ -153,12 +153,12 @@ fn constant(line: &str) -> Option<(&str, &str)> {
     (last(ty.trim()) == "Feature" && constant.starts_with(|c: char| c.is_ascii_uppercase())).then_some((constant, name))
 }
 
-/// What stands behind the last point of a qualified name.
+/// Returns the part after the last dot of a qualified name.
 fn last(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }
 
-/// `Constant: { … },`, each with what is between the braces, comments left out by whoever reads it.
+/// Returns each `Constant: { … },` with the text between the braces, without comments.
 fn entries(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -185,7 +185,7 @@ fn entries(text: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// The newest that is not newer than the minor; `None` for a gate of later versions.
+/// Returns the newest specification up to the minor version; `None` for a gate of later versions.
 fn spec(body: &str, minor: u16) -> Result<Option<Spec>> {
     let mut newest: Option<(u16, Spec)> = None;
     for line in body.lines().map(|l| l.split("//").next().unwrap_or("")) {

@@ -1,23 +1,23 @@
-//! Reads the facts that the published API packages carry in struct tags and markers: JSON names, `omitempty`, pointers,
-//! inlining, protobuf numbers, patch strategies, list types. It reads declarations only; descriptions are skipped.
+//! Reads the facts in struct tags and markers of the published API packages: JSON names, `omitempty`, pointers,
+//! inlining, protobuf numbers, patch strategies, list types. Only declarations are read; descriptions are skipped.
 use anyhow::{Context, Result, bail};
 use std::{collections::BTreeMap, fs, path::Path};
 
-/// A field of a struct as declared.
+/// A declared field of a struct.
 #[derive(Debug, Clone)]
 pub struct GoField {
-    /// Name in the declaration; empty for what is embedded.
+    /// The declared name; empty for an embedded type.
     pub name: String,
-    /// Declared type, such as `*int32`, `[]Container`, `map[string]string`, `metav1.ObjectMeta`.
+    /// The declared type, such as `*int32`, `[]Container`, `map[string]string`, `metav1.ObjectMeta`.
     pub ty: String,
-    /// JSON name; empty when the struct is inlined.
+    /// The JSON name; empty when the struct is inlined.
     pub json: String,
     pub inline: bool,
     pub omitempty: bool,
     pub omitzero: bool,
-    /// Protobuf field number from the tag, if it has one.
+    /// The protobuf field number in the tag, if there is one.
     pub number: Option<u32>,
-    /// Protobuf field name from the tag.
+    /// The protobuf field name in the tag.
     pub proto_name: String,
     pub patch_strategy: String,
     pub patch_merge_key: String,
@@ -31,24 +31,24 @@ pub enum GoType {
         fields: Vec<GoField>,
         markers: Vec<(String, String)>,
     },
-    /// `type X Y` and `type X = Y`, with the file's imports already applied to Y.
+    /// A type `type X Y` or `type X = Y`, with the file's imports applied to Y.
     Named(String),
 }
 
-/// One package: its import path and types. Type references are `path.Name` or a builtin.
+/// A package: its import path and types. Type references are `path.Name` or a builtin.
 #[derive(Debug, Default)]
 pub struct GoPackage {
     pub types: BTreeMap<String, GoType>,
-    /// `const GroupName`, when the package is an API group version.
+    /// The value of `const GroupName`, when the package is an API group version.
     pub group: Option<String>,
-    /// Constants of text: name, declared type (may be empty) and value.
+    /// String constants: name, declared type (may be empty) and value.
     pub constants: Vec<(String, String, String)>,
-    /// Types that are marked to take none but their constants' values.
+    /// Types that are marked as enumerations of their constants.
     pub enums: Vec<String>,
 }
 
 impl GoPackage {
-    /// The values of an enumeration, sorted; empty for any other type.
+    /// Returns the values of an enumeration, sorted; empty for any other type.
     pub fn values(&self, name: &str) -> Vec<String> {
         let of_type = self.constants.iter().filter(|(_, ty, _)| ty == name && self.enums.iter().any(|e| e == name));
         let mut values: Vec<String> = of_type.map(|(_, _, value)| value.clone()).collect();
@@ -57,7 +57,7 @@ impl GoPackage {
         values
     }
 
-    /// The value of a constant.
+    /// Returns the value of a constant.
     pub fn constant(&self, name: &str) -> Option<&str> {
         self.constants.iter().find(|(n, ..)| n == name).map(|(_, _, value)| value.as_str())
     }
@@ -129,7 +129,7 @@ fn file(package: &mut GoPackage, text: &str, import_path: &str) -> Result<()> {
     Ok(())
 }
 
-/// `Name Type = "value"`, `Name = "value"` or `Name = Type("value")`, alone or in a list of constants.
+/// Parses `Name Type = "value"`, `Name = "value"` or `Name = Type("value")`, alone or in a list of constants.
 fn constant(line: &str) -> Option<(String, String, String)> {
     let (declared, value) = line.trim_start_matches("const ").split_once(" = ")?;
     let (convert, value) = match value.split_once("(\"") {
@@ -265,7 +265,7 @@ fn tag(tags: &str, key: &str) -> Option<String> {
     }
 }
 
-/// Writes a type reference with full import paths: `*T`, `[]T`, `map[K]V` keep their shape.
+/// Formats a type reference with full import paths: `*T`, `[]T`, `map[K]V` keep their shape.
 fn qualify(ty: &str, imports: &BTreeMap<String, String>, path: &str) -> String {
     if let Some(rest) = ty.strip_prefix('*') {
         return format!("*{}", qualify(rest, imports, path));

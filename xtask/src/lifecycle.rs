@@ -1,5 +1,5 @@
-//! Writes the table of lifecycles: in which minor version a kind came, since which it is deprecated, with which it goes, and
-//! what takes its place. Read from what is generated for each version of an API that is not for good.
+//! Generates the table of lifecycles: the minor version that introduced a kind, the one that deprecated it, the one
+//! that removes it, and its replacement. Read from the generated file of each API version that is not stable.
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
@@ -9,10 +9,10 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::goapi::GoPackage;
 use crate::sources::Sources;
 
-/// The files' name.
+/// The name of the files.
 const FILE: &str = "zz_generated.prerelease-lifecycle.go";
 
-/// What is said of one kind.
+/// The lifecycle of one kind.
 #[derive(Default, Debug, PartialEq, Eq)]
 struct Life {
     introduced: u16,
@@ -21,7 +21,7 @@ struct Life {
     instead: String,
 }
 
-/// The text of the generated file `lifecycles.rs`; `packages` are those of the API, by import path.
+/// Returns the generated file `lifecycles.rs`; `packages` are those of the API, by import path.
 pub fn render(sources: &Sources, packages: &BTreeMap<String, GoPackage>) -> Result<String> {
     let mut lives = BTreeMap::new();
     for (path, package) in packages {
@@ -34,7 +34,7 @@ pub fn render(sources: &Sources, packages: &BTreeMap<String, GoPackage>) -> Resu
         }
         let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
         let said = read(&text).with_context(|| file.display().to_string())?;
-        // A list goes with the kind that it is a list of.
+        // A list has the lifecycle of its items.
         let lists = |kind: &str| kind.strip_suffix("List").is_some_and(|of| said.contains_key(of));
         let kinds: Vec<String> = said.keys().filter(|kind| !lists(kind)).cloned().collect();
         let mut said = said;
@@ -58,7 +58,7 @@ pub fn render(sources: &Sources, packages: &BTreeMap<String, GoPackage>) -> Resu
     Ok(out + "];\n")
 }
 
-/// `func (in *KIND) APILifecycleWHAT() … {` and the line that it returns.
+/// Parses `func (in *KIND) APILifecycleWHAT() … {` and the line that it returns.
 fn read(text: &str) -> Result<BTreeMap<String, Life>> {
     let mut lives: BTreeMap<String, Life> = BTreeMap::new();
     let mut lines = text.lines();
@@ -80,14 +80,14 @@ fn read(text: &str) -> Result<BTreeMap<String, Life>> {
     Ok(lives)
 }
 
-/// The minor version of what a function returns: `1, 36`.
+/// Returns the minor version of a function's result: `1, 36`.
 fn minor(said: &str) -> Result<u16> {
     let (major, minor) = said.split_once(", ").with_context(|| said.to_owned())?;
     ensure!(major == "1", "{said} is of another major version");
     Ok(minor.parse()?)
 }
 
-/// `schema.GroupVersionKind{Group: "a", Version: "v1", Kind: "B"}` as `a/v1 B`.
+/// Converts `schema.GroupVersionKind{Group: "a", Version: "v1", Kind: "B"}` to `a/v1 B`.
 fn replacement(said: &str) -> Result<String> {
     let value = |key: &str| -> Result<&str> {
         let rest = said.split(&format!("{key}: \"")).nth(1).with_context(|| format!("{said}: no {key}"))?;

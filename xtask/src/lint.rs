@@ -1,6 +1,7 @@
-//! `cargo xtask lint`: `facts/messages.txt` is up to date, and the dependencies are allowed. Licences must be among those that a
-//! binary under Apache-2.0 may hold, and a crate in two versions must be known (`xtask/duplicates.txt`, a list that only shrinks).
-//! It runs only cargo; `deny.toml` has the same rules for cargo-deny, which adds advisories.
+//! `cargo xtask lint`: checks that `facts/messages.txt` is up to date, and that the dependencies are allowed. Licences
+//! must be compatible with a binary under Apache-2.0, and a crate in two versions must be listed
+//! (`xtask/duplicates.txt`, which may only shrink). It only runs cargo; `deny.toml` has the same rules for cargo-deny,
+//! which adds advisories.
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +12,7 @@ use serde_json::Value;
 /// Licences that may be linked into the binary.
 const ALLOWED: &[&str] =
     &["Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT", "Unicode-3.0", "Unlicense", "Zlib"];
-/// What runs in production runs here: other systems' crates are in the lock file and in no binary.
+/// The production platform: crates for other systems are in the lock file and in no binary.
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 const DUPLICATES: &str = "duplicates.txt";
 
@@ -29,7 +30,7 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// Name, version and licence of a crate of others.
+/// Name, version and licence of an external crate.
 type Package = (String, String, String);
 
 fn metadata() -> Result<Value> {
@@ -42,7 +43,7 @@ fn metadata() -> Result<Value> {
     Ok(serde_json::from_slice(&out.stdout)?)
 }
 
-/// Those that the platform's builds use.
+/// Returns the crates that the platform's builds use.
 fn packages(metadata: &Value) -> Result<Vec<Package>> {
     let nodes = metadata["resolve"]["nodes"].as_array().context("resolve.nodes")?;
     let used: BTreeSet<&str> = nodes.iter().filter_map(|n| n["id"].as_str()).collect();
@@ -70,7 +71,7 @@ fn duplicates(packages: &[Package], known: &BTreeSet<&str>) -> Vec<String> {
     faults
 }
 
-/// Whether an SPDX expression can be met with allowed licences. `/` is an old way to write OR.
+/// Reports whether an SPDX expression can be met with allowed licences. `/` is an old way to write OR.
 fn allowed(expression: &str) -> bool {
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let tokens: Vec<&str> = spaced.split_whitespace().collect();

@@ -1,5 +1,6 @@
-//! Joins the three published sources into one list of types: declarations (shape, JSON, emission), `.proto` files (numbers,
-//! checked against the declarations) and OpenAPI (required fields, and list and map semantics where it has the type).
+//! Joins the three published sources into one list of types: declarations (shape, JSON, emission), `.proto` files
+//! (numbers, checked against the declarations) and OpenAPI (required fields, and list and map semantics if it has the
+//! type).
 use crate::{
     goapi::{GoField, GoPackage, GoType},
     proto::ProtoFile,
@@ -8,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// A field's type. `Struct` and the JSON schema unions hold a type's index.
+/// The type of a field. `Struct` and the JSON schema unions have a type's index.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Ty {
     Scalar(&'static str),
@@ -21,7 +22,7 @@ pub enum Ty {
     Wrapped(Box<Ty>),
 }
 
-/// One field. See `kelson_schema::Field` for the meaning.
+/// A field. See `kelson_schema::Field` for the meaning.
 #[derive(Debug, Clone)]
 pub struct Field {
     pub json: String,
@@ -38,18 +39,18 @@ pub struct Field {
     pub patch_strategy: String,
     pub patch_merge_key: String,
     pub default: String,
-    /// The values that it, or each of its elements, may have; empty where there is no such list.
+    /// The allowed values of the field or of each of its elements; empty when there is no such list.
     pub values: Vec<String>,
-    /// Place in the declaration, which is the order of JSON.
+    /// The position in the declaration, which is the order of JSON.
     pub declared: usize,
 }
 
-/// A struct of whose members one is to be set (`x-kubernetes-unions`).
+/// A struct of whose members one must be set (`x-kubernetes-unions`).
 #[derive(Debug, Default, PartialEq)]
 pub struct Union {
-    /// The member that names the one which is set; empty where there is none.
+    /// The member that names the one which is set; empty when there is none.
     pub discriminator: String,
-    /// The members, by JSON name, and what the discriminator calls them.
+    /// The members by JSON name, with their discriminator values.
     pub members: Vec<(String, String)>,
 }
 
@@ -63,11 +64,11 @@ pub struct Type {
     pub union: Option<Union>,
 }
 
-/// All that was read of the definitions.
+/// Everything that was read of the definitions.
 #[derive(Debug, Default)]
 pub struct Model {
     pub types: Vec<Type>,
-    /// (group, version, kind) to type.
+    /// The type of each (group, version, kind).
     pub kinds: BTreeMap<(String, String, String), usize>,
 }
 
@@ -96,7 +97,7 @@ const SPECIAL: &[(&str, &str)] = &[
     ("any", "Any"),
 ];
 const UNIONS: &[&str] = &["JSONSchemaPropsOrBool", "JSONSchemaPropsOrArray", "JSONSchemaPropsOrStringArray"];
-/// Helper types of the packages that are no API: they never travel.
+/// Helper types of the packages that are not part of the API.
 const NOT_API: &[&str] = &[
     "InternalEvent",
     "Timestamp",
@@ -158,7 +159,7 @@ pub fn build(
             model.kinds.insert((group, version, ty.name.clone()), id);
         }
     }
-    // Registered in every group version although it carries no type of its own.
+    // Registered in every group version although it has no separate type there.
     let event = model.types.iter().position(|t| t.package == META && t.name == "WatchEvent").context("WatchEvent")?;
     model.kinds.insert(("meta.k8s.io".into(), "v1".into(), "WatchEvent".into()), event);
     Ok(model)
@@ -240,7 +241,8 @@ impl Builder<'_> {
         Ok(Type { package, name, proto, atomic, fields: out, union })
     }
 
-    /// The published definition; that of the struct which embeds it, for one that is published in no other way.
+    /// Returns the published definition; for a struct that is not published otherwise, that of the struct which embeds
+    /// it.
     fn definition(&self, path: &str, name: &str) -> Option<Value> {
         let rest = path.strip_prefix("k8s.io/")?;
         let of = |name: &str| self.openapi["definitions"].get(format!("io.k8s.{}.{name}", rest.replace('/', ".")));
@@ -251,14 +253,14 @@ impl Builder<'_> {
         of(name).or_else(outer).cloned()
     }
 
-    /// The values that a declared type takes, or the elements of a list or map of it.
+    /// Returns the values of a declared type, or of the elements of a list or map of it.
     fn values(&self, declared: &str) -> Vec<String> {
         let element = declared.rsplit(['*', ']']).next().unwrap_or("");
         let Some((path, name)) = element.rsplit_once('.') else { return Vec::new() };
         self.packages.get(path).map(|package| package.values(name)).unwrap_or_default()
     }
 
-    /// A marker's default as JSON; one that names a constant is that constant's value.
+    /// Returns a marker's default as JSON; a constant's name is replaced by its value.
     fn default(&self, path: &str, marker: String) -> String {
         let Some(name) = marker.strip_prefix("ref(").and_then(|rest| rest.strip_suffix(')')) else { return marker };
         let (path, name) = name.rsplit_once('.').unwrap_or((path, name));
@@ -352,7 +354,7 @@ impl Builder<'_> {
     }
 }
 
-/// What a struct's markers say of its members, where one of them is to be set.
+/// Returns the union that a struct's markers define, if there is one.
 fn union(fields: &[GoField], markers: &[(String, String)]) -> Option<Union> {
     let has = |markers: &[(String, String)], key: &str| markers.iter().any(|(k, _)| k == key);
     if !has(markers, "union") {

@@ -1,16 +1,16 @@
-//! Reads the published `generated.proto` files: message names and the number of every field.
-//! Only what those files use is understood; anything else is an error, never a guess.
+//! Reads the published `generated.proto` files: message names and the number of every field. Only syntax that these
+//! files use is supported; anything else is an error.
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 
-/// One `message` of a `.proto` file.
+/// A `message` of a `.proto` file.
 #[derive(Debug, Default, Clone)]
 pub struct Message {
     /// Field name to number and declared type (`repeated`/`optional` stripped; maps as `map<K, V>`).
     pub fields: BTreeMap<String, (u32, String)>,
 }
 
-/// One `.proto` file.
+/// A `.proto` file.
 #[derive(Debug, Default)]
 pub struct ProtoFile {
     /// The proto package, such as `k8s.io.api.core.v1`.
@@ -19,7 +19,7 @@ pub struct ProtoFile {
     pub messages: BTreeMap<String, Message>,
 }
 
-/// Parses one file's text.
+/// Parses the text of one file.
 pub fn parse(text: &str) -> Result<ProtoFile> {
     let mut file = ProtoFile::default();
     let mut current: Option<(String, Message)> = None;

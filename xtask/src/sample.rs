@@ -26,8 +26,8 @@ message WatchEvent {
 }
 ";
 
-/// Writes what a minor version publishes. From 37 on, a widget has a colour and a short name, is said to have a successor, and
-/// its feature is on.
+/// Writes the files of a minor version. From 37 on, a widget has a colour and a short name, a successor is declared,
+/// and its feature is on.
 pub fn write(root: &Path, minor: u16) -> Result<()> {
     let later = minor >= 37;
     let only = |text: &str| if later { text.to_owned() } else { String::new() };
@@ -83,7 +83,7 @@ pub fn write(root: &Path, minor: u16) -> Result<()> {
     published(&put, later)
 }
 
-/// The documents that a server of that version answers with.
+/// Writes the documents that a server of that version answers with.
 fn published(put: &impl Fn(&str, String) -> Result<()>, later: bool) -> Result<()> {
     let mut widget =
         json!({"name": "widgets", "singularName": "widget", "namespaced": true, "kind": "Widget", "verbs": ["get"]});

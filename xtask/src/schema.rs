@@ -9,15 +9,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Packages that carry protos but no served or exchanged API.
+/// Packages that have protos but no served or exchanged API.
 const SKIP: &[&str] = &["testapigroup", "runtime/schema"];
 
-/// Modules that hold packages with a `generated.proto`.
+/// Modules that contain packages with a `generated.proto`.
 const MODULES: [&str; 4] = ["api", "apiextensions-apiserver", "apimachinery", "kube-aggregator"];
 
 /// The packages of the API, by import path.
 pub struct Packages {
-    /// As they are declared.
+    /// The declarations.
     pub packages: BTreeMap<String, goapi::GoPackage>,
     protos: BTreeMap<String, proto::ProtoFile>,
 }
@@ -40,7 +40,7 @@ pub fn read(sources: &Sources) -> Result<Packages> {
 }
 
 impl Packages {
-    /// The text of the generated file `types.rs`; `openapi` has the published definitions of the types.
+    /// Returns the generated file `types.rs`; `openapi` has the published definitions of the types.
     pub fn render(&self, openapi: &Value) -> Result<String> {
         table::render(&model::build(&self.packages, &self.protos, openapi)?)
     }
@@ -59,7 +59,7 @@ fn find(dir: &Path, out: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// `…/k8s.io/api@v0.36.2/core/v1` is the package `k8s.io/api/core/v1`.
+/// Returns the import path of a directory: `…/k8s.io/api@v0.36.2/core/v1` is the package `k8s.io/api/core/v1`.
 fn import_path(root: &Path, dir: &Path) -> Result<String> {
     let module = root.file_name().and_then(|n| n.to_str()).context("module name")?;
     let module = module.split('@').next().unwrap_or(module);

@@ -1,4 +1,5 @@
-//! `cargo xtask size FILE`: the size of the release binary is a limit that only falls. `make size` builds the binary and runs this.
+//! `cargo xtask size FILE`: compares the size of the release binary with a limit that may only fall. `make size` builds
+//! the binary and runs this.
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};

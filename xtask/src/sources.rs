@@ -1,11 +1,11 @@
-//! Where the published definitions of a release are: the cache of Go modules, or a source tree of Kubernetes, which has the same
-//! files under other paths, and more.
+//! The published definitions of a release: the cache of Go modules, or a source tree of Kubernetes, which has the same
+//! files at other paths, and more.
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Where the modules that have versions of their own are in a source tree.
+/// The directory of published modules in a source tree.
 const STAGING: &str = "staging/src/k8s.io";
 
 /// A release of Kubernetes 1.
@@ -18,7 +18,7 @@ pub struct Release {
 }
 
 impl Release {
-    /// Reads `1.MINOR.PATCH`, with or without a `v` before it.
+    /// Parses `1.MINOR.PATCH`, with or without a leading `v`.
     pub fn parse(text: &str) -> Result<Self> {
         let numbers: Vec<&str> = text.strip_prefix('v').unwrap_or(text).split('.').collect();
         let ["1", minor, patch] = numbers[..] else { bail!("{text:?} is no release of the form 1.MINOR.PATCH") };
@@ -40,7 +40,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Definitions under a directory, which must be those of the release.
+    /// Opens the definitions in a directory, which must be those of the release.
     pub fn open(root: &Path, release: Release) -> Result<Self> {
         let sources = Self { root: root.to_owned(), release };
         let of = sources.read(&format!("{STAGING}/component-base/version/base.go"))?;
@@ -49,18 +49,18 @@ impl Sources {
         Ok(sources)
     }
 
-    /// Whether a directory has definitions of the release, of whatever completeness.
+    /// Reports whether a directory has definitions of the release, complete or not.
     #[cfg(test)]
     pub fn are_in(root: &Path, release: Release) -> bool {
         Self { root: root.to_owned(), release }.module("api").is_dir()
     }
 
-    /// Whether it is a source tree, which has what no module has.
+    /// Reports whether it is a source tree, which has files that no module has.
     pub fn is_tree(&self) -> bool {
         self.root.join(STAGING).is_dir()
     }
 
-    /// A file or directory, by its path in the source tree. Modules have only what is below `staging`.
+    /// Returns a file or directory, by its path in the source tree. Modules only have what is below `staging`.
     pub fn place(&self, path: &str) -> PathBuf {
         if self.is_tree() {
             return self.root.join(path);
@@ -77,12 +77,12 @@ impl Sources {
         }
     }
 
-    /// The directory of a module that has versions of its own.
+    /// Returns the directory of a published module.
     pub fn module(&self, name: &str) -> PathBuf {
         self.place(&format!("{STAGING}/{name}"))
     }
 
-    /// A file's text, by its path in the source tree.
+    /// Reads a file, by its path in the source tree.
     pub fn read(&self, path: &str) -> Result<String> {
         let place = self.place(path);
         fs::read_to_string(&place).with_context(|| place.display().to_string())

@@ -1,4 +1,5 @@
-//! Writes the type table as Rust: plain integers and one string pool, so that it costs neither relocations nor start-up.
+//! Writes the type table as Rust: plain integers and one string pool, so that it needs neither relocations nor startup
+//! code.
 use crate::model::{Field, Model, Ty, Type};
 use anyhow::{Context, Result, ensure};
 use std::{
@@ -13,7 +14,7 @@ struct Pool {
 }
 
 impl Pool {
-    /// Offset and length packed: `offset << 10 | length`.
+    /// Returns offset and length packed: `offset << 10 | length`.
     fn add(&mut self, s: &str) -> u32 {
         assert!(s.len() < 1024, "string too long for the pool");
         if let Some(at) = self.seen.get(s) {
@@ -89,7 +90,7 @@ impl Refs {
     }
 }
 
-/// The text of the generated file `types.rs`.
+/// Returns the generated file `types.rs`.
 pub fn render(model: &Model) -> Result<String> {
     let (mut pool, mut refs) = (Pool::default(), Refs::default());
     let (mut types, mut fields, mut names) = (String::new(), String::new(), String::new());
@@ -154,7 +155,7 @@ pub fn render(model: &Model) -> Result<String> {
     Ok(out)
 }
 
-/// The row of a field's values, where they are listed.
+/// Returns the row of a field's allowed values, if they are listed.
 fn enumeration(ty: &Type, f: &Field, at: usize, pool: &mut Pool) -> Option<String> {
     if f.values.is_empty() {
         return None;
@@ -162,7 +163,7 @@ fn enumeration(ty: &Type, f: &Field, at: usize, pool: &mut Pool) -> Option<Strin
     Some(format!("    E({at}, {}), // {}.{}\n", pool.add(&f.values.join(",")), ty.name, f.json))
 }
 
-/// The row of a field.
+/// Returns the row of a field.
 fn field(f: &Field, pool: &mut Pool, refs: &mut Refs) -> Result<String> {
     let merge_key = pool.add(&f.patch_merge_key);
     let (name, keys, default) = (pool.add(&f.json), pool.add(&f.map_keys.join(",")), pool.add(&f.default));
@@ -170,7 +171,7 @@ fn field(f: &Field, pool: &mut Pool, refs: &mut Refs) -> Result<String> {
     Ok(format!("    F({name}, {}, {flags}, {ty}, {keys}, {merge_key}, {default}), // {}\n", f.number, label(f)))
 }
 
-/// The rows of the kinds.
+/// Returns the rows of the kinds.
 fn kinds(model: &Model, pool: &mut Pool) -> Result<String> {
     let mut kinds = String::new();
     for ((group, version, kind), id) in &model.kinds {
@@ -185,7 +186,7 @@ fn kinds(model: &Model, pool: &mut Pool) -> Result<String> {
     Ok(kinds)
 }
 
-/// The text that all names are pieces of, in lines that an editor can show.
+/// Writes the string that contains all names, in lines that an editor can show.
 fn pooled(out: &mut String, text: &str) -> Result<()> {
     out.push_str("#[rustfmt::skip]\npub(crate) static POOL: &str = concat!(\n");
     let mut at = 0;
@@ -236,7 +237,7 @@ fn flags(f: &Field) -> Result<u32> {
     Ok(flags)
 }
 
-/// Whether canonical JSON shows the field when nothing is set; see `kelson_schema::Field::shown_when_absent`.
+/// Reports whether canonical JSON shows the field when it is not set; see `kelson_schema::Field::shown_when_absent`.
 fn shown_when_absent(f: &Field) -> bool {
     let plain = match &f.ty {
         Ty::Scalar(name) => matches!(*name, "Bool" | "Int32" | "Int64" | "Double" | "String" | "Bytes" | "Any"),
@@ -246,7 +247,7 @@ fn shown_when_absent(f: &Field) -> bool {
     !f.omitzero && !(f.omitempty && (f.pointer || plain))
 }
 
-/// The JSON names of a type in the order in which they are declared, those of an embedded struct where it is embedded.
+/// Returns the JSON names of a type in the order of declaration, those of an embedded struct at its position.
 fn declared(model: &Model, id: usize) -> Vec<String> {
     let mut fields: Vec<&Field> = model.types[id].fields.iter().collect();
     fields.sort_by_key(|f| f.declared);
@@ -257,7 +258,8 @@ fn declared(model: &Model, id: usize) -> Vec<String> {
     names.collect()
 }
 
-/// JSON names of a type with inlined structs flattened: name, field, and the outer inline field it comes through.
+/// Returns the JSON names of a type with inlined structs flattened: name, field, and the outer inline field it comes
+/// through.
 fn json_view(model: &Model, id: usize, starts: &[usize]) -> Result<Vec<(String, usize, Option<usize>)>> {
     let mut out: Vec<(String, usize, Option<usize>)> = Vec::new();
     for (i, f) in model.types[id].fields.iter().enumerate() {
@@ -270,7 +272,7 @@ fn json_view(model: &Model, id: usize, starts: &[usize]) -> Result<Vec<(String, 
             out.push((f.json.clone(), starts[id] + i, None));
         }
     }
-    // An outer field hides an inlined one of the same name.
+    // An outer field hides an inlined one with the same name.
     out.sort_by(|a, b| a.0.cmp(&b.0).then(a.2.is_some().cmp(&b.2.is_some())));
     out.dedup_by(|b, a| a.0 == b.0);
     Ok(out)

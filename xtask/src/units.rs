@@ -1,6 +1,6 @@
-//! `cargo xtask units`: what cargo would compile, without compiling. The number of units of the one build of the gate is a limit
-//! that only falls, and `cargo test -p X` must build no crate of others with other features than that build does, or it builds
-//! nearly everything again. `crates/features` is where a missing feature is named.
+//! `cargo xtask units`: what cargo would compile, without compiling. The number of units of the gate's build is a limit
+//! that may only fall, and `cargo test -p X` must build no external crate with other features than that build, or it
+//! builds nearly everything again. `crates/features` lists missing features.
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
@@ -9,17 +9,17 @@ use serde_json::Value;
 
 use crate::tidy::units_limit;
 
-/// The one build of the gate.
+/// The gate's build.
 const BUILD: &[&str] = &["build", "--workspace", "--all-targets"];
-/// Where the gate runs: elsewhere other crates are built.
+/// The platform of the gate: other platforms build other crates.
 const IS_GATE: bool = cfg!(all(target_arch = "x86_64", target_os = "linux"));
 
-/// Counts and compares.
+/// Counts the units and compares them with the limit.
 pub fn run() -> Result<()> {
     let gate = graph(BUILD)?;
     let built = features(&gate);
     let mut faults = Vec::new();
-    // Cargo uses one processor to resolve a package: half of them each.
+    // Cargo uses one CPU to resolve a package, so each half of the packages gets one.
     let members = members()?;
     let (some, others) = members.split_at(members.len() / 2);
     let compared: Result<Vec<Vec<String>>> = std::thread::scope(|scope| {
@@ -37,7 +37,7 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// What the tests of some packages would build otherwise than the gate.
+/// Returns what the tests of some packages would build differently than the gate.
 fn compare(members: &[String], built: &Features) -> Result<Vec<String>> {
     let mut faults = Vec::new();
     for member in members {
@@ -47,7 +47,7 @@ fn compare(members: &[String], built: &Features) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// How many units the gate's build has.
+/// Returns the number of units in the gate's build.
 pub fn count() -> Result<usize> {
     Ok(graph(BUILD)?.len())
 }
@@ -56,7 +56,8 @@ fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// The units of a command. Cargo prints them without compiling, as an unstable option that has had this form since 2020.
+/// Returns the units of a command. Cargo prints them without compiling, as an unstable option that has had this form
+/// since 2020.
 fn graph(command: &[&str]) -> Result<Vec<Value>> {
     let mut cargo = cargo();
     cargo.args(command).args(["--locked", "--unit-graph", "-Zunstable-options"]).env("RUSTC_BOOTSTRAP", "1");
@@ -77,7 +78,7 @@ fn members() -> Result<Vec<String>> {
     Ok(packages.iter().filter_map(|p| p["name"].as_str().map(str::to_owned)).collect())
 }
 
-/// Per package and target that is compiled: the sets of features that it is compiled with.
+/// The sets of features with which each package and target is compiled.
 type Features = BTreeMap<String, BTreeSet<Vec<String>>>;
 
 fn features(units: &[Value]) -> Features {
@@ -93,7 +94,7 @@ fn features(units: &[Value]) -> Features {
     all
 }
 
-/// What a package's tests would build with other features than `built`.
+/// Returns what a package's tests would build with other features than `built`.
 fn other_features(member: &str, tested: &Features, built: &Features) -> Vec<String> {
     let mut found = Vec::new();
     for (name, sets) in tested {

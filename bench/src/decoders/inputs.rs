@@ -1,7 +1,7 @@
-//! Inputs of three megabytes that cost the most of all that are known: each begins with a small document and repeats what a tree or
-//! a merge pays most for. What reviews and fuzzers find is added here.
+//! Inputs of three megabytes with the highest known cost: each begins with a small document and repeats the most
+//! expensive part for a tree or a merge. Inputs found by reviews and fuzzers are added here.
 
-/// As long as a request's body may be.
+/// The maximum size of a request body.
 const SIZE: usize = kelson_codec::DOCUMENT_BYTES_MAX;
 
 /// What is done with an input.
@@ -20,12 +20,12 @@ pub enum Work {
 }
 
 impl Work {
-    /// As it is told to a process of its own.
+    /// Returns the name for a child process.
     pub fn word(self) -> String {
         format!("{self:?}")
     }
 
-    /// What [`Work::word`] says.
+    /// Parses the result of [`Work::word`].
     pub fn of(word: &str) -> Option<Self> {
         let kinds = [None, Some("Pod"), Some("Secret")];
         let decoders = kinds.into_iter().flat_map(|kind| {
@@ -37,15 +37,15 @@ impl Work {
     }
 }
 
-/// A name, what is done, and with what.
+/// A name, the operation, and its input.
 pub type Case = (String, Work, Vec<u8>);
 
-/// `start`, as many times `part` as fit, `end`.
+/// Returns `start`, as many times `part` as fit, and `end`.
 fn filled(start: &str, part: &str, end: &str) -> Vec<u8> {
     numbered(start, |_| part.to_owned(), end, SIZE)
 }
 
-/// The same of parts that differ, in `size` bytes.
+/// Returns `start`, different parts up to `size` bytes, and `end`.
 fn numbered(start: &str, part: impl Fn(usize) -> String, end: &str, size: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(SIZE);
     out.extend_from_slice(start.as_bytes());
@@ -60,7 +60,7 @@ fn numbered(start: &str, part: impl Fn(usize) -> String, end: &str, size: usize)
     out
 }
 
-/// An object and its patch, each of half the size.
+/// Returns an object and its patch, each of half the size.
 fn both(object: Vec<u8>, patch: Vec<u8>) -> Vec<u8> {
     [object, patch].join(&0)
 }
@@ -180,7 +180,7 @@ fn yaml() -> Vec<Case> {
     cases
 }
 
-/// A field of bytes.
+/// Returns a field of bytes.
 fn field(number: u8, content: &[u8]) -> Vec<u8> {
     let mut out = vec![number << 3 | 2];
     let mut length = content.len();
@@ -194,7 +194,7 @@ fn field(number: u8, content: &[u8]) -> Vec<u8> {
 }
 
 fn protobuf() -> Vec<Case> {
-    // Room for the envelope and the lengths around what is repeated.
+    // Reserves space for the envelope and the lengths around the repeated part.
     let repeated = |part: &[u8]| part.repeat((SIZE - 64) / part.len());
     let pod = |number: u8, content: &[u8]| kelson_codec::proto::wrap("v1", "Pod", &field(number, content));
     let secret = |content: &[u8]| kelson_codec::proto::wrap("v1", "Secret", content);
@@ -222,11 +222,11 @@ fn protobuf() -> Vec<Case> {
     cases.into_iter().map(|(name, kind, body)| (format!("protobuf, {name}"), Work::Protobuf(kind), body)).collect()
 }
 
-/// Sizes of texts of small objects that nearly take all the memory that an object and a patch may have.
+/// Sizes of texts of small objects that need nearly all the memory allowed for an object and a patch.
 const OBJECT: usize = 310_000;
 const PATCH: usize = 177_000;
 
-/// Size of a text of nearly as many values as a patch may have.
+/// The size of a text with nearly as many values as a patch may have.
 const MANY: usize = 650_000;
 
 fn fitting(size: usize) -> Vec<u8> {
@@ -239,7 +239,7 @@ fn fitting(size: usize) -> Vec<u8> {
     )
 }
 
-/// Applies to a kind of which nothing is known, where each object is a field of its own.
+/// Applies to a kind without a known schema, where each object is a separate field.
 fn custom() -> Vec<Case> {
     let fields = |tag: &str, size| numbered("{\"a\":{", |i| format!("\"{tag}{i:x}\":{{\"\":0}},"), "\"z\":0}}", size);
     let sizes = [
@@ -281,7 +281,7 @@ fn patches() -> Vec<Case> {
         let empty = || b"{}".to_vec();
         add(&format!("{name}, containers"), work, containers("a"), containers("b"));
         add(&format!("{name}, small objects"), work, small(), small());
-        // As much as the limits of memory take.
+        // The largest that the memory limits allow.
         let (object, patch) = (fitting(OBJECT), fitting(PATCH));
         add(&format!("{name}, small objects that fit"), work, object, patch);
         add(&format!("{name}, containers that are none"), work, small_list(), small_list());

@@ -1,7 +1,7 @@
-//! What the largest documents cost at their worst (a part of `make bench`).
-//! Every decoder, patch and compiler is given inputs of three megabytes that are known to be dear, each in a process of its own with
-//! the allocator of the server. Whoever takes more than a second of the processor or 64 MB beyond the input is named, and the exit
-//! code says so. Arguments choose cases by what their names begin with.
+//! The worst-case cost of the largest documents (a part of `make bench`). Every decoder, patch and compiler gets inputs
+//! of three megabytes that are known to be expensive, each in a separate process with the server's allocator. A case
+//! that takes more than a second of CPU time or 64 MB beyond the input is printed, and the exit code is not zero.
+//! Arguments select cases by name prefix.
 mod inputs;
 
 use std::io::{Read as _, Write as _};
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 const TIME_MS_MAX: u64 = 1000;
 const MEMORY_KB_MAX: u64 = 64 * 1024;
-/// Says what this process is to do.
+/// The environment variable with the case of a child process.
 const CASE: &str = "KELSON_DECODERS_CASE";
 
 /// Measures the cases, each in a process that runs this program again.
@@ -48,7 +48,7 @@ pub fn run(chosen: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Milliseconds of the processor, kilobytes, and what came of it, by a process of its own.
+/// Returns CPU milliseconds, kilobytes, and the result, measured in a separate process.
 fn measured((_, work, input): &Case) -> Result<(u64, u64, String), String> {
     let told = |e: std::io::Error| e.to_string();
     let program = std::env::current_exe().map_err(told)?;
@@ -66,22 +66,22 @@ fn measured((_, work, input): &Case) -> Result<(u64, u64, String), String> {
     }
 }
 
-/// A line of a file below `/proc/self`, in its own unit.
+/// Returns the value of a line of a file below `/proc/self`, in its own unit.
 fn own(file: &str, key: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/self/{file}")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(key));
     line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// The one case of this process: its input comes in, three words go out.
+/// Runs the case of this process: its input is read, three words are printed.
 fn alone(work: Work) {
     let mut input = Vec::with_capacity(kelson_codec::DOCUMENT_BYTES_MAX + 1);
     if std::io::stdin().read_to_end(&mut input).is_err() {
         return;
     }
-    // What is made once for all is not this input's.
+    // Initializes shared data, which is not counted for this input.
     let _warm = done(work, b"{}\0{}");
-    // The high water mark begins anew.
+    // Resets the high-water mark.
     let reset = std::fs::write("/proc/self/clear_refs", "5");
     let (before_ns, before_kb) = (own("schedstat", ""), own("status", "VmRSS:"));
     let outcome = done(work, &input);
@@ -98,7 +98,7 @@ fn kind(name: &str) -> Option<TypeId> {
     Schema::builtin().by_gvk("", "v1", name)
 }
 
-/// Carries it out; whether the input was taken.
+/// Runs the operation; returns whether the input was accepted.
 fn done(work: Work, input: &[u8]) -> bool {
     let read = |data: &[u8]| decode(Encoding::Json, None, data, true).ok().map(|decoded| decoded.value);
     let read_patch = |data: &[u8]| decode_patch(data, true).ok().map(|decoded| decoded.value);

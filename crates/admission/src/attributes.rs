@@ -1,4 +1,5 @@
-//! What an admission plugin sees of a request, and what it may leave behind for the client and the audit log.
+//! The request as an admission plugin sees it, and the warnings and annotations that plugins return for the client and
+//! the audit log.
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,22 +11,22 @@ use tokio::time::Instant;
 
 use crate::explain::Changed;
 
-/// The operation admitted. Reads are never admitted.
+/// The operation under admission. Reads are not subject to admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Operation {
-    /// A new object.
+    /// An object is created.
     Create = 1,
-    /// A change, also by patch.
+    /// An object is updated, also by a patch.
     Update = 2,
-    /// An object is deleted, or all of a collection.
+    /// An object or a collection is deleted.
     Delete = 4,
     /// A connection to a subresource (exec, attach, port-forward, proxy).
     Connect = 8,
 }
 
 impl Operation {
-    /// The wire form (`AdmissionReview.request.operation`).
+    /// Returns the wire form (`AdmissionReview.request.operation`).
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Create => "CREATE",
@@ -41,9 +42,9 @@ impl Operation {
 pub struct Operations(u8);
 
 impl Operations {
-    /// No operation at all.
+    /// The empty set.
     pub const NONE: Self = Self(0);
-    /// Making new objects.
+    /// The set of `CREATE` alone.
     pub const CREATE: Self = Self(1);
     /// The set of `UPDATE` alone.
     pub const UPDATE: Self = Self(2);
@@ -51,99 +52,101 @@ impl Operations {
     pub const DELETE: Self = Self(4);
     /// The set of `CONNECT` alone.
     pub const CONNECT: Self = Self(8);
-    /// Create and update: what most plugins handle.
+    /// Create and update: the set that most plugins handle.
     pub const WRITE: Self = Self(3);
-    /// All four there are.
+    /// The set of all four operations.
     pub const ALL: Self = Self(15);
-    /// One operation alone.
+    /// The set of one operation.
     pub const fn of(op: Operation) -> Self {
         Self(op as u8)
     }
-    /// This set and another together.
+    /// The union of both sets.
     pub const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
-    /// Whether `op` is in the set.
+    /// Reports whether `op` is in the set.
     pub const fn contains(self, op: Operation) -> bool {
         self.0 & op as u8 != 0
     }
 }
 
-/// A request under admission. The object moves in and, perhaps changed, out again.
+/// A request under admission. The object is moved in and, possibly changed, moved out again.
 #[derive(Debug)]
 pub struct Attributes<'a> {
-    /// What is done with the object.
+    /// The operation on the object.
     pub operation: Operation,
-    /// Kind of `object` (for a subresource, the subresource's kind, e.g. `Binding`).
+    /// The kind of `object` (for a subresource, the subresource's kind, e.g. `Binding`).
     pub kind: &'a Gvk,
-    /// Resource of the path.
+    /// The resource of the request's path.
     pub resource: &'a Gvr,
-    /// Subresource; empty for none.
+    /// The subresource; empty for none.
     pub subresource: &'a str,
-    /// Namespace; empty for cluster-scoped objects. A Namespace's own requests carry its name here, as upstream's do.
+    /// The namespace; empty for cluster-scoped objects. For a request to a Namespace object it is that object's name,
+    /// as upstream.
     pub namespace: &'a str,
-    /// Object name; empty on create with `generateName` still to be resolved.
+    /// The object's name; empty on create when `generateName` is not resolved yet.
     pub name: &'a str,
-    /// The new object (create, update), or the connect options; `None` on delete.
+    /// The new object (create, update), or the options of a connection; `None` on delete.
     pub object: Option<Value>,
-    /// `metadata.managedFields` of the new object, as JSON, where they are not in it: nearly nobody looks at them, and they are half of
-    /// many an object. They move as the object does.
+    /// `metadata.managedFields` of the new object as JSON, if they are not in the object: few plugins read them, and
+    /// they can be half of an object. They are moved like the object.
     pub managed_fields: Option<String>,
     /// The stored object (update, delete).
     pub old_object: Option<&'a Value>,
-    /// Who asks, after impersonation.
+    /// The user who makes the request, after impersonation.
     pub user: &'a UserInfo,
     /// Nothing will be stored: plugins must have no side effects.
     pub dry_run: bool,
-    /// Somebody wants to know which plugin changed what: finding that out takes a copy of the object.
+    /// Whether the changes of each plugin must be recorded, which takes a copy of the object.
     pub explained: bool,
-    /// The operation's options.
+    /// The options of the operation.
     pub options: OperationOptions<'a>,
-    /// What the mutating rounds of this request remember of each other.
+    /// The state of reinvocation between the mutating rounds.
     pub rounds: Rounds,
-    /// When the request's time is over, where it has an end.
+    /// The deadline of the request, if it has one.
     pub deadline: Option<Instant>,
 }
 
-/// The mutating rounds of one request. When a webhook or a policy has changed the object, the chain goes round once more, so
-/// that the plugins before it see the change (upstream `ReinvocationContext`).
+/// The mutating rounds of one request. When a webhook or a policy has changed the object, the chain runs a second
+/// round, so that plugins before it see the change (upstream `ReinvocationContext`).
 #[derive(Debug, Default)]
 pub struct Rounds {
-    /// A second round is wanted.
+    /// Whether a second round is required.
     pub again: bool,
-    /// This is the second round.
+    /// Whether this is the second round.
     pub second: bool,
-    /// What webhooks want of the second round.
+    /// The webhooks to reinvoke.
     pub webhooks: Reinvocation,
-    /// What mutating policies want of it.
+    /// The mutating policies to reinvoke.
     pub policies: Reinvocation,
 }
 
-/// Which webhooks or policies are called again in the second round: those that asked for it and ran before a change.
+/// The webhooks or policies to call again in the second round: those with `reinvocationPolicy: IfNeeded` that ran
+/// before a change.
 #[derive(Debug, Default)]
 pub struct Reinvocation {
-    /// Ran, and want to run again after a later change.
+    /// Those that ran and must run again after a later change.
     ran: BTreeSet<String>,
-    /// Are called in the second round.
+    /// Those that are called in the second round.
     due: BTreeSet<String>,
-    /// The object as the last of them left it; kept only where somebody may run again.
+    /// The object after the last of them ran; only stored if some may be reinvoked.
     left: Option<Value>,
 }
 
 impl Reinvocation {
-    /// One that wants to run again after later changes has run.
+    /// Records that one with `reinvocationPolicy: IfNeeded` ran.
     pub fn ran(&mut self, id: &str) {
         self.ran.insert(id.to_owned());
     }
-    /// The object was changed: all that ran before run again.
+    /// Records that the object was changed: all that ran before run again.
     pub fn changed(&mut self) {
         self.due.append(&mut self.ran);
     }
-    /// Whether this one runs in the second round.
+    /// Reports whether this one runs in the second round.
     pub fn is_due(&self, id: &str) -> bool {
         self.due.contains(id)
     }
-    /// Begins the second round: what other plugins changed since the first is a change too.
+    /// Begins the second round. A change by another plugin since the first round counts as well.
     pub fn begin_second(&mut self, object: Option<&Value>) {
         if !self.ran.is_empty() && self.left.as_ref() != object {
             self.changed();
@@ -155,17 +158,17 @@ impl Reinvocation {
     }
 }
 
-/// The options of an operation as an object (`CreateOptions`, `UpdateOptions`, `DeleteOptions`), made only when a plugin
-/// shows them to somebody, as webhooks do.
+/// The options of an operation as an object (`CreateOptions`, `UpdateOptions`, `DeleteOptions`), built only when a
+/// plugin sends them somewhere, as webhooks do.
 #[derive(Clone, Copy, Default)]
 pub struct OperationOptions<'a>(Option<&'a (dyn Fn() -> Value + Send + Sync)>);
 
 impl<'a> OperationOptions<'a> {
-    /// Made by `make` when asked for.
+    /// Creates options that `make` builds when they are read.
     pub fn new(make: &'a (dyn Fn() -> Value + Send + Sync)) -> Self {
         Self(Some(make))
     }
-    /// The object; `None` where the operation has no options, as connecting has none.
+    /// Returns the object; `None` for an operation without options, such as a connection.
     pub fn object(&self) -> Option<Value> {
         self.0.map(|make| make())
     }
@@ -178,29 +181,29 @@ impl std::fmt::Debug for OperationOptions<'_> {
 }
 
 impl Attributes<'_> {
-    /// How long one who is asked about the request may take: `limit`, or what is left of the request's own time.
+    /// Returns the timeout for a call about this request: `limit`, or what is left until the request's deadline.
     pub fn time_left(&self, limit: Duration) -> Duration {
         self.deadline.map_or(limit, |end| limit.min(end.saturating_duration_since(Instant::now())))
     }
-    /// Whether the request is for `resource` of `group` itself or its subresources.
+    /// Reports whether the request is for `resource` of `group` or one of its subresources.
     pub fn is(&self, group: &str, resource: &str) -> bool {
         self.resource.resource == resource && self.resource.group == group
     }
-    /// Whether the request is for `resource` of `group`, and for no subresource.
+    /// Reports whether the request is for `resource` of `group`, and not for a subresource.
     pub fn is_main(&self, group: &str, resource: &str) -> bool {
         self.subresource.is_empty() && self.is(group, resource)
     }
-    /// 403 in the form of upstream's `admission.NewForbidden`: name from the object where the path has none.
+    /// Returns a 403 as upstream's `admission.NewForbidden` does: with the object's own name if the path has none.
     pub fn forbidden(&self, why: &str) -> Status {
         let gr = GroupResource::new(&self.resource.group, &self.resource.resource);
         Status::forbidden(&gr, &self.display_name(), why)
     }
-    /// 404 in the form of upstream's `admission.NewNotFound`.
+    /// Returns a 404 as upstream's `admission.NewNotFound` does.
     pub fn not_found(&self) -> Status {
         let gr = GroupResource::new(&self.resource.group, &self.resource.resource);
         Status::not_found(&gr, &self.display_name())
     }
-    /// The object's name: the path's, or on create the object's own.
+    /// Returns the object's name: the one of the path, or on create the object's own.
     pub fn object_name(&self) -> &str {
         if self.name.is_empty() {
             self.object.as_ref().map_or("", |o| kelson_meta::tree::path::text(o, &["metadata", "name"]))
@@ -208,7 +211,7 @@ impl Attributes<'_> {
             self.name
         }
     }
-    /// The new object with all that belongs to it.
+    /// Returns the new object, including its managed fields.
     pub fn whole_object(&self) -> Option<Cow<'_, Value>> {
         let object = self.object.as_ref()?;
         let Some(managed_fields) = &self.managed_fields else { return Some(Cow::Borrowed(object)) };
@@ -216,17 +219,17 @@ impl Attributes<'_> {
         put_into(&mut whole, managed_fields);
         Some(Cow::Owned(whole))
     }
-    /// Puts into the new object what stands beside it.
+    /// Puts the managed fields into the new object.
     pub fn make_whole(&mut self) {
         if let (Some(managed_fields), Some(object)) = (self.managed_fields.take(), &mut self.object) {
             put_into(object, &managed_fields);
         }
     }
-    /// The new object; JSON null where there is none. What may stand beside it is left out.
+    /// Returns the new object; JSON null when there is none. Its managed fields may be missing.
     pub fn new_object(&self) -> &Value {
         self.object.as_ref().unwrap_or(&Value::Null)
     }
-    /// The stored object; JSON null where there is none.
+    /// Returns the stored object; JSON null when there is none.
     pub fn stored(&self) -> &Value {
         self.old_object.unwrap_or(&Value::Null)
     }
@@ -251,32 +254,32 @@ fn put_into(object: &mut Value, managed_fields: &str) {
     }
 }
 
-/// What plugins leave behind.
+/// The output of plugins besides the object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notes {
-    /// Go to the client as `Warning: 299` headers.
+    /// Sent to the client as `Warning: 299` headers.
     pub warnings: Vec<String>,
-    /// Go to the audit event; keys are `plugin/key`.
+    /// Written to the audit event; keys are `plugin/key`.
     pub audit_annotations: Vec<(String, String)>,
-    /// Go to audit events that hold the request's object, because these show parts of it.
+    /// Written to audit events that contain the request's object, because these show parts of it.
     pub request_annotations: Vec<(String, String)>,
-    /// What plugins changed, in order; filled in where it was asked for ([`Attributes::explained`]).
+    /// The changes by plugins, in order; recorded only with [`Attributes::explained`].
     pub changes: Vec<Changed>,
-    /// Webhooks and policies that changed the object in the running plugin's turn.
+    /// Webhooks and policies that changed the object while the current plugin ran.
     pub actors: Vec<String>,
-    /// The plugin that refused, for the audit log.
+    /// The plugin that rejected the request, for the audit log.
     pub refused_by: Option<&'static str>,
 }
 
 impl Notes {
-    /// Adds a warning once.
+    /// Adds a warning, unless it is there already.
     pub fn warn(&mut self, text: impl Into<String>) {
         let text = text.into();
         if !self.warnings.contains(&text) {
             self.warnings.push(text);
         }
     }
-    /// Adds what another pass left behind.
+    /// Adds the output of another pass.
     pub fn absorb(&mut self, later: Self) {
         later.warnings.into_iter().for_each(|w| self.warn(w));
         self.audit_annotations.extend(later.audit_annotations);
@@ -285,7 +288,7 @@ impl Notes {
         self.actors.extend(later.actors);
         self.refused_by = self.refused_by.or(later.refused_by);
     }
-    /// What changed the object and what refused it, a sentence each.
+    /// Returns one sentence for each change of the object, and one for the rejection.
     pub fn explanations(&self) -> impl Iterator<Item = String> + '_ {
         let refused = self.refused_by.map(|plugin| format!("{plugin} denied the request"));
         self.changes.iter().map(ToString::to_string).chain(refused)

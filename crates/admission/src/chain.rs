@@ -1,4 +1,4 @@
-//! The chain: asks the enabled plugins in order, first refusal wins.
+//! The chain of enabled plugins: they run in order, and the first rejection ends the request.
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -12,19 +12,23 @@ use crate::metrics::Pass;
 use crate::plugin::Passes;
 use crate::{Attributes, Metrics, Notes, Operation, Plugin};
 
-/// Longest wait for a plugin to become ready, before the request fails.
+/// The maximum wait for a plugin to become ready, before the request fails.
 pub const READY_WAIT: Duration = Duration::from_secs(10);
 const READY_POLL: Duration = Duration::from_millis(100);
 
-/// An enabled plugin, and where its time is counted.
+/// An enabled plugin with its metrics.
 struct Link {
     plugin: Arc<dyn Plugin>,
     passes: Passes,
-    /// By pass and operation, of requests that it did not refuse; made when first needed.
+    /// Histograms by pass and operation, for requests that it did not reject; created when first needed.
     times: [[OnceLock<Histogram>; 4]; 2],
 }
 
-/// The enabled plugins in their order. Cheap to clone.
+/// The enabled admission plugins in their order.
+///
+/// The API server runs [`Chain::admit`] on a decoded object, applies defaults and validates it, and then runs
+/// [`Chain::validate`] before the object is stored. The first rejection ends the request. A clone is cheap; all clones
+/// share the plugins and their metrics.
 #[derive(Clone)]
 pub struct Chain {
     links: Arc<[Link]>,
@@ -33,27 +37,27 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// From built plugins, in the order they are to be asked, each with the passes it has a part in.
+    /// Creates a chain of plugins in this order, each with the passes it runs in.
     pub fn new(plugins: Vec<(Arc<dyn Plugin>, Passes)>, metrics: Arc<Metrics>) -> Self {
         let link = |(plugin, passes)| Link { plugin, passes, times: Default::default() };
         Self { links: plugins.into_iter().map(link).collect(), metrics, steps: Arc::default() }
     }
-    /// The plugins' names in order.
+    /// Returns the plugins' names in order.
     pub fn names(&self) -> Vec<&'static str> {
         self.links.iter().map(|l| l.plugin.name()).collect()
     }
-    /// Has every plugin read again the files that it was configured by.
+    /// Makes every plugin read its configuration files again.
     pub async fn reload(&self) {
         for reload in self.links.iter().filter_map(|l| l.plugin.reload()) {
             reload.await;
         }
     }
-    /// Whether any plugin handles `operation`; lets the caller skip decoding for admission's sake.
+    /// Reports whether any plugin handles `operation`, so that a caller can skip decoding an object.
     pub fn handles(&self, operation: Operation) -> bool {
         self.links.iter().any(|l| l.plugin.handles(operation))
     }
-    /// The mutating pass. Run the defaulting after it, then validation, then [`Chain::validate`]. Where a webhook or a policy
-    /// has changed the object, it has a second round.
+    /// Runs the mutating pass. The caller applies defaults after it, validates, and then calls [`Chain::validate`]. If
+    /// a webhook or a policy changed the object, a second round follows.
     pub async fn admit(&self, attributes: &mut Attributes<'_>, notes: &mut Notes) -> Result<(), Status> {
         let begun = Instant::now();
         let mut outcome = self.round(attributes, notes).await;
@@ -67,7 +71,7 @@ impl Chain {
     async fn round(&self, attributes: &mut Attributes<'_>, notes: &mut Notes) -> Result<(), Status> {
         let operation = attributes.operation;
         let mut before = attributes.explained.then(|| attributes.object.clone());
-        // Where one plugin ends the next begins: reading the clock is a good part of what most of them cost.
+        // The end of one plugin is the start of the next: reading the clock is much of the cost of most plugins.
         let mut begun = Instant::now();
         for link in self.links.iter().filter(|l| l.passes.has(Pass::Admit) && l.plugin.handles(operation)) {
             let plugin = link.plugin.as_ref();
@@ -77,7 +81,7 @@ impl Chain {
             }
             let admitted = match plugin.as_async(attributes) {
                 Some(waiting) => {
-                    // It may show the object to others.
+                    // It may send the object elsewhere.
                     attributes.make_whole();
                     waiting.admit(attributes, notes).await
                 }
@@ -97,7 +101,7 @@ impl Chain {
         Ok(())
     }
 
-    /// The validating pass.
+    /// Runs the validating pass.
     pub async fn validate(&self, attributes: &Attributes<'_>, notes: &mut Notes) -> Result<(), Status> {
         let begun = Instant::now();
         let outcome = self.judge(attributes, notes).await;
@@ -142,7 +146,7 @@ impl Chain {
     }
 }
 
-/// The place of an operation in tables.
+/// Returns the index of an operation in tables.
 const fn place(operation: Operation) -> usize {
     match operation {
         Operation::Create => 0,
@@ -153,7 +157,7 @@ const fn place(operation: Operation) -> usize {
 }
 
 impl Link {
-    /// Counts the plugin's time since `begun`, and gives the time when it ended.
+    /// Records the time of the plugin since `begun`, and returns the time at which it ended.
     fn count(&self, metrics: &Metrics, pass: Pass, operation: Operation, begun: Instant, rejected: bool) -> Instant {
         let ended = Instant::now();
         let took = ended.duration_since(begun).as_secs_f64();

@@ -1,5 +1,5 @@
-//! `--admission-control-config-file`: an `AdmissionConfiguration` with a part for each plugin, written in it or in a file of
-//! its own (upstream `apiserver/pkg/admission/config.go`). Whatever cannot be read as written is a fault at start.
+//! `--admission-control-config-file`: an `AdmissionConfiguration` with a section for each plugin, inline or in a
+//! separate file (upstream `apiserver/pkg/admission/config.go`). Anything that cannot be read is an error at startup.
 #![allow(clippy::disallowed_methods, reason = "blocking: at the start alone")]
 
 use std::collections::BTreeMap;
@@ -9,32 +9,32 @@ use kelson_codec::strict::{self, Fields, Shape};
 use kelson_meta::tree::path::{at, list, text};
 use serde_json::Value;
 
-/// Parts by the plugins they are for.
+/// Sections by the name of their plugin.
 pub type Parts = BTreeMap<String, Value>;
 
 const FILE: Part =
     Part { group: "apiserver.config.k8s.io", versions: &["v1", "v1alpha1"], kinds: &["AdmissionConfiguration"] };
-/// The group of the file before it had versions.
+/// The API version of the file from before its group had versions.
 const OLD_API_VERSION: &str = "apiserver.k8s.io/v1alpha1";
-/// What a file is the configuration of that is no `AdmissionConfiguration`, by the field that shows it.
+/// The configuration of one plugin given in place of an `AdmissionConfiguration`, by a field that only it has.
 const WHOLE_FILES: [(&str, &str); 2] =
     [("imagePolicy", "ImagePolicyWebhook"), ("podNodeSelectorPluginConfig", "PodNodeSelector")];
 
-/// What a part of the configuration must be.
+/// The expected form of a plugin's section.
 pub struct Part<'a> {
     /// Its API group.
     pub group: &'a str,
-    /// The versions of the group that are read, which all have the same fields.
+    /// The supported versions of the group, which all have the same fields.
     pub versions: &'a [&'a str],
-    /// Its kind, and names it had before.
+    /// Its kind, and earlier names of the kind.
     pub kinds: &'a [&'a str],
 }
 
 impl Part<'_> {
-    /// Whether it is one of this kind and has no other fields than these, at any level. None at all is fine.
+    /// Checks that a section is of this kind and has no unknown fields at any level. An absent section is valid.
     ///
     /// # Errors
-    /// What is wrong, in one line.
+    /// The first problem, in one line.
     pub fn check(&self, part: &Value, fields: Fields) -> Result<(), String> {
         if part.is_null() {
             return Ok(());
@@ -62,10 +62,10 @@ const FILE_FIELDS: Fields = &[(
     Shape::List(&Shape::Object(&[("name", Shape::Text), ("path", Shape::Text), ("configuration", Shape::Any)])),
 )];
 
-/// Whether an object has no other fields than these.
+/// Checks that an object has no other fields than these.
 ///
 /// # Errors
-/// In the words of strict decoding.
+/// The message of strict decoding.
 pub fn only(object: &Value, path: &str, fields: &[&str]) -> Result<(), String> {
     let Some(map) = object.as_object() else { return Err(format!("{path}: expected an object")) };
     match map.keys().find(|k| !fields.contains(&k.as_str())) {
@@ -74,10 +74,11 @@ pub fn only(object: &Value, path: &str, fields: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Reads the file and those it names; relative names are relative to it. For the start alone: it blocks.
+/// Reads the file and the files it references; relative paths are relative to its directory. Blocks, so only for
+/// startup.
 ///
 /// # Errors
-/// What is wrong, in one line that names the file.
+/// The first problem, in one line with the file's path.
 pub fn read(path: &Path) -> Result<Parts, String> {
     let unreadable = |e| format!("unable to read admission control configuration from {path:?} [{e}]");
     let file = document(&std::fs::read(path).map_err(unreadable)?).map_err(|e| format!("{}: {e}", path.display()))?;
@@ -117,7 +118,7 @@ fn parts(file: &Value, base: &Path) -> Result<Parts, String> {
     Ok(parts)
 }
 
-/// What is written in the file goes before what it names.
+/// A section written inline takes precedence over the file it references.
 fn part(plugin: &Value, base: &Path) -> Result<Value, String> {
     let inline = at(plugin, &["configuration"]);
     match text(plugin, &["path"]) {

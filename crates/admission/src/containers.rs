@@ -1,28 +1,28 @@
-//! The one way plugins walk a pod's containers. A kind that is forgotten here is forgotten nowhere else: the match has no
-//! wildcard, so a new kind does not compile until every use of it is decided (CVE-2023-2727, -2728, 2024-3177).
+//! Iterates over all containers of a pod, for all plugins. A `match` on the kind has no wildcard, so a new kind of
+//! container does not compile until every use handles it (CVE-2023-2727, -2728, 2024-3177).
 use serde_json::Value;
 
-/// Makes the kinds, so that the type, the list of all and the names are one table: a kind that is added here is walked
-/// everywhere, and every `match` on it fails to compile until it decides what the new kind means.
+/// Defines the kinds, so that the type, the list of all kinds and the names come from one table. A kind added here is
+/// iterated everywhere, and every `match` on it fails to compile until it handles the new kind.
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident: $field:literal, $words:literal;)*) => {
-        /// The kinds of containers a pod has.
+        /// The kinds of containers of a pod.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum ContainerKind {
             $($(#[$doc])* $kind,)*
         }
 
         impl ContainerKind {
-            /// All kinds, in the order upstream visits them.
+            /// All kinds, in the order in which upstream visits them.
             pub const ALL: &'static [Self] = &[$(Self::$kind),*];
 
-            /// The field of the pod's spec.
+            /// Returns the field of the pod's spec.
             pub const fn field(self) -> &'static str {
                 match self {
                     $(Self::$kind => $field,)*
                 }
             }
-            /// How messages name it.
+            /// Returns the name in messages.
             pub const fn words(self) -> &'static str {
                 match self {
                     $(Self::$kind => $words,)*
@@ -33,15 +33,15 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// `initContainers`, sidecars included.
+    /// Init containers (`initContainers`), including sidecars.
     Init: "initContainers", "init container";
-    /// The pod's work (`containers`).
+    /// Main containers (`containers`).
     Regular: "containers", "container";
-    /// For debugging (`ephemeralContainers`).
+    /// Debug containers (`ephemeralContainers`).
     Ephemeral: "ephemeralContainers", "ephemeral container";
 }
 
-/// Every container of a pod spec: kind, index within its list, container.
+/// Returns every container of a pod spec with its kind and its index within its list.
 pub fn containers(spec: &Value) -> impl Iterator<Item = (ContainerKind, usize, &Value)> {
     ContainerKind::ALL.iter().flat_map(move |&kind| {
         let list = spec.get(kind.field()).and_then(Value::as_array);
@@ -49,7 +49,7 @@ pub fn containers(spec: &Value) -> impl Iterator<Item = (ContainerKind, usize, &
     })
 }
 
-/// Calls `change` with every container of a pod spec.
+/// Calls `change` for every container of a pod spec.
 pub fn containers_mut(spec: &mut Value, mut change: impl FnMut(ContainerKind, usize, &mut Value)) {
     for &kind in ContainerKind::ALL {
         let list = spec.get_mut(kind.field()).and_then(Value::as_array_mut);
@@ -59,7 +59,7 @@ pub fn containers_mut(spec: &mut Value, mut change: impl FnMut(ContainerKind, us
     }
 }
 
-/// Joins messages as upstream's aggregate error prints them.
+/// Joins messages as upstream's aggregate error does.
 pub(crate) fn aggregate(messages: &[String]) -> String {
     match messages {
         [one] => one.clone(),
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(containers(&spec).filter(|(_, _, c)| c["x"] == 1).count(), 4);
     }
 
-    /// Whatever list of the published pod spec holds things that have an image to pull is walked.
+    /// Every list of the published pod spec whose items have an image is iterated.
     #[test]
     fn no_list_of_containers_in_a_pod_spec_is_forgotten() {
         let spec = Shape::of_kind("", "v1", "Pod").child("spec").unwrap();

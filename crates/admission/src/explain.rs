@@ -1,20 +1,20 @@
-//! What a plugin changed, in words: the paths of the fields that are not as they were.
+//! Lists what a plugin changed: the paths of the fields that differ.
 use kelson_meta::tree::same;
 use serde_json::Value;
 
-/// Most paths that are told of one plugin.
+/// The maximum number of paths listed for one plugin.
 const FIELDS_MAX: usize = 16;
-/// What is told instead of the others.
+/// Replaces the paths beyond that number.
 const MORE: &str = "…";
 
 /// A plugin that changed the object of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changed {
-    /// Name of the plugin that changed or refused, as in `--enable-admission-plugins`.
+    /// The name of the plugin, as in `--enable-admission-plugins`.
     pub plugin: &'static str,
-    /// Webhooks and policies on whose behalf it did, in their order.
+    /// The webhooks and policies for which it changed the object, in their order.
     pub actors: Vec<String>,
-    /// Paths of what it changed, from the object's root.
+    /// The paths of the changed fields, from the object's root.
     pub fields: Vec<String>,
 }
 
@@ -28,7 +28,7 @@ impl std::fmt::Display for Changed {
     }
 }
 
-/// Paths of what differs between two objects; of what is there on one side only, the path of its root.
+/// Returns the paths at which two objects differ; for a subtree that only one of them has, the path of its root.
 pub fn fields(before: &Value, after: &Value) -> Vec<String> {
     let (mut found, mut path) = (Vec::new(), String::new());
     compare(before, after, &mut path, &mut found);
@@ -70,7 +70,7 @@ fn compare(before: &Value, after: &Value, path: &mut String, found: &mut Vec<Str
                 path.truncate(length);
             }
         }
-        // What is void in both ways of writing it has not changed.
+        // Two forms of an empty value are equal.
         (before, after) if same(before, after) => {}
         _ => found.push(path.clone()),
     }

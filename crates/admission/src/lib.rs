@@ -1,7 +1,7 @@
 //! Kelson admission: the chain between authorization and storage, and its plugins.
 //!
-//! The first refusal ends a request. All mutating passes run before the validating ones. Plugins read other objects
-//! through [`kelson_auth::Objects`]; nothing here knows the store, and the network only through `kelson-webhook`.
+//! The first rejection ends a request. All mutating passes run before the validating ones. Plugins read other objects
+//! through [`kelson_auth::Objects`]; no plugin accesses the store, and only `kelson-webhook` accesses the network.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod attributes;

@@ -1,5 +1,5 @@
-//! What admission counts, under upstream's names (`k8s.io/apiserver/pkg/admission/metrics`). Names of webhooks and policies
-//! are labels, as upstream: administrators choose them, not clients.
+//! The metrics of admission, under upstream's names (`k8s.io/apiserver/pkg/admission/metrics`). Names of webhooks and
+//! policies are label values, as upstream: administrators choose them, not clients.
 use std::time::Duration;
 
 use kelson_metrics::{Histogram, HistogramVec, IntCounterVec, IntGaugeVec, Registry};
@@ -10,27 +10,27 @@ const BUCKETS_S: [f64; 6] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5];
 const WEBHOOK_BUCKETS_S: [f64; 8] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 25.0];
 const CONDITION_BUCKETS_S: [f64; 7] = [0.001, 0.005, 0.01, 0.025, 0.1, 0.2, 0.25];
 const POLICY_BUCKETS_S: [f64; 6] = [0.000_000_5, 0.001, 0.01, 0.1, 1.0, 10.0];
-/// Codes of webhooks beyond this are counted as this.
+/// Status codes of webhooks above this one are counted as this one.
 const CODE_MAX: u16 = 600;
 
 /// One of the two passes over the plugins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
-    /// May change the object.
+    /// The mutating pass, which may change the object.
     Admit = 0,
-    /// Only judges the object.
+    /// The validating pass.
     Validate = 1,
 }
 
 impl Pass {
-    /// The value of the label `type` of plugins and steps.
+    /// Returns the value of the label `type` for plugins and steps.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Admit => "admit",
             Self::Validate => "validate",
         }
     }
-    /// The same for webhooks, whose validating pass upstream names otherwise.
+    /// Returns the value of the label `type` for webhooks, whose validating pass has another name upstream.
     pub fn of_webhook(self) -> &'static str {
         match self {
             Self::Admit => "admit",
@@ -39,14 +39,14 @@ impl Pass {
     }
 }
 
-/// Why a webhook refused a request.
+/// Why a webhook rejected a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectionCause {
-    /// It said so.
+    /// The webhook denied it.
     Answer,
-    /// It could not be called, or did not answer as it should.
+    /// The webhook could not be called, or its answer was invalid.
     Calling,
-    /// The server could not go on with its answer.
+    /// The server could not apply the answer.
     Server,
 }
 
@@ -60,7 +60,7 @@ impl RejectionCause {
     }
 }
 
-/// The families of admission, in the registry of the API server.
+/// The metric families of admission, in the registry of the API server.
 #[derive(Clone)]
 pub struct Metrics {
     steps: HistogramVec,
@@ -77,7 +77,7 @@ pub struct Metrics {
     enabled: IntGaugeVec,
 }
 
-/// What policies' checks are counted under.
+/// The metrics of policy evaluations.
 #[derive(Clone)]
 struct Policies {
     validations: IntCounterVec,
@@ -117,14 +117,14 @@ impl Policies {
     }
 }
 
-/// Which of a namespace's demands on pods was looked at.
+/// The mode of a Pod Security evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecurityMode {
-    /// Label `mode` of decisions that refuse a request.
+    /// Label `mode` of evaluations that reject a request.
     Enforce,
-    /// What goes to the audit log.
+    /// Label `mode` of evaluations for the audit log.
     Audit,
-    /// Label `mode` of decisions that warn the client.
+    /// Label `mode` of evaluations that warn the client.
     Warn,
 }
 
@@ -138,7 +138,7 @@ impl SecurityMode {
     }
 }
 
-/// What PodSecurity counts (`pod-security-admission/metrics`).
+/// The metrics of PodSecurity (`pod-security-admission/metrics`).
 #[derive(Clone)]
 struct Security {
     evaluations: IntCounterVec,
@@ -170,7 +170,7 @@ impl Security {
     }
 }
 
-/// The labels of the request that pods' security is judged for.
+/// Returns the labels of the request that PodSecurity evaluates.
 fn security_request<'a>(a: &'a Attributes<'_>) -> [&'a str; 3] {
     let operation = match a.operation {
         Operation::Create => "create",
@@ -253,15 +253,15 @@ impl Metrics {
         }
     }
 
-    /// Where the passes of one kind that nobody refused are counted.
+    /// Returns the histogram for passes of this kind.
     pub(crate) fn step(&self, pass: Pass, operation: Operation, rejected: bool) -> Histogram {
         self.steps.with_label_values(&[pass.as_str(), operation.as_str(), flag(rejected)])
     }
-    /// Where a plugin's part in a pass is counted.
+    /// Returns the histogram for a plugin in a pass.
     pub(crate) fn plugin(&self, name: &str, pass: Pass, operation: Operation, rejected: bool) -> Histogram {
         self.plugins.with_label_values(&[name, pass.as_str(), operation.as_str(), flag(rejected)])
     }
-    /// Counts the call of a webhook.
+    /// Records a call of a webhook.
     pub(crate) fn called(
         &self,
         name: &str,
@@ -276,16 +276,16 @@ impl Metrics {
         self.requests.with_label_values(&[name, pass, operation, &code, rejected]).inc();
         self.webhooks.with_label_values(&[name, pass, operation, rejected]).observe(took.as_secs_f64());
     }
-    /// Counts a refusal by a webhook.
+    /// Counts a rejection by a webhook.
     pub(crate) fn rejected(&self, name: &str, pass: Pass, operation: Operation, cause: RejectionCause, code: u16) {
         let code = code.min(CODE_MAX).to_string();
         self.rejections.with_label_values(&[name, pass.of_webhook(), operation.as_str(), cause.as_str(), &code]).inc();
     }
-    /// Counts a failed call that was passed over.
+    /// Counts a failed call that was ignored by the failure policy.
     pub(crate) fn failed_open(&self, name: &str, pass: Pass) {
         self.failed_open.with_label_values(&[name, pass.of_webhook()]).inc();
     }
-    /// Counts the match conditions of one webhook (`webhook`) or policy (`policy`).
+    /// Records the evaluation of match conditions of one webhook (`webhook`) or policy (`policy`).
     pub fn conditions(&self, name: &str, kind: &str, pass: Pass, operation: Operation, seen: ConditionsSeen) {
         let labels = [name, kind, pass.as_str(), operation.as_str()];
         self.condition_seconds.with_label_values(&labels).observe(seen.took.as_secs_f64());
@@ -302,7 +302,7 @@ impl Metrics {
             self.enabled.with_label_values(&[name]).set(place);
         }
     }
-    /// Counts an evaluation of what a namespace demands of pods: a level, and the version whose rules count.
+    /// Counts an evaluation of a Pod Security level and version.
     pub(crate) fn security_evaluation(
         &self,
         allowed: bool,
@@ -319,18 +319,18 @@ impl Metrics {
     pub(crate) fn security_exemption(&self, a: &Attributes<'_>) {
         self.security.exemptions.with_label_values(&security_request(a)).inc();
     }
-    /// Counts a fault; a fatal one refuses the request.
+    /// Counts an error; a fatal one rejects the request.
     pub(crate) fn security_error(&self, fatal: bool, a: &Attributes<'_>) {
         let [operation, resource, subresource] = security_request(a);
         self.security.errors.with_label_values(&[flag(fatal), operation, resource, subresource]).inc();
     }
-    /// Counts one validation of a policy: `error` says what went wrong, `action` what was done.
+    /// Records one validation of a policy: `error` is the kind of failure, `action` its consequence.
     pub fn validation(&self, policy: &str, binding: &str, error: &str, action: &str, took: Duration) {
         let labels = [policy, binding, error, action];
         self.policies.validations.with_label_values(&labels).inc();
         self.policies.validation_seconds.with_label_values(&labels).observe(took.as_secs_f64());
     }
-    /// Counts one mutation of a policy.
+    /// Records one mutation of a policy.
     pub fn mutation(&self, policy: &str, binding: &str, error: &str, took: Duration) {
         let labels = [policy, binding, error];
         self.policies.mutations.with_label_values(&labels).inc();
@@ -338,14 +338,14 @@ impl Metrics {
     }
 }
 
-/// What came of the match conditions of one webhook or policy.
+/// The result of evaluating the match conditions of one webhook or policy.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConditionsSeen {
-    /// Time of all of them.
+    /// The time for all of them.
     pub took: Duration,
-    /// How many could not be evaluated.
+    /// The number of conditions that could not be evaluated.
     pub errors: u64,
-    /// One was false.
+    /// Whether a condition was false.
     pub excluded: bool,
 }
 

@@ -1,4 +1,5 @@
-//! The plugin contract: synchronous for those that decide from memory (nearly all), with an asynchronous door for the rest.
+//! The plugin interface: synchronous for plugins that decide from memory (nearly all), with an asynchronous variant for
+//! the others.
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 use kelson_meta::Status;
@@ -6,61 +7,62 @@ use kelson_meta::Status;
 use crate::metrics::Pass;
 use crate::{Attributes, Notes, Operation};
 
-/// The passes that a plugin has a part in; it is not asked in the others.
+/// The passes that a plugin runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passes {
-    /// It only changes objects.
+    /// The mutating pass only.
     Admit,
-    /// It only judges.
+    /// The validating pass only.
     Validate,
-    /// It does both.
+    /// Both passes.
     Both,
 }
 
 impl Passes {
-    /// Whether this pass is one of them.
+    /// Reports whether the plugin runs in this pass.
     pub fn has(self, pass: Pass) -> bool {
         self == Self::Both || (self == Self::Admit) == (pass == Pass::Admit)
     }
 }
 
-/// An admission plugin. The hooks are synchronous, so the chain boxes nothing on the hot path; a plugin that must wait
-/// (quota, webhooks) returns itself from [`Plugin::as_async`] for just the requests that make it wait.
+/// An admission plugin. The methods are synchronous, so that the chain allocates no futures on the hot path; a plugin
+/// that must wait (quota, webhooks) returns itself from [`Plugin::as_async`] only for requests that need it.
 pub trait Plugin: Send + Sync {
-    /// Upstream's name, e.g. `NamespaceLifecycle`.
+    /// Returns upstream's name, e.g. `NamespaceLifecycle`.
     fn name(&self) -> &'static str;
-    /// Whether it handles the operation; otherwise it is skipped.
+    /// Reports whether it handles the operation; otherwise it is skipped.
     fn handles(&self, operation: Operation) -> bool;
-    /// Whether what it depends on is there; the chain waits up to [`crate::chain::READY_WAIT`] for it.
+    /// Reports whether its dependencies are ready; the chain waits up to [`crate::chain::READY_WAIT`] for it.
     fn ready(&self) -> bool {
         true
     }
-    /// Mutating pass: may change `attributes.object`.
+    /// Runs the mutating pass, which may change `attributes.object`.
     fn admit(&self, _attributes: &mut Attributes<'_>, _notes: &mut Notes) -> Result<(), Status> {
         Ok(())
     }
-    /// Judges the object as it would be stored.
+    /// Validates the object as it would be stored.
     fn validate(&self, _attributes: &Attributes<'_>, _notes: &mut Notes) -> Result<(), Status> {
         Ok(())
     }
-    /// Reads again the files that it was configured by, where those may change; `None` where there are none.
+    /// Reads its configuration files again, if they may change; `None` when there are none.
     fn reload(&self) -> Option<BoxFuture<'_, ()>> {
         None
     }
-    /// The asynchronous hooks, when this request needs them; they then run in place of the synchronous ones.
+    /// Returns the asynchronous methods if this request needs them; they are then called instead of the synchronous
+    /// ones.
     fn as_async(&self, _attributes: &Attributes<'_>) -> Option<&dyn AsyncPlugin> {
         None
     }
 }
 
-/// Hooks that wait.
+/// Asynchronous variants of the plugin's methods.
 #[async_trait]
 pub trait AsyncPlugin: Send + Sync {
-    /// May change the object before it is validated.
+    /// Runs the mutating pass, which may change the object.
     async fn admit(&self, _attributes: &mut Attributes<'_>, _notes: &mut Notes) -> Result<(), Status> {
         Ok(())
     }
-    /// Judges the object as it would be stored.
+    /// Validates the object as it would be stored.
     async fn validate(&self, _attributes: &Attributes<'_>, _notes: &mut Notes) -> Result<(), Status> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Which plugins there are, in which order, and building the chain from the command line's wishes.
+//! The list of all plugins in their order, and building the chain from command-line options.
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -15,16 +15,16 @@ use crate::plugins::{
 };
 use crate::{Chain, Dependencies, Plugin, policies, webhooks};
 
-/// The command line's wishes.
+/// The command-line options of admission.
 #[derive(Clone, Debug, Default)]
 pub struct AdmissionOptions {
-    /// `--enable-admission-plugins`, beyond the default set.
+    /// `--enable-admission-plugins`, in addition to the default set.
     pub enable: Vec<String>,
-    /// `--disable-admission-plugins`
+    /// `--disable-admission-plugins`.
     pub disable: Vec<String>,
-    /// `--admission-control`: these and no others. Excludes the two above.
+    /// `--admission-control`: exactly these plugins. Excludes the two above.
     pub exactly: Option<Vec<String>>,
-    /// Enabled like those of the default set, by the server's own choice.
+    /// Plugins that the server adds to the default set.
     pub usual: Vec<&'static str>,
     /// `--admission-control-config-file`, by plugin.
     pub configuration: Parts,
@@ -32,37 +32,37 @@ pub struct AdmissionOptions {
     pub toleration_seconds: DefaultTolerationSeconds,
 }
 
-/// Why the server must not start.
+/// Why the server cannot start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {
-    /// No such plugin.
+    /// The plugin does not exist.
     #[error("{flag} plugin {name:?} is unknown")]
     Unknown {
         /// The flag that names it.
         flag: &'static str,
-        /// The name that is not known.
+        /// The unknown name.
         name: String,
     },
-    /// Two plugins of one name.
+    /// A plugin is given twice.
     #[error("admission plugin {0:?} was registered twice")]
     Twice(&'static str),
-    /// Both wanted and not.
+    /// A plugin is both enabled and disabled.
     #[error("[{0}] in enable-admission-plugins and disable-admission-plugins overlapped")]
     Overlap(String),
-    /// The old flag beside the new ones.
+    /// The old flag is combined with the new ones.
     #[error("admission-control and enable-admission-plugins/disable-admission-plugins flags are mutually exclusive")]
     Exclusive,
-    /// A plugin refuses its configuration.
+    /// The configuration of a plugin is invalid.
     #[error("couldn't init admission plugin {name:?}: {why}")]
     Configuration {
-        /// Which plugin it is.
+        /// The name of the plugin.
         name: String,
-        /// What is wrong.
+        /// The error.
         why: String,
     },
 }
 
-/// Makes a plugin of its dependencies and its part of the configuration.
+/// Builds a plugin from its dependencies and its section of the configuration.
 type Build = fn(&Dependencies, &Value, &AdmissionOptions) -> Result<Arc<dyn Plugin>, String>;
 
 #[derive(Clone, Copy)]
@@ -71,7 +71,7 @@ struct Entry {
     by_default: bool,
     passes: Passes,
     build: Build,
-    /// Feature gates without which the plugin lets everything pass, though it is built and listed.
+    /// Feature gates without which the plugin admits everything, though it is built and listed.
     gates: &'static [&'static str],
 }
 
@@ -87,8 +87,8 @@ const fn on(name: &'static str, passes: Passes, build: Build) -> Entry {
 const fn off(name: &'static str, passes: Passes, build: Build) -> Entry {
     Entry { name, by_default: false, passes, build, gates: &[] }
 }
-/// All plugins in the order they are asked (upstream `kubeapiserver/options/plugins.go`), with those that upstream had before
-/// in the places that they had.
+/// All plugins in the order in which they run (upstream `kubeapiserver/options/plugins.go`), including plugins that
+/// upstream removed, in their former positions.
 const PLUGINS: &[Entry] = &[
     off("AlwaysAdmit", Both, |_, _, _| Ok(Arc::new(always::AlwaysAdmit))),
     off("NamespaceAutoProvision", Admit, |d, _, _| Ok(Arc::new(namespace_provision::NamespaceAutoProvision::new(d)))),
@@ -147,7 +147,7 @@ const PLUGINS: &[Entry] = &[
     off("AlwaysDeny", Both, |_, _, _| Ok(Arc::new(always::AlwaysDeny))),
 ];
 
-/// Gates that switch a part of a plugin, which asks for them itself.
+/// Gates for a part of a plugin, which reads them itself.
 const GATES_OF_PARTS: [&str; 6] = [
     "AllowInsecureKubeletCertificateSigningRequests",
     "ManifestBasedAdmissionControlConfig",
@@ -157,17 +157,17 @@ const GATES_OF_PARTS: [&str; 6] = [
     "WorkloadAwarePreemption",
 ];
 
-/// The feature gates that change what admission does.
+/// Returns the feature gates that change the behaviour of admission.
 pub fn feature_gates() -> BTreeSet<&'static str> {
     PLUGINS.iter().flat_map(|e| e.gates).chain(&GATES_OF_PARTS).copied().collect()
 }
 
-/// Every name known, in order.
+/// Returns the names of all plugins, in order.
 pub fn known_plugins() -> Vec<&'static str> {
     PLUGINS.iter().map(|e| e.name).collect()
 }
 
-/// The names enabled unless disabled.
+/// Returns the names of the plugins that are enabled by default.
 pub fn default_plugins() -> Vec<&'static str> {
     PLUGINS.iter().filter(|e| e.by_default).map(|e| e.name).collect()
 }
@@ -175,7 +175,7 @@ pub fn default_plugins() -> Vec<&'static str> {
 /// Builds the chain.
 ///
 /// # Errors
-/// The first wish that cannot be fulfilled.
+/// The first invalid option.
 pub fn build(options: &AdmissionOptions, dependencies: &Dependencies) -> Result<Chain, BuildError> {
     build_of(PLUGINS, options, dependencies)
 }
@@ -197,7 +197,7 @@ fn build_of(known: &[Entry], options: &AdmissionOptions, d: &Dependencies) -> Re
     Ok(Chain::new(plugins, Arc::clone(&d.metrics)))
 }
 
-/// Whether the wishes fit together and name what there is.
+/// Checks that the options are consistent and that all names exist.
 fn check(known: &[Entry], options: &AdmissionOptions) -> Result<(), BuildError> {
     for (i, entry) in known.iter().enumerate() {
         if known.iter().take(i).any(|before| before.name == entry.name) {
@@ -214,7 +214,7 @@ fn check(known: &[Entry], options: &AdmissionOptions) -> Result<(), BuildError> 
     let disabled = disable.iter().map(|n| ("disable-admission-plugins", n));
     let configured = options.configuration.keys().map(|n| ("admission-control-config-file", n));
     for (flag, name) in exactly.chain(enabled).chain(disabled).chain(configured) {
-        // An empty value names nothing.
+        // An empty value names no plugin.
         if !name.is_empty() && !known.iter().any(|e| e.name == name) {
             return Err(BuildError::Unknown { flag, name: name.clone() });
         }
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(built(&old(&[""])).unwrap(), Vec::<&str>::new());
     }
 
-    /// Those of the default set that are built and let everything pass with these gates.
+    /// Returns the plugins of the default set that are built and admit everything with these gates.
     fn without(gates: &str) -> Vec<&'static str> {
         let chain = build(&AdmissionOptions::default(), &gated(&[], gates)).unwrap().names();
         default_plugins().into_iter().filter(|name| !chain.contains(name)).collect()
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(fault.to_string(), "admission plugin \"AlwaysDeny\" was registered twice");
     }
 
-    /// A part of each plugin that has one, with every field.
+    /// A section for each plugin that has one, with every field.
     fn parts() -> Vec<(&'static str, Value)> {
         use serde_json::json;
         let head = |group: &str, kind: &str, mut part: Value| {
@@ -425,7 +425,7 @@ mod tests {
         for entry in PLUGINS {
             match (entry.build)(&dependencies(&[]), &Value::Null, &AdmissionOptions::default()) {
                 Ok(plugin) => assert_eq!(plugin.name(), entry.name),
-                // These two do nothing without a configuration.
+                // These two require a configuration.
                 Err(why) => assert!(["ImagePolicyWebhook", "EventRateLimit"].contains(&entry.name), "{why}"),
             }
         }

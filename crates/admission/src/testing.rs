@@ -1,4 +1,4 @@
-//! A small world for plugin tests: stored objects by path, an authorizer with a list of what it allows.
+//! Test doubles for plugins: stored objects by path, and an authorizer with a list of permissions.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl Objects for World {
 #[async_trait]
 impl QuotaCharges for World {
     async fn charge(&self, namespace: &str, name: &str, seen: &str, used: &Value) -> Result<bool, Status> {
-        // Others get a chance to judge the same state.
+        // Lets other tasks read the same state.
         tokio::task::yield_now().await;
         let mut all = self.0.lock();
         let Some(quota) = all.get_mut(&format!("resourcequotas/{namespace}/{name}")) else { return Ok(false) };
@@ -157,13 +157,13 @@ pub(crate) fn dependencies(objects: &[(&str, Value)]) -> Dependencies {
     dependencies_of(world(objects))
 }
 
-/// The same world with `--feature-gates`.
+/// The same dependencies with `--feature-gates`.
 pub(crate) fn gated(objects: &[(&str, Value)], gates: &str) -> Dependencies {
     let gates = kelson_meta::gates::FeatureGates::parse([gates]).unwrap();
     Dependencies { gates: Arc::new(gates), ..dependencies(objects) }
 }
 
-/// One request: `resource` is `group/plural[/subresource]`.
+/// A request: `resource` is `group/plural[/subresource]`.
 pub(crate) struct Ask<'a> {
     pub operation: Operation,
     pub resource: &'a str,
@@ -198,7 +198,7 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// What came of a request: the object as admitted, and the notes.
+/// The result of a request: the object as admitted, and the notes.
 pub(crate) struct Outcome {
     pub object: Value,
     pub notes: Notes,
@@ -230,14 +230,14 @@ impl Ask<'_> {
             deadline: None,
         }
     }
-    /// Shows the request as plugins see it.
+    /// Calls `see` with the request as plugins see it.
     pub(crate) fn with<T>(self, see: impl FnOnce(&Attributes<'_>) -> T) -> T {
         let names = self.names();
         see(&self.attributes(&names))
     }
 }
 
-/// Sends a request through one plugin, both passes.
+/// Sends a request through both passes of one plugin.
 pub(crate) async fn run(plugin: impl Plugin + 'static, ask: Ask<'_>) -> Result<Outcome, Status> {
     let chain = Chain::new(vec![(Arc::new(plugin), Passes::Both)], metrics());
     let names = ask.names();
@@ -248,7 +248,7 @@ pub(crate) async fn run(plugin: impl Plugin + 'static, ask: Ask<'_>) -> Result<O
     Ok(Outcome { object: attributes.object.unwrap_or_default(), notes })
 }
 
-/// The message of a refusal, or the admitted object.
+/// Returns the admitted object, or the message of the rejection.
 pub(crate) async fn object(plugin: impl Plugin + 'static, ask: Ask<'_>) -> Result<Value, String> {
     run(plugin, ask).await.map(|o| o.object).map_err(|s| s.message)
 }

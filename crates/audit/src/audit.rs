@@ -1,4 +1,5 @@
-//! The face: a policy and the outputs, opened from the flags, told of every stage, and closed with the process.
+//! The entry point of audit: opens a policy and the outputs from the flags, receives every stage of a request, and is
+//! closed with the process.
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,12 +30,12 @@ const DETACHED_MAX: usize = 10_000;
 /// Copies of answers that are being sent, all of them together, in units of [`ROOM_UNIT_BYTES`].
 const ROOM_UNITS: usize = 64 * 1024;
 const ROOM_UNIT_BYTES: usize = 1024;
-/// How long the end of the process waits for the outputs.
+/// The timeout for closing the outputs at the end of the process.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes of a batch where nothing is truncated: what one write may hold in memory a second time.
 const BATCH_BYTES_MAX: usize = 10 * 1024 * 1024;
 
-/// Why audit does not start.
+/// Why audit cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum AuditError {
     /// Flags that contradict each other.
@@ -45,7 +46,7 @@ pub enum AuditError {
     Policy {
         /// `--audit-policy-file` as given.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error in the policy.
         source: PolicyError,
     },
     /// The log cannot be opened.
@@ -61,7 +62,7 @@ pub enum AuditError {
     Webhook(String),
 }
 
-/// Which requests are written down, and where to.
+/// The audit policy with its outputs.
 pub struct Audit {
     policy: Policy,
     backends: Vec<Backend>,
@@ -134,15 +135,15 @@ impl Audit {
         registry.on_scrape(move |families| counters.scrape(families));
     }
 
-    /// How a request is written down; asked once for each.
+    /// Returns how a request is logged; called once per request.
     pub fn decide(&self, request: &Attributes<'_>) -> Decision {
         let decision = self.policy.decide(request);
         self.counters.level(decision.level);
         decision
     }
 
-    /// Writes an event. The future is there only where an output blocks; it resolves when the event is written, with
-    /// whether the request may go on.
+    /// Writes an event. Returns a future only if an output blocks; it resolves when the event is written, with whether
+    /// the request may continue.
     pub fn record(&self, event: &Event) -> Option<BoxFuture<bool>> {
         self.counters.event();
         let item = event.json();
@@ -167,7 +168,7 @@ impl Audit {
         }))
     }
 
-    /// Writes the event of a request that nobody waits for any more.
+    /// Writes an event of a request without waiting for it.
     pub fn record_detached(&self, event: &Event) {
         let Some(written) = self.record(event) else { return };
         let Ok(place) = Arc::clone(&self.detached).try_acquire_owned() else {
@@ -185,7 +186,7 @@ impl Audit {
         Arc::clone(&self.room).try_acquire_many_owned(units).ok()
     }
 
-    /// Counts a request that is refused because its event could not be written.
+    /// Counts a request that is rejected because its event could not be written.
     pub fn rejected(&self) {
         self.counters.rejected();
     }
@@ -227,7 +228,7 @@ mod tests {
     use crate::options::WebhookOptions;
     use crate::output::Entry;
 
-    /// Keeps what it is given, or refuses all of it.
+    /// Stores what it is given, or rejects all of it.
     #[derive(Default)]
     struct Memory {
         kept: Mutex<Vec<Bytes>>,

@@ -19,23 +19,23 @@ pub struct Backend {
     pub part: Part,
     pub mode: Mode,
     pub truncation: Truncation,
-    /// In mode batch.
+    /// The queue, in mode batch.
     pub queue: Option<Queue>,
     pub counters: Arc<Counters>,
 }
 
-/// What became of an event at once.
+/// The immediate result for an event.
 pub enum Taken {
     /// It is queued, or lost in a way that does not concern the request.
     Done,
-    /// It is written when this resolves; the answer is whether the request may go on.
+    /// It is written when this resolves; the result is whether the request may continue.
     Wait(BoxFuture<bool>),
-    /// It is lost, and the request must not go on.
+    /// It is lost, and the request must be rejected.
     Refused,
 }
 
 impl Backend {
-    /// Takes an event, whose JSON is `item`.
+    /// Handles an event, whose JSON is `item`.
     pub fn take(&self, event: &Event, item: &Bytes) -> Taken {
         let Some(entry) = self.entry(event, item) else {
             self.counters.lost(Part::Truncate, 1, "event is too large even after truncating");

@@ -170,7 +170,7 @@ fn split(batch: Vec<Entry>, bytes_max: usize) -> Vec<Vec<Entry>> {
 struct Throttle {
     every: Duration,
     burst: u32,
-    /// When all turns that were saved up and taken are earned again.
+    /// The time at which all used tokens are restored.
     earned_at: Instant,
 }
 

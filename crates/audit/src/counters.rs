@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::event::Level;
 
-/// Who could not do its part with an event.
+/// The part that failed for an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// Label `plugin` of what the log back-end counts.
@@ -26,7 +26,7 @@ impl Part {
         [(Self::Log, "log"), (Self::Webhook, "webhook"), (Self::Buffered, "buffered"), (Self::Truncate, "truncate")];
 }
 
-/// How often the log says that events are lost.
+/// The interval of log messages about lost events.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ impl Counters {
     pub fn event(&self) {
         self.events.fetch_add(1, Ordering::Relaxed);
     }
-    /// A request is refused because its event could not be written.
+    /// Counts a request that is rejected because its event could not be written.
     pub fn rejected(&self) {
         self.rejected.fetch_add(1, Ordering::Relaxed);
     }

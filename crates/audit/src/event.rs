@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// What stands before the fields of an event that is written alone.
+/// The prefix of the fields in an event that is written alone.
 const TYPE_META: &[u8] = br#""kind":"Event","apiVersion":"audit.k8s.io/v1","#;
 
-/// How much of a request is written down; each level has what those before it have.
+/// How much of a request is logged; each level includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Level {
     /// The request is not written down.
     None,
-    /// Who asked for what, when, and what came of it.
+    /// Metadata of the request: user, time, resource and result.
     Metadata,
     /// The object of the request as well.
     Request,
@@ -41,7 +41,7 @@ impl Level {
     }
 }
 
-/// How far a request is.
+/// The stage of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Stage {
     /// Its sender is known; nothing was done yet.
@@ -99,7 +99,7 @@ pub struct ObjectReference {
     pub subresource: String,
 }
 
-/// How the sender of a request came to act as who it does.
+/// How the user of a request was impersonated.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AuthenticationMetadata {
@@ -111,33 +111,33 @@ pub struct AuthenticationMetadata {
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
-    /// How much of the request is in it.
+    /// The level of the event.
     pub level: Level,
     /// Names the request in logs on both sides (`Audit-ID`).
     #[serde(rename = "auditID")]
     pub audit_id: String,
-    /// How far the request is.
+    /// The stage of the request.
     pub stage: Stage,
     /// Path and query as they came.
     #[serde(rename = "requestURI")]
     pub request_uri: String,
-    /// API verb, or the lower-case method for paths that are no resource.
+    /// The API verb, or the lower-case HTTP method for non-resource paths.
     pub verb: String,
-    /// Who asked, before impersonation.
+    /// The authenticated user, before impersonation.
     pub user: Arc<UserInfo>,
-    /// Who they asked to be.
+    /// The impersonated user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub impersonated_user: Option<Arc<UserInfo>>,
-    /// How that was allowed.
+    /// The constraint that allowed the impersonation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub authentication_metadata: Option<AuthenticationMetadata>,
-    /// Where the request came from: what proxies say of it, then the peer's own address.
+    /// The source addresses: those that proxies report, then the peer's own.
     #[serde(rename = "sourceIPs", skip_serializing_if = "Vec::is_empty")]
     pub source_ips: Vec<IpAddr>,
     /// The client's word about itself, shortened.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub user_agent: String,
-    /// What the request is for; nothing for paths that are no resource.
+    /// The object of the request; `None` for non-resource paths.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub object_ref: Option<ObjectReference>,
     /// The fields of the answer's `Status` (of another answer, the code alone).
@@ -149,13 +149,13 @@ pub struct Event {
     /// The object of the answer, as JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_object: Option<Arc<RawValue>>,
-    /// When the request came.
+    /// When the request was received.
     #[serde(rename = "requestReceivedTimestamp", serialize_with = "micro")]
     pub received_at: Timestamp,
-    /// When it came so far.
+    /// When it reached this stage.
     #[serde(rename = "stageTimestamp", serialize_with = "micro")]
     pub stage_at: Timestamp,
-    /// What authorization and admission noted.
+    /// Annotations of authorization and admission.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
 }
@@ -172,7 +172,7 @@ impl Event {
     }
 }
 
-/// An item of a list as a document of its own, and a line's end.
+/// Returns an item of a list as a separate document with a line end.
 pub fn alone(item: &[u8]) -> Bytes {
     let mut line = Vec::with_capacity(item.len() + TYPE_META.len() + 1);
     line.push(b'{');

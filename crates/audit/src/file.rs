@@ -21,14 +21,14 @@ use kelson_platform::files;
 const STAMP: &str = "%Y-%m-%dT%H-%M-%S.%3f";
 const COMPRESSED: &str = ".gz";
 
-/// When files are rotated, and how long they stay.
+/// When files are rotated, and how long they are kept.
 #[derive(Debug, Clone, Copy)]
 pub struct Rotation {
     /// Bytes of a file; `None`: it grows without end.
     pub bytes_max: Option<u64>,
     /// Rotated files that stay; 0: any number.
     pub backups_max: usize,
-    /// How long they stay.
+    /// The maximum age of rotated files.
     pub age_max: Option<SignedDuration>,
     /// Whether they are compressed.
     pub compress: bool,
@@ -53,10 +53,10 @@ impl LogFile {
         Ok(file)
     }
 
-    /// Appends whole lines; whether a file was rotated before.
+    /// Appends whole lines; returns whether a file was rotated before.
     ///
     /// # Errors
-    /// The system's. The next write opens the file anew.
+    /// An I/O error. The next write opens the file again.
     pub fn write(&mut self, lines: &[u8], now: Timestamp) -> io::Result<bool> {
         let size = self.opened()?.1;
         let grown = size.saturating_add(lines.len() as u64);
@@ -134,11 +134,11 @@ fn backups(path: &Path) -> io::Result<Vec<(Timestamp, PathBuf)>> {
     Ok(found)
 }
 
-/// Removes rotated files that are too many or too old, and compresses the rest where that is wanted. Goes on after a fault,
-/// and gives the first.
+/// Removes rotated files that are too many or too old, and compresses the others if that is enabled. Continues after an
+/// error, and returns the first.
 ///
 /// # Errors
-/// The system's.
+/// An I/O error.
 pub fn tidy(path: &Path, rotation: &Rotation, now: Timestamp) -> io::Result<()> {
     let mut first = Ok(());
     for (i, (at, file)) in backups(path)?.into_iter().enumerate() {
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(names(path.parent().unwrap()), expected);
         assert_eq!(fs::read_to_string(&path).unwrap(), "line 4\n");
         assert_eq!(files::open_to_others(&path), None);
-        // A second file within one millisecond has a name of its own.
+        // A second file within a millisecond has another name.
         let again = file.write(b"line 5\n", "2026-01-02T03:04:09.678Z".parse().unwrap());
         assert!(again.unwrap());
         assert!(names(path.parent().unwrap()).contains(&"audit-2026-01-02T03-04-09.679.log".to_owned()));

@@ -27,7 +27,7 @@ struct Parts {
     format: Format,
     clock: Arc<dyn Clock>,
     waiting: Mutex<Waiting>,
-    /// How many lines were written, and what came of the last of them; held by who writes.
+    /// The number of lines written, and the result of the last one; locked by the writer.
     turn: tokio::sync::Mutex<(u64, Result<(), String>)>,
     to: Arc<Mutex<To>>,
     rotated: Arc<Notify>,
@@ -59,15 +59,15 @@ impl To {
 }
 
 impl Log {
-    /// To standard output.
+    /// Creates a log on standard output.
     pub fn to_stdout(format: Format, clock: Arc<dyn Clock>) -> Self {
         Self::new(format, clock, To::Stdout)
     }
 
-    /// To a file. Rotated ones are tidied up by a task.
+    /// Creates a log in a file. A task removes rotated files.
     ///
     /// # Errors
-    /// The system's, when the file cannot be opened.
+    /// The file cannot be opened.
     pub fn to_file(
         format: Format,
         clock: Arc<dyn Clock>,
@@ -105,7 +105,7 @@ impl Log {
 }
 
 impl Parts {
-    /// Writes everything up to the line of that number, unless somebody else has done so meanwhile.
+    /// Writes everything up to the line with this number, unless another caller has done so meanwhile.
     async fn write_up_to(&self, number: u64) -> Result<(), String> {
         let mut turn = self.turn.lock().await;
         if turn.0 >= number {

@@ -8,9 +8,9 @@ use std::time::Duration;
 pub struct Options {
     /// `--audit-policy-file`; without one nothing is written.
     pub policy_file: Option<PathBuf>,
-    /// `--audit-log-*`.
+    /// The values of `--audit-log-*`.
     pub log: LogOptions,
-    /// `--audit-webhook-*`.
+    /// The values of `--audit-webhook-*`.
     pub webhook: WebhookOptions,
 }
 
@@ -21,7 +21,7 @@ pub enum Mode {
     Batch,
     /// They do; an event that cannot be written is lost, and counted.
     Blocking,
-    /// They do; a request whose first event cannot be written is refused.
+    /// Requests wait; one whose first event cannot be written is rejected.
     BlockingStrict,
 }
 
@@ -59,20 +59,20 @@ impl std::str::FromStr for Format {
     }
 }
 
-/// How events wait before they are written (mode batch alone).
+/// How events are batched (mode batch only).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Batching {
     /// Events that wait at once.
     pub buffer_size: usize,
     /// Events written together.
     pub batch_max: usize,
-    /// How long a batch that is not full waits for more.
+    /// How long a batch that is not full waits for more events.
     pub wait_max: Duration,
     /// Batches a second, and how many at once after a pause; `None` as many as there are.
     pub throttle: Option<(f32, usize)>,
 }
 
-/// How large events and batches may be.
+/// The maximum sizes of events and batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Truncation {
     /// Whether anything is truncated at all.
@@ -92,7 +92,7 @@ impl Default for Truncation {
 /// The flags `--audit-log-*`.
 #[derive(Debug, Clone)]
 pub struct LogOptions {
-    /// Where; `-` is standard output, `None` is no log.
+    /// The path; `-` is standard output, `None` disables the log.
     pub path: Option<PathBuf>,
     /// Days that rotated files stay; 0: for any time.
     pub age_days_max: u32,
@@ -108,7 +108,7 @@ pub struct LogOptions {
     pub mode: Mode,
     /// The queue of mode batch.
     pub batching: Batching,
-    /// What becomes of events and batches that are too large (`--audit-log-truncate-*`).
+    /// The treatment of events and batches that are too large (`--audit-log-truncate-*`).
     pub truncation: Truncation,
 }
 
@@ -131,7 +131,7 @@ impl Default for LogOptions {
 /// The flags `--audit-webhook-*`.
 #[derive(Debug, Clone)]
 pub struct WebhookOptions {
-    /// A kubeconfig that says where and with what credentials; `None` is no webhook.
+    /// A kubeconfig with address and credentials; `None` disables the webhook.
     pub config_file: Option<PathBuf>,
     /// Pause before the first of the four repetitions of a call that failed.
     pub initial_backoff: Duration,
@@ -139,7 +139,7 @@ pub struct WebhookOptions {
     pub mode: Mode,
     /// The queue of mode batch.
     pub batching: Batching,
-    /// What becomes of events and batches that are too large (`--audit-webhook-truncate-*`).
+    /// The treatment of events and batches that are too large (`--audit-webhook-truncate-*`).
     pub truncation: Truncation,
 }
 
@@ -161,10 +161,10 @@ impl Default for WebhookOptions {
 }
 
 impl Options {
-    /// What is wrong with the numbers of the outputs that are used.
+    /// Validates the numbers of the outputs that are used.
     ///
     /// # Errors
-    /// All faults, one a line.
+    /// All errors, one per line.
     pub fn check(&self) -> Result<(), String> {
         let mut faults = Vec::new();
         if self.log.path.is_some() {

@@ -1,4 +1,4 @@
-//! The audit policy file (`--audit-policy-file`, `audit.k8s.io/v1` Policy): read and judged.
+//! The audit policy file (`--audit-policy-file`, `audit.k8s.io/v1` Policy), read and validated.
 #![allow(
     clippy::disallowed_methods,
     reason = "blocking: read at start; written by a thread of its own, or in the lane for files"
@@ -14,7 +14,7 @@ use crate::event::{Level, Stage};
 
 const API_VERSION: &str = "audit.k8s.io/v1";
 
-/// Which requests are written down, and how fully. The first rule that matches a request decides.
+/// Which requests are logged, and in how much detail. The first rule that matches a request decides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     pub(crate) rules: Vec<Rule>,
@@ -72,7 +72,7 @@ pub(crate) struct Resources {
     pub resource_names: Vec<String>,
 }
 
-/// Why a policy file is refused.
+/// Why a policy file is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
     /// It cannot be read.
@@ -83,7 +83,7 @@ pub enum PolicyError {
         /// The system's reason.
         source: std::io::Error,
     },
-    /// It is no policy.
+    /// It is not a policy.
     #[error("failed decoding: {0}")]
     Decode(String),
     /// It is a policy of another version, or something else.
@@ -92,7 +92,7 @@ pub enum PolicyError {
     /// Its fields are wrong.
     #[error("{0}")]
     Invalid(FieldErrors),
-    /// It would write nothing, which nobody means.
+    /// It would log nothing, which cannot be intended.
     #[error("loaded illegal policy with 0 rules")]
     Empty,
 }

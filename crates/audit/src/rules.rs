@@ -4,10 +4,10 @@ use kelson_auth::Attributes;
 use crate::event::{Level, Stage};
 use crate::policy::{Policy, Resources, Rule, Stages};
 
-/// How one request is written down.
+/// How a request is logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
-    /// How much of the request is written down.
+    /// The level for the request.
     pub level: Level,
     /// Whether `managedFields` are left out of objects.
     pub omit_managed_fields: bool,

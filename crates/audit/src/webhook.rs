@@ -20,16 +20,16 @@ use crate::output::{Entry, Output};
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Calls for one batch, the first included.
 const CALLS_MAX: u32 = 5;
-/// How much longer each pause is than the one before.
+/// The factor by which each pause grows.
 const BACKOFF_FACTOR: f64 = 1.5;
-/// What is added to a pause at random, at most, as a part of it.
+/// The maximum random addition to a pause, as a fraction of it.
 const BACKOFF_JITTER: f64 = 0.2;
-/// What is read of an answer, so that its connection can be used again.
+/// How many bytes of an answer are read, so that its connection can be reused.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// Batches on their way at once: a server that is slow holds no more than these.
 const BATCHES_AT_ONCE: usize = 16;
 
-/// Where batches are posted: upstream's client tells the server how long it waits.
+/// The path for batches: upstream's client sends its timeout to the server.
 fn with_timeout(path: &str) -> String {
     let separator = if path.contains('?') { '&' } else { '?' };
     format!("{path}{separator}timeout={}s", CALL_TIMEOUT.as_secs())
@@ -44,16 +44,16 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    /// To the server of a kubeconfig's current context.
+    /// Creates a client for the server of a kubeconfig's current context.
     ///
     /// # Errors
-    /// What is wrong with the file.
+    /// The file is invalid.
     pub fn load(config_file: &Path, initial_backoff: Duration) -> Result<Self, String> {
         let config = Config::load(config_file).map_err(|e| e.to_string())?;
         let uri: Uri = config.server.parse().map_err(|e| format!("server {:?}: {e}", config.server))?;
         let path = with_timeout(uri.path_and_query().map_or("/", |p| p.as_str()));
         let transport: Arc<dyn Transport> = match uri.scheme_str() {
-            // A collector beside the server: nothing secret goes that way but the events themselves.
+            // A collector without TLS: nothing secret is sent except the events themselves.
             Some("http") if matches!(config.credentials, Credentials::None) => Arc::new(Plain::new(uri)),
             Some("http") => return Err(format!("server {:?}: credentials are sent over https only", config.server)),
             _ => Arc::new(Remote::new(config).map_err(|e| e.to_string())?),

@@ -1,10 +1,10 @@
-//! Servers elsewhere that review who somebody is and what they may: webhooks of authentication and authorization.
+//! Interface to webhooks that authenticate tokens and authorize requests.
 use async_trait::async_trait;
 use bytes::Bytes;
 
-/// A server that answers reviews. Who implements it bounds time and size, and tries again where that can help.
+/// A webhook that answers reviews. An implementation bounds time and size, and retries where that can help.
 #[async_trait]
 pub trait Ask: Send + Sync {
-    /// Posts a review, and gives the review that comes back. An error never repeats what was sent.
+    /// Posts a review and returns the answered review. An error never contains the request.
     async fn post(&self, review: Bytes) -> Result<Bytes, String>;
 }

@@ -1,11 +1,12 @@
-//! A bounded memory of answers by the digest of their question: the question itself, a token perhaps, is not kept.
+//! A bounded cache of answers by the digest of their question: the question itself, for instance a token, is not
+//! stored.
 use std::collections::HashMap;
 
 use jiff::Timestamp;
 use parking_lot::RwLock;
 use sha2::{Digest, Sha256};
 
-/// A map of digests whose entries end by themselves.
+/// A map from digests to entries that expire.
 pub(crate) struct Bounded<T> {
     max: usize,
     entries: RwLock<HashMap<[u8; 32], (T, Timestamp)>>,
@@ -22,7 +23,7 @@ impl<T: Clone> Bounded<T> {
         let mut entries = self.entries.write();
         if entries.len() >= self.max {
             entries.retain(|_, (_, end)| now < *end);
-            // Full of live entries: start over rather than grow or search for a victim.
+            // When it is full of valid entries, it is cleared instead of growing or searching for a victim.
             if entries.len() >= self.max {
                 entries.clear();
             }
@@ -35,7 +36,7 @@ impl<T: Clone> Bounded<T> {
     }
 }
 
-/// What an answer is remembered by: never the question itself.
+/// Returns the key of an answer, from which the question cannot be recovered.
 pub(crate) fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] {
     let mut hash = Sha256::new();
     for part in parts {

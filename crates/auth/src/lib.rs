@@ -1,8 +1,9 @@
-//! Kelson auth: who are you (`authenticate`), may you (`authorize`), and the tokens the cluster itself issues (`token`).
+//! Kelson auth: authentication (`authenticate`), authorization (`authorize`), and the tokens that the cluster issues
+//! (`token`).
 //!
 //! Everything is decided in memory: objects are read through [`Objects`] or followed by `apply` calls, which the API
-//! server makes from the store's log. No sockets and no store here; TLS accepts any client certificate that proves its
-//! key and leaves the judgement to [`authenticate`].
+//! server makes from the store's log. This crate opens no sockets and no store; TLS accepts any client certificate
+//! whose key the client has, and [`authenticate`] verifies it.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod ask;
@@ -23,7 +24,7 @@ pub use authorize::{AsyncAuthorizer, Authorizer, AuthorizerChain, Decision};
 pub use objects::{Change, Objects};
 pub use user::UserInfo;
 
-/// Compares secrets without telling by its duration where they differ.
+/// Compares secrets in constant time.
 pub(crate) fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0u8, |acc, (x, y)| acc | (x ^ y)) == 0
 }

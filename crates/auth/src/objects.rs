@@ -1,37 +1,38 @@
-//! The window to stored objects that authentication, authorization and admission look through. The API server implements
-//! it over the store; both calls answer from memory and never wait.
+//! The interface to stored objects for authentication, authorization and admission. The API server implements it with
+//! the store; all calls answer from memory and never block.
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::Value;
 
-/// Reads of stored objects, as their canonical JSON.
+/// Reads stored objects as canonical JSON.
 pub trait Objects: Send + Sync {
-    /// One object; `group` is empty for the legacy group, `namespace` for cluster-scoped resources.
+    /// Returns one object; `group` is empty for the legacy group, `namespace` for cluster-scoped resources.
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Bytes>;
-    /// All objects of a resource in one namespace (`""`: in all namespaces, or cluster-scoped).
+    /// Returns all objects of a resource in one namespace (`""`: in all namespaces, or cluster-scoped).
     fn list(&self, group: &str, resource: &str, namespace: &str) -> Vec<Bytes>;
-    /// One object as a tree that all readers share until the object changes: meant for what many requests look at, such
-    /// as namespaces, accounts and classes.
+    /// Returns one object as a tree that all readers share until the object changes: for objects that many requests
+    /// read, such as namespaces, accounts and classes.
     fn tree(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
         serde_json::from_slice(&self.get(group, resource, namespace, name)?).ok()
     }
-    /// What [`Objects::list`] gives, as trees.
+    /// Returns the objects of [`Objects::list`] as trees.
     fn trees(&self, group: &str, resource: &str, namespace: &str) -> Vec<Arc<Value>> {
         self.list(group, resource, namespace).iter().filter_map(|b| serde_json::from_slice(b).ok()).collect()
     }
-    /// Why the objects of a resource cannot be read now, although there may be some; `None` when they can be.
+    /// Returns why the objects of a resource cannot be read now, although there may be some; `None` when they can be
+    /// read.
     fn unreadable(&self, _group: &str, _resource: &str) -> Option<String> {
         None
     }
-    /// A number that changes whenever any object of a resource does, to be asked before the objects are; `None` where nobody
-    /// counts.
+    /// Returns a number that changes whenever any object of a resource does, to be read before the objects; `None` when
+    /// it is not available.
     fn version(&self, _group: &str, _resource: &str) -> Option<u64> {
         None
     }
-    /// What [`Objects::list`] gives, each with a number that changes when the object does and that no other object has, so
-    /// that a reader can tell what it has decoded already.
+    /// Returns the objects of [`Objects::list`], each with a number that changes when the object does and that no other
+    /// object has, so that a reader can cache decoded objects.
     fn stamped(&self, group: &str, resource: &str, namespace: &str) -> Vec<(u64, Bytes)> {
         let stamp = |bytes: &Bytes| {
             let mut hasher = DefaultHasher::new();
@@ -40,22 +41,22 @@ pub trait Objects: Send + Sync {
         };
         self.list(group, resource, namespace).into_iter().map(|bytes| (stamp(&bytes), bytes)).collect()
     }
-    /// A read that must reflect every acknowledged write. The default is `get`, right for a store in this process.
+    /// Reads an object with every acknowledged write. The default is `get`, which is right for a store in this process.
     fn get_live(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Bytes> {
         self.get(group, resource, namespace, name)
     }
 }
 
-/// One stored change, fed to the indexes that follow the store's log.
+/// A change of a stored object, for indexes that follow the store's log.
 #[derive(Clone, Copy, Debug)]
 pub enum Change<'a> {
-    /// The object is now this (canonical JSON).
+    /// The object was created or updated (canonical JSON).
     Put(&'a [u8]),
-    /// The object is gone.
+    /// The object was deleted.
     Delete,
 }
 
-/// Decodes an object's slim view; a stored object that does not decode is treated as absent, and logged.
+/// Decodes a partial view of an object; an object that cannot be decoded counts as absent, and is logged.
 pub fn decode<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8], what: &str) -> Option<T> {
     match serde_json::from_slice(bytes) {
         Ok(v) => Some(v),

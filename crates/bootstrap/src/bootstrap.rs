@@ -1,9 +1,9 @@
 //! TLS bootstrap: from a kubeconfig with a token to one with the node's own certificate (upstream:
 //! `pkg/kubelet/certificate/bootstrap/bootstrap.go`).
 //!
-//! A node that was off for so long that its certificate has ended first shows that very certificate: it still proves that it
-//! holds the key, and a control plane of Kelson's lets it ask for another during a grace period. Every other refuses it, and
-//! the bootstrap credentials are used.
+//! A node whose certificate expired while it was off first presents that certificate: it still proves that the node has
+//! the key, and a Kelson control plane lets it request another one during a grace period. Other control planes reject
+//! it, and the bootstrap credentials are used.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
 use std::path::Path;
@@ -23,18 +23,18 @@ use crate::node::ClientCertificate;
 use crate::request::{RequestedCertificate, certificate};
 use crate::{CertError, clock};
 
-/// How long the server may take to come up before the request is tried nevertheless.
+/// How long to wait for the server to come up before the request is tried anyway.
 const SERVER_WAIT: Duration = Duration::from_secs(60);
 /// Between attempts to reach it, jittered by a fifth.
 const SERVER_RETRY: Duration = Duration::from_secs(2);
-/// How long one attempt to reach the server may take.
+/// The timeout of one attempt to reach the server.
 const SERVER_LIMIT: Duration = Duration::from_secs(1);
-/// How long approval and signing may take.
+/// The timeout for approval and signing.
 const CERTIFICATE_WAIT: Duration = Duration::from_secs(3600);
 
 /// The result of joining: the node's credentials.
 pub struct Joined {
-    /// How to reach the API as this node.
+    /// The configuration for reaching the API as this node.
     pub config: ClientConfig,
     /// Whether there is no certificate yet. [`ClientCertificate::run`] obtains it, and requests fail until then.
     pub awaited: bool,
@@ -204,9 +204,9 @@ impl ClientCertificate {
         Ok(())
     }
 
-    /// A certificate for the key of the one that is there, as upstream; else for that of an attempt that was cut short; else for a
-    /// new one. The request of a key has its name for as long as it lies there, so a key whose certificate has ended, or is of
-    /// an authority that was replaced, leads to that very certificate again: then it is the next key's turn.
+    /// Requests a certificate for the current key, as upstream; else for that of an interrupted attempt; else for a new
+    /// one. The name of a request is derived from its key, so a key whose certificate has expired, or was issued by a
+    /// previous CA, leads to that certificate again: then the next key is used.
     async fn issued(&self, client: &Client, with: &ClientConfig) -> Result<Issued, CertError> {
         let files = self.paths.files();
         if let Ok(Some(there)) = files.read().await {

@@ -26,10 +26,10 @@ const REFUSAL_PAUSE: Duration = Duration::from_secs(5);
 /// servers may be outdated.
 const DOUBT_PAUSE: Duration = Duration::from_secs(10);
 const ANEW: Backoff = Backoff::new(Duration::from_secs(60), Duration::from_secs(3600));
-/// How long finding out the cluster's authority may take.
+/// The timeout for finding the cluster's CA.
 const DISCOVERY_LIMIT: Duration = Duration::from_secs(120);
 
-/// What [`ClientCertificate::run`] remembers between two certificates.
+/// The state of [`ClientCertificate::run`] between two certificates.
 struct Progress {
     /// The demands of the last request.
     answered: Demand,
@@ -37,11 +37,11 @@ struct Progress {
     doubts: watch::Receiver<u64>,
     /// Doubts are not looked at before.
     rests: Instant,
-    /// When a certificate was last got because the one before was refused, and the pause that followed.
+    /// When a certificate was last requested because the previous one was rejected, and the pause after that.
     anew: Option<(Instant, Duration)>,
 }
 
-/// What a wait ended in.
+/// The result of a wait.
 enum Waited {
     /// A certificate is due with this demand.
     Due(Demand),

@@ -9,9 +9,9 @@ use kelson_meta::Clock;
 
 use crate::CertError;
 
-/// What repairing needs of the machine and the network.
+/// The interface to the machine and the network for repairing the clock.
 pub trait Machine: Send + Sync {
-    /// When this program was built: no right clock shows an earlier time.
+    /// Returns when this program was built: a correct clock cannot show an earlier time.
     fn built(&self) -> Timestamp;
     /// The server's time, over a connection that is verified as of `at`, or not verified at all.
     fn date(
@@ -87,7 +87,7 @@ mod tests {
         }
     }
 
-    /// A server whose unverified and verified connections return these times.
+    /// A server with these times over unverified and verified connections.
     struct Scripted {
         unverified: &'static str,
         verified: Result<&'static str, &'static str>,

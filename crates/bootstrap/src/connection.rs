@@ -10,11 +10,11 @@ use tokio::sync::watch;
 
 use crate::CertError;
 
-/// How long the answer to the question who this node is may take.
+/// The timeout of the request for the node's own identity.
 const ANSWER_LIMIT: Duration = Duration::from_secs(15);
-/// What every TLS error about the server's certificate holds.
+/// A part of every TLS error about the server's certificate.
 const SERVER_FAULT: &str = "invalid peer certificate";
-/// What a TLS error holds where the other side ended the connection, and why it did: its view of the client's certificate.
+/// A part of a TLS error when the other side ended the connection, for instance because of the client's certificate.
 const ALERT: &str = "received fatal alert";
 const CLIENT_FAULTS: [&str; 8] = [
     "BadCertificate",
@@ -27,7 +27,7 @@ const CLIENT_FAULTS: [&str; 8] = [
     "CertificateRequired",
 ];
 
-/// How the node and the API stand to each other, as one request shows it.
+/// The state between the node and the API, as one request shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// The API knows the node.

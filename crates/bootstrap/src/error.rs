@@ -1,4 +1,4 @@
-//! Why there is no certificate.
+//! Errors of requesting a certificate.
 
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
@@ -19,38 +19,38 @@ pub enum CertError {
     Kubeconfig {
         /// `bootstrap` or none.
         which: &'static str,
-        /// What is wrong with it.
+        /// What is wrong with the file.
         why: String,
     },
-    /// The API refused.
+    /// The API rejected the request.
     #[error("cannot create certificate signing request: {0}")]
     Api(#[from] kelson_client::ClientError),
     /// The machine's clock is wrong, and cannot be set.
     #[error("the clock shows {now}, which is before this program was built; set the clock ({why})")]
     Clock {
-        /// What the clock shows.
+        /// The time of the clock.
         now: jiff::Timestamp,
-        /// Why it was not set from here.
+        /// Why the clock was not set.
         why: String,
     },
     /// Denied by an approver.
     #[error("certificate signing request {name} is denied, reason: {reason}, message: {message}")]
     Denied {
-        /// Of the request.
+        /// The name of the request.
         name: String,
-        /// In the words of who refused it.
+        /// The reason of the denial.
         reason: String,
-        /// In the words of who refused it.
+        /// The message of the denial.
         message: String,
     },
     /// The signer failed it.
     #[error("certificate signing request {name} failed, reason: {reason}, message: {message}")]
     Failed {
-        /// Of the request.
+        /// The name of the request.
         name: String,
-        /// In the words of who could not sign.
+        /// The reason of the signer.
         reason: String,
-        /// In the words of who could not sign.
+        /// The message of the signer.
         message: String,
     },
     /// A request of another client has this name.
@@ -90,7 +90,7 @@ impl CertError {
         matches!(self, Self::Denied { .. } | Self::Failed { .. } | Self::Deleted(_)) || self.is_of_the_past()
     }
 
-    /// Whether an existing request was found whose certificate is no longer valid.
+    /// Reports whether an existing request was found whose certificate is no longer valid.
     pub(crate) fn is_of_the_past(&self) -> bool {
         matches!(self, Self::Expired(_) | Self::Refused(_))
     }

@@ -132,7 +132,7 @@ impl Store {
     }
 }
 
-/// What of the certificate decides about renewal.
+/// Returns the properties of a certificate that decide about its renewal.
 pub fn info(issued: &Issued) -> Result<CertInfo, CertError> {
     Ok(CertInfo::from_pem(&issued.cert_pem)?)
 }

@@ -33,7 +33,7 @@ pub struct CertificateMetrics {
     ends: Arc<Mutex<Ends>>,
 }
 
-/// When the certificates in force end.
+/// When the current certificates expire.
 #[derive(Default)]
 struct Ends {
     client: Option<Timestamp>,
@@ -41,7 +41,7 @@ struct Ends {
 }
 
 impl CertificateMetrics {
-    /// With times to live as of `clock`.
+    /// Creates the metric with the remaining lifetime by `clock`.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let registry = Registry::new();
         let ends: Arc<Mutex<Ends>> = Arc::default();

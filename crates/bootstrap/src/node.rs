@@ -1,4 +1,4 @@
-//! Whose certificates these are: the node, where its files lie, and how it reaches the API.
+//! The node of the certificates: its files, and how it reaches the API.
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::connection::{Connection, Connections};
 use crate::demand::{self, Demands};
 use crate::files::Store;
 
-/// Where things lie.
+/// The paths of the files.
 #[derive(Clone, Debug)]
 pub struct Paths {
-    /// `--kubeconfig`.
+    /// The value of `--kubeconfig`.
     pub kubeconfig: PathBuf,
-    /// `--bootstrap-kubeconfig`.
+    /// The value of `--bootstrap-kubeconfig`.
     pub bootstrap: Option<PathBuf>,
-    /// `--cert-dir`.
+    /// The value of `--cert-dir`.
     pub cert_dir: PathBuf,
 }
 
@@ -41,7 +41,7 @@ pub type Discovery = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), Cert
 /// The client certificate of one node.
 #[derive(Clone)]
 pub struct ClientCertificate {
-    /// Where things lie.
+    /// The paths of the files.
     pub paths: Paths,
     /// The node's name.
     pub node_name: String,
@@ -55,7 +55,7 @@ pub struct ClientCertificate {
 }
 
 impl ClientCertificate {
-    /// Of the node of this name.
+    /// Creates the settings of the node with this name.
     pub fn new(paths: Paths, node_name: &str, clock: Arc<dyn Clock>) -> Self {
         let connect = |config: &Config| {
             let remote = Remote::new(config.clone());

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha512_256};
 
 use crate::CertError;
 
-/// Between watches that broke.
+/// The pause after a broken watch.
 const RETRY: Duration = Duration::from_secs(1);
 /// The interval at which a pending request is logged.
 const TELL_FIRST: Duration = Duration::from_secs(5);
@@ -63,7 +63,7 @@ pub fn digested_name(wanted: &RequestedCertificate<'_>) -> String {
     format!("node-csr-{}", URL_SAFE_NO_PAD.encode(hash.finalize()))
 }
 
-/// What a request has led to.
+/// The result of a request.
 #[derive(Debug)]
 pub struct Answered {
     /// The issued certificate chain, PEM.
@@ -231,7 +231,7 @@ impl Wait<'_> {
         Ok(None)
     }
 
-    /// What an event decides, if anything.
+    /// Returns the result that an event decides, if any.
     fn judge(&self, event: &WatchEvent<CertificateSigningRequest>) -> Option<Result<String, CertError>> {
         let deleted = || Some(Err(CertError::Deleted(self.name.to_owned())));
         match event {

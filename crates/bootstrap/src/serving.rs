@@ -40,7 +40,7 @@ pub struct ServingCertificate {
     pub names: watch::Receiver<Vec<San>>,
     /// Additional demands on the certificate.
     pub demands: Demands,
-    /// What the listener serves with.
+    /// The certificate of the listener.
     pub serving: Arc<SwappableCertificate>,
     /// The metrics to update.
     pub metrics: CertificateMetrics,
@@ -119,8 +119,8 @@ impl ServingCertificate {
         }
     }
 
-    /// When the stored certificate is due; `None`: now, because there is none, it names other addresses or is not what is
-    /// demanded.
+    /// Returns when the stored certificate must be renewed; `None` means now, because there is none, it names other
+    /// addresses or does not satisfy the demand.
     async fn due(&self, files: &Store, wanted: &[San], (demand, answered): (&Demand, &Demand)) -> Option<Renewal> {
         let issued = files.read().await.ok()??;
         let info = files::info(&issued).ok()?;

@@ -1,11 +1,11 @@
 //! What a probe says of one thing.
 use serde::Serialize;
 
-/// How much a finding matters.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// As it should be.
+    /// No problem.
     Ok,
     /// Worth knowing; everything works.
     Info,
@@ -15,19 +15,19 @@ pub enum Level {
     Error,
 }
 
-/// What one probe says of one thing, with what it means and what to do.
+/// A finding of a probe, with its meaning and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The probe that found it: `cgroups`, `ports`.
     pub probe: &'static str,
-    /// How much it matters.
+    /// The severity.
     pub level: Level,
-    /// What was found, with names and figures.
+    /// What was found, with names and numbers.
     pub found: String,
-    /// What follows from it; empty for what is as it should be.
+    /// Its consequence; empty when there is no problem.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub meaning: String,
-    /// What to do about it; empty where nothing needs to be done.
+    /// What to do about it; empty when nothing needs to be done.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub action: String,
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// What the machine is used for.
+/// The intended use of the machine.
 #[derive(Debug, Clone)]
 pub struct Purpose {
     /// Runs the control plane.
@@ -24,7 +24,7 @@ pub struct Purpose {
     pub kubelet_port: u16,
     /// Another container runtime's socket is used: Kelson starts no containerd.
     pub foreign_runtime: bool,
-    /// When this program was built, seconds since the Unix epoch: the clock cannot be earlier.
+    /// When this program was built, in seconds since the Unix epoch: the clock cannot be earlier.
     pub built_s: i64,
 }
 
@@ -46,7 +46,8 @@ impl Host {
         Self { root: "/".into(), outputs: None }
     }
 
-    /// A machine whose files are below a directory, and whose programs print what is handed in by command line.
+    /// A simulated machine whose files are below a directory, and whose programs print the given outputs by command
+    /// line.
     pub fn fake(root: &Path, outputs: &[(&str, &str)]) -> Self {
         let outputs = outputs.iter().map(|(command, text)| ((*command).to_owned(), (*text).to_owned())).collect();
         Self { root: root.to_owned(), outputs: Some(outputs) }
@@ -81,12 +82,12 @@ impl Host {
         names
     }
 
-    /// Where a link leads.
+    /// Returns the target of a link.
     pub fn link(&self, path: impl AsRef<Path>) -> Option<PathBuf> {
         std::fs::read_link(self.path(path)).ok()
     }
 
-    /// Where a program is, in the directories in which services find theirs.
+    /// Returns the path of a program in the directories in which services find theirs.
     pub fn program(&self, name: &str) -> Option<PathBuf> {
         let search = std::env::var("PATH").unwrap_or_default();
         let usual = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -94,7 +95,7 @@ impl Host {
         dirs.map(|dir| Path::new(dir).join(name)).find(|path| self.path(path).is_file())
     }
 
-    /// What a program prints; `None` where it is not there or fails.
+    /// Returns the output of a program; `None` when it does not exist or fails.
     pub fn output(&self, command: &[&str]) -> Option<String> {
         if let Some(outputs) = &self.outputs {
             return outputs.get(&command.join(" ")).cloned();

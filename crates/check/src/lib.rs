@@ -16,7 +16,7 @@ pub use host::{Host, Measured, Purpose};
 pub use probes::{Running, all, listens, processes};
 pub use report::Report;
 
-/// What can be checked in a few milliseconds, and stops a node from working: for the start of a server.
+/// Returns findings that stop a node from working and take a few milliseconds, for the start of a server.
 pub fn at_start(host: &Host, purpose: &Purpose) -> Vec<Finding> {
     probes::quick(host, purpose).into_iter().filter(|finding| finding.level == Level::Error).collect()
 }

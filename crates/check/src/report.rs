@@ -5,10 +5,10 @@ use serde::Serialize;
 
 use crate::finding::{Finding, Level, worst};
 
-/// What `kelson check` says.
+/// The report of `kelson check`.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// In the order of the probes.
+    /// The findings in the order of the probes.
     pub findings: Vec<Finding>,
 }
 
@@ -18,7 +18,7 @@ impl Report {
         worst(&self.findings) == Level::Error
     }
 
-    /// As a document.
+    /// Returns the report as a JSON document.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }

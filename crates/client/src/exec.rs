@@ -17,9 +17,9 @@ use serde_json::{Value, json};
 use crate::TransportError;
 
 const GROUP: &str = "client.authentication.k8s.io";
-/// How long a program may take.
+/// The timeout of a program.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How often it is looked whether it has ended.
+/// The interval of checks whether it has ended.
 const LOOK: Duration = Duration::from_millis(20);
 /// Most that is read of what it says.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
@@ -27,7 +27,7 @@ const ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// A program, and how it is called.
 #[derive(Clone, Debug)]
 pub struct ExecPlugin {
-    /// `client.authentication.k8s.io/v1` or `v1beta1`; the program is told, and must answer in the same.
+    /// The version `client.authentication.k8s.io/v1` or `v1beta1`, which the program gets and must use in its answer.
     version: String,
     command: PathBuf,
     args: Vec<String>,
@@ -55,7 +55,7 @@ struct Variable {
     value: String,
 }
 
-/// What a program said. Not printed.
+/// The answer of a program. It is never printed.
 pub(crate) struct Said {
     pub token: Option<String>,
     /// Chain and key, PEM.
@@ -152,7 +152,7 @@ impl ExecPlugin {
             _ => fail(e.to_string()),
         })?;
         let Some(out) = child.stdout.take() else { return Err(fail("no output".into())) };
-        // A program that says more than a pipe holds waits for whoever reads: so it is read while it runs.
+        // A program blocks when its output exceeds the pipe's buffer, so the output is read while it runs.
         let (told, heard) = std::sync::mpsc::sync_channel(1);
         let reader = std::thread::Builder::new().name("exec-plugin".into()).spawn(move || {
             let mut text = Vec::new();
@@ -184,7 +184,7 @@ impl ExecPlugin {
         self.read(&text).map_err(fail)
     }
 
-    /// What an answer means. The errors repeat nothing of it.
+    /// Decodes an answer. Errors contain nothing of it.
     fn read(&self, text: &[u8]) -> Result<Said, String> {
         let answer: Answer =
             serde_json::from_slice(text).map_err(|_| "its response is not an ExecCredential".to_owned())?;

@@ -19,7 +19,7 @@ const LIST_PAGE: u32 = 500;
 /// The time after which a missing initial list is logged.
 const SLOW_SYNC: Duration = Duration::from_secs(5);
 
-/// What to watch.
+/// The objects to watch.
 #[derive(Clone, Debug, Default)]
 pub struct InformerConfig {
     /// The namespace to watch; empty means all.
@@ -83,7 +83,7 @@ pub struct Informer<T> {
     source: Source,
 }
 
-/// Where objects come from and in which form.
+/// The source of objects, and their form.
 #[derive(Clone, Debug)]
 struct Source {
     path: String,
@@ -243,9 +243,9 @@ impl<T: Object> Reflector<T> {
         }
     }
 
-    /// One watch, after a list where the server cannot stream its initial state. Whatever goes wrong before a streamed
-    /// initial state is whole (a refusal, a `Timeout` or `ResourceVersionTooLarge` error event, a broken stream), the next
-    /// attempt lists: a server that cannot stream must not keep the cache empty for ever (client-go does the same).
+    /// Runs one watch, after a list if the server cannot stream its initial state. After any error before a streamed
+    /// initial state is complete (a rejection, a `Timeout` or `ResourceVersionTooLarge` error event, a broken stream),
+    /// the next attempt lists: a server that cannot stream must not keep the cache empty (client-go does the same).
     async fn once(&self, progress: &mut Progress) -> Result<Ended, ClientError> {
         let params = ListParams {
             labels: self.config.labels.clone(),

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 pub struct ResourceType {
     /// The API group; empty for the core group.
     pub group: &'static str,
-    /// Without the group: `v1`.
+    /// The version without the group: `v1`.
     pub version: &'static str,
     /// Plural, as in the path.
     pub plural: &'static str,

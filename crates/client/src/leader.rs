@@ -1,5 +1,6 @@
-//! Which of several equal components works: the one that holds a Lease. The others wait until it is no longer renewed. Upstream
-//! `client-go/tools/leaderelection`, whose objects and times these are, so that both kinds of component may share one lease.
+//! Leader election: of several equal components the one that holds a Lease works, and the others wait until it is no
+//! longer renewed. Objects and times are those of upstream's `client-go/tools/leaderelection`, so that both kinds of
+//! component may share a lease.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +14,9 @@ use crate::error::ClientError;
 use crate::kind::{Object as _, ResourceType};
 use crate::slim_object;
 
-/// How long others respect a lease that is no longer renewed, unless something else is asked for.
+/// The default time that others respect a lease that is no longer renewed.
 pub const LEASE: Duration = Duration::from_secs(15);
-/// How long the holder tries to renew before it gives up, unless something else is asked for.
+/// The default time that the holder tries to renew before it gives up.
 pub const RENEW: Duration = Duration::from_secs(10);
 /// Pause between two tries, unless something else is asked for.
 pub const RETRY: Duration = Duration::from_secs(2);
@@ -23,9 +24,9 @@ pub const RETRY: Duration = Duration::from_secs(2);
 /// The times of an election.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// How long others respect a lease that is no longer renewed (`--leader-elect-lease-duration`).
+    /// The time that others respect a lease that is no longer renewed (`--leader-elect-lease-duration`).
     pub lease: Duration,
-    /// How long the holder tries to renew before it gives up (`--leader-elect-renew-deadline`).
+    /// The time that the holder tries to renew before it gives up (`--leader-elect-renew-deadline`).
     pub renew: Duration,
     /// Pause between two tries (`--leader-elect-retry-period`).
     pub retry: Duration,
@@ -159,7 +160,7 @@ impl Candidate {
         }
     }
 
-    /// Takes or renews the lease where nobody else holds it; whether it is ours now.
+    /// Acquires or renews the lease unless another candidate holds it; returns whether it is ours now.
     async fn try_once(&mut self) -> Result<bool, ClientError> {
         let lease = self.client.get_opt::<Lease>(&self.namespace, &self.name).await?;
         let now = format_micro(self.clock.now());
@@ -187,7 +188,7 @@ impl Candidate {
                 self.seen = Some((new.spec, Instant::now()));
                 Ok(true)
             }
-            // Somebody was faster; who, the next look says.
+            // Another candidate was faster; the next attempt reads which one.
             Err(e) if e.is_conflict() || e.is_already_exists() => Ok(false),
             Err(e) => Err(e),
         }

@@ -33,7 +33,7 @@ impl RateLimit {
         Duration::try_from_secs_f64(-room.0 / self.per_second).unwrap_or_default()
     }
 
-    /// The transport, whose requests keep to the limit from now on.
+    /// Returns the transport with the rate limit applied.
     pub fn over(self: &Arc<Self>, transport: Arc<dyn Transport>) -> Arc<dyn Transport> {
         Arc::new(LimitedTransport { limit: Arc::clone(self), transport })
     }

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::{Request, Response, Transport, TransportError};
 
-/// What components call the API server, wherever it is: a label of theirs that does not change with its address.
+/// The value of the label `host` for the API server, which does not change with its address.
 pub const API_HOST: &str = "kubernetes.default.svc";
 
 /// The code of a request that got no answer.
@@ -22,7 +22,7 @@ pub struct Metered {
 }
 
 impl Metered {
-    /// Registers the metrics; a registry takes them once. `host` is whom the requests go to.
+    /// Registers the metrics; a registry accepts them once. `host` is the destination of the requests.
     pub fn new(registry: &Registry, host: &str) -> Self {
         let bounds = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
         let (requests, durations) = ("rest_client_requests_total", "rest_client_request_duration_seconds");
@@ -38,7 +38,7 @@ impl Metered {
         }
     }
 
-    /// The transport, whose requests are counted from now on.
+    /// Returns the transport with its requests counted.
     pub fn over(&self, transport: Arc<dyn Transport>) -> Arc<dyn Transport> {
         Arc::new(MeteredTransport { metered: self.clone(), transport })
     }

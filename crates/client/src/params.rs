@@ -27,20 +27,20 @@ pub struct ListMeta {
     /// Token for the next part; empty at the end.
     #[serde(rename = "continue")]
     pub continue_token: String,
-    /// How many are left behind this part, where known.
+    /// The number of items after this part, if known.
     pub remaining_item_count: Option<i64>,
 }
 
-/// What to list or watch.
+/// Which objects to list or watch.
 #[derive(Clone, Debug, Default)]
 pub struct ListParams {
     /// Label selector, query form.
     pub labels: String,
     /// Field selector, query form.
     pub fields: String,
-    /// At most this many per part; 0: all.
+    /// The maximum number of items per part; 0 means no limit.
     pub limit: u32,
-    /// Where the part before this one ended, as the server named it; empty for the first.
+    /// The continue token of the previous part; empty for the first.
     pub continue_token: String,
     /// Revision to start at; empty: the newest.
     pub resource_version: String,
@@ -129,7 +129,7 @@ impl WriteOptions {
     }
 }
 
-/// How dependents go.
+/// How dependents are deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum PropagationPolicy {
     /// Dependents stay and lose their reference to the owner.
@@ -147,7 +147,7 @@ pub struct DeleteOptions {
     /// Seconds; 0 is at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grace_period_seconds: Option<i64>,
-    /// How dependents go.
+    /// How dependents are deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub propagation_policy: Option<PropagationPolicy>,
     /// Only when these still hold.
@@ -155,7 +155,7 @@ pub struct DeleteOptions {
     pub preconditions: Option<Preconditions>,
 }
 
-/// What must still hold for a delete.
+/// Conditions for a delete.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Preconditions {
@@ -178,7 +178,7 @@ impl DeleteOptions {
         self.grace_period_seconds = Some(seconds);
         self
     }
-    /// With this propagation.
+    /// Sets the propagation policy.
     pub fn with_propagation(mut self, policy: PropagationPolicy) -> Self {
         self.propagation_policy = Some(policy);
         self

@@ -11,11 +11,12 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Longest delay of a key: a longer one would overflow the clock. Whoever gets a key early finds that it is not yet time.
+/// The maximum delay of a key: a longer one would overflow the clock. A worker that gets a key early checks the time
+/// itself.
 const DELAY_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Pauses of a key whose work panics. The fault is in the program, so the next try will most likely meet it too: the key is
-/// not handed out before its pause is over, whatever is added meanwhile.
+/// The back-off of a key whose work panics. The cause is in the program, so the next attempt will most likely panic
+/// too: the key is not returned before its pause is over, whatever is added meanwhile.
 const PANIC_PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
 
 /// Why work on a key did not succeed.
@@ -27,23 +28,23 @@ pub enum Failure<'a, E> {
     Panic {
         /// Panics on this key with no other outcome in between, this one included.
         in_a_row: u32,
-        /// Until the next try.
+        /// The pause until the next attempt.
         pause: Duration,
     },
 }
 
-/// What a queue holds at one moment.
+/// The state of a queue at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct QueueState {
     /// Keys that are ready.
     pub depth: usize,
     /// For how long the keys in work have been worked on, together.
     pub unfinished: Duration,
-    /// For how long the one has been worked on that was begun first.
+    /// The duration of the longest work in progress.
     pub longest: Duration,
 }
 
-/// Where one queue counts.
+/// The metrics of one queue.
 #[derive(Debug)]
 pub(crate) struct QueueMetrics {
     pub adds: IntCounter,
@@ -81,7 +82,7 @@ struct State<K> {
     delayed_at: HashMap<K, (Instant, u64)>,
     sequence: u64,
     failures: HashMap<K, u32>,
-    /// Keys whose last work panicked: how often in a row, and until when they are held back.
+    /// Keys whose last work panicked: the number of consecutive panics, and until when they are held back.
     panics: HashMap<K, (u32, Instant)>,
     closed: bool,
 }
@@ -191,7 +192,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         s.panics.remove(key);
     }
 
-    /// How often a key was retried since it was last forgotten.
+    /// Returns how many times a key was retried since it was last forgotten.
     pub fn failures(&self, key: &K) -> u32 {
         self.shared.state.lock().failures.get(key).copied().unwrap_or(0)
     }
@@ -309,7 +310,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         })
     }
 
-    /// How many keys are ready.
+    /// Returns the number of ready keys.
     pub fn len(&self) -> usize {
         self.shared.state.lock().ready.len()
     }
@@ -352,7 +353,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         true
     }
 
-    /// Until when a key is held back because its work panicked.
+    /// Returns until when a key is held back because its work panicked.
     fn held_until(&self, key: &K) -> Option<Instant> {
         if self.panics.is_empty() {
             return None;

@@ -32,11 +32,11 @@ pub use plain::Plain;
 use pools::{PING_INTERVAL, Pools};
 use proxy::Way;
 
-/// How often credential files are looked at, at most.
+/// The minimum interval of checks of credential files.
 const RECHECK: Duration = Duration::from_secs(10);
 /// The same while they are not there.
 const RECHECK_MISSING: Duration = Duration::from_millis(500);
-/// How often a plugin runs again, at most, while the server answers 401 to its credentials.
+/// The minimum interval of runs of a plugin while the server answers 401 to its credentials.
 const RECHECK_REFUSED: Duration = Duration::from_secs(1);
 /// A program is asked again so long before what it said ends.
 const EXEC_AHEAD: Duration = Duration::from_secs(10);
@@ -48,17 +48,17 @@ pub struct Remote {
     current: Arc<Mutex<Current>>,
     /// Headers that name the impersonated user.
     acting: HeaderMap,
-    /// Held while files are read or a program runs: whoever comes meanwhile waits for what it says.
+    /// Held while files are read or a program runs, so that other requests wait for the result.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 struct Current {
-    /// `None`: the credentials are not there yet, and nobody goes without them.
+    /// The connections; `None` while there are no credentials, when no request is sent.
     pools: Option<Pools>,
     token: Option<header::HeaderValue>,
     checked: Option<std::time::Instant>,
     stamp: Vec<Option<SystemTime>>,
-    /// When what a program said ends.
+    /// When the answer of a program expires.
     ends: Option<Timestamp>,
     /// The server answered 401 to these credentials.
     refused: bool,
@@ -92,7 +92,7 @@ fn base(config: &Config) -> Result<Uri, TransportError> {
     config.server.parse().map_err(|e| TransportError(format!("server {:?}: {e}", config.server)))
 }
 
-/// Whether it is time to look at files again, or to ask a program; only one caller is told so.
+/// Reports whether files must be checked or a program must run; only one caller gets true.
 fn is_due(config: &Config, current: &Mutex<Current>) -> bool {
     let mut current = current.lock();
     let rested = |pause| current.checked.is_none_or(|at| at.elapsed() >= pause);
@@ -128,7 +128,7 @@ fn reload(config: &Config, current: &Mutex<Current>) {
     }
 }
 
-/// With the credentials that a program gave.
+/// Applies the credentials of a program.
 fn said_by(config: &Config, said: crate::exec::Said) -> Result<Current, TransportError> {
     let ends = said.ends;
     let token = said.token.as_deref().map(bearer).transpose()?;
@@ -206,11 +206,11 @@ fn read(path: &PathBuf) -> Result<Vec<u8>, TransportError> {
     std::fs::read(path).map_err(|e| TransportError(format!("{}: {e}", path.display())))
 }
 
-/// What the server of `config` says the time is (the `Date` of an answer), over a connection that is verified as of `at`;
-/// `None`: not verified at all, which makes the answer a guess.
+/// Returns the time of the server of `config` (the `Date` of an answer), over a connection that is verified as of `at`;
+/// with `None` it is not verified, which makes the answer a guess.
 ///
 /// # Errors
-/// When no such answer comes.
+/// There is no such answer.
 pub async fn date(config: &Config, at: Option<Timestamp>) -> Result<Timestamp, TransportError> {
     let insecure_skip_tls_verify = at.is_none();
     let anonymous = Config { insecure_skip_tls_verify, ..config.clone().under(Credentials::None) };
@@ -233,7 +233,7 @@ pub async fn date(config: &Config, at: Option<Timestamp>) -> Result<Timestamp, T
     date.map(|date| date.timestamp()).ok_or_else(|| TransportError("the server's response has no Date header".into()))
 }
 
-/// Has certificates judged as of one time.
+/// Verifies certificates as of a fixed time.
 #[derive(Debug)]
 struct FixedTime(Timestamp);
 
@@ -244,8 +244,7 @@ impl rustls::time_provider::TimeProvider for FixedTime {
     }
 }
 
-/// Whose word for a server's certificate is taken: that of the authorities of a kubeconfig, and where it names none, that of
-/// the system's.
+/// Returns the verifier of a server's certificate: the CAs of a kubeconfig, or the system's if it names none.
 fn trusted(
     config: &Config,
     system: impl FnOnce() -> Vec<CertificateDer<'static>>,
@@ -302,7 +301,7 @@ impl Transport for Remote {
             let turn = if waits { Some(turn.lock().await) } else { None };
             if is_due(&config, &current) {
                 let current = current.clone();
-                // What is wrong is told where it is found; what is known serves on.
+                // An error is logged where it occurs; the previous credentials stay in use.
                 let _ = FILES.run(move || reload(&config, &current)).await;
             }
             drop(turn);
@@ -322,7 +321,7 @@ impl Transport for Remote {
                 // The plugin may have given other credentials meanwhile.
                 current.refused |= current.said == said;
             }
-            // A place is free again when the answer's last byte was read, or nobody wants it any more.
+            // The slot is released when the answer's last byte was read, or the answer is dropped.
             let held = |b: hyper::body::Incoming| {
                 b.map_frame(move |frame| {
                     let _ = &place;

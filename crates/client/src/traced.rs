@@ -1,5 +1,5 @@
-//! Requests to the API server as parts of the work that makes them: a span each, where that work is recorded, and the server is told
-//! of the trace either way.
+//! Traces requests to the API server as parts of the work that makes them: a span each, if that work is recorded, and
+//! the trace context is sent to the server in any case.
 use std::sync::Arc;
 
 use kelson_traces::KeyValue;
@@ -7,7 +7,7 @@ use kelson_transport::BoxFuture;
 
 use crate::{Request, Response, Transport, TransportError};
 
-/// Tells traces of the requests that go through it.
+/// Adds trace context and spans to the requests of a transport.
 pub(crate) struct TracedTransport(pub Arc<dyn Transport>);
 
 impl Transport for TracedTransport {

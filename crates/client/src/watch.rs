@@ -27,7 +27,7 @@ pub enum WatchEvent<T> {
     Deleted(T),
     /// Everything up to this revision has been sent.
     Bookmark {
-        /// Where a watch that follows this one begins.
+        /// The resourceVersion at which a following watch begins.
         resource_version: String,
         /// Ends the initial events of a watch-list.
         initial_end: bool,
@@ -37,12 +37,12 @@ pub enum WatchEvent<T> {
 /// A running watch.
 pub struct WatchStream<T> {
     body: Body,
-    /// What a server of this process gives in place of the body.
+    /// The items that a server in this process returns instead of the body.
     items: Option<WatchItemStream>,
     /// Items that have come and are not read yet.
     ready: VecDeque<WatchItem>,
     buffer: BytesMut,
-    /// How much of the buffer is known to hold no line end.
+    /// The number of bytes of the buffer without a line end.
     scanned: usize,
     object: PhantomData<fn() -> T>,
 }

@@ -82,7 +82,7 @@ impl Budget {
         Self { limits, spent: Limits { bytes: 0, depth: 0, elements: 0, steps: 0 } }
     }
 
-    /// What is spent. `depth` is the current depth.
+    /// Returns the amounts used. `depth` is the current depth.
     pub const fn spent(&self) -> Limits {
         self.spent
     }

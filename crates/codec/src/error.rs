@@ -54,7 +54,7 @@ pub enum EncodeError {
 pub struct StrictErrors(pub Vec<String>);
 
 impl StrictErrors {
-    /// Whether there are no findings.
+    /// Reports whether there are no findings.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

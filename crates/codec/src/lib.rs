@@ -38,7 +38,7 @@ pub enum FieldValidation {
     /// Unknown and duplicate fields are dropped, with a warning for each.
     #[default]
     Warn,
-    /// A document with unknown or duplicate fields is refused.
+    /// A document with unknown or duplicate fields is rejected.
     Strict,
 }
 

@@ -44,7 +44,7 @@ fn is_struct(ty: FieldType) -> bool {
     )
 }
 
-/// How a decoded value is written.
+/// The form in which a decoded value is written.
 pub(crate) enum Form {
     /// The value is written.
     Value,
@@ -54,7 +54,7 @@ pub(crate) enum Form {
     Null,
 }
 
-/// How a field's value is written in canonical form.
+/// Returns the form in which a field's value is written in canonical JSON.
 pub(crate) fn form(field: Field, value: &Value) -> Form {
     if field.is_pointer() {
         // A zero time is written as null, but a null is no pointer value: when the document is read again, the field is absent.

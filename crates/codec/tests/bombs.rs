@@ -1,5 +1,5 @@
-//! Small documents that could cost much. Each must be refused or read with little memory and on the small stack of the server's
-//! threads.
+//! Small documents that could cost much. Each must be rejected or read with little memory and on the small stack of the
+//! server's threads.
 //!
 //! A separate process: its memory is limited to [`MEMORY_BYTES_MAX`]: using more ends it, as the kernel would end a
 //! server.

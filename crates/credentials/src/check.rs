@@ -48,11 +48,11 @@ pub enum CheckError {
     Failed {
         /// The provider's name.
         plugin: String,
-        /// How long the process ran, in Go's form of a duration.
+        /// How long the process ran, in Go's duration format.
         took: String,
         /// The reason, as in the provider's error metric.
         reason: String,
-        /// What happened, in one sentence without credentials.
+        /// The error, in one sentence without credentials.
         message: String,
     },
     /// A provider that matches was not run, so whether it works is unknown.
@@ -167,7 +167,7 @@ fn list_candidates(text: &mut String, ring: &Keyring, repository: &str) {
     }
 }
 
-/// What a plugin answered, without a credential.
+/// Formats a plugin's answer, without credentials.
 fn show(text: &mut String, name: &str, took: Duration, answer: &Answer, default: Duration) {
     let _ = writeln!(text, "{name}: responded in {}", go_duration(took));
     let _ = writeln!(text, "  cache key type: {}", answer.key_type);

@@ -1,27 +1,27 @@
-//! What pod owners and operators are told of credentials. Writing events is the node agent's; no text given here holds a
+//! Events about credentials for pod owners and operators. The kubelet writes them; no text given here contains a
 //! credential.
 use crate::plugin::{PluginError, PodIdentity};
 
 /// Reason of a pod event about a failed plugin.
 pub const PLUGIN_FAILED: &str = "FailedCredentialProvider";
-/// Reason of a node event about a refused configuration.
+/// The reason of a node event about a rejected configuration.
 pub const CONFIG_REJECTED: &str = "InvalidCredentialProviderConfig";
 /// Reason of a node event about a new configuration.
 pub const CONFIG_RELOADED: &str = "CredentialProviderConfigReloaded";
 /// Longest event message, bytes (`event.message` of the API).
 pub const MESSAGE_BYTES_MAX: usize = 1024;
 
-/// Takes what is to be told. Called from any task; must not block.
+/// Receives events. Called from any task; must not block.
 pub trait Events: Send + Sync + 'static {
     /// A plugin failed for a pod's image: a warning for the pod, with [`plugin_message`].
     fn plugin_failed(&self, pod: &PodIdentity, error: &PluginError);
-    /// A changed configuration is not sound, the last good one stays: a warning for the node.
+    /// A changed configuration is invalid and the last valid one stays in use: a warning for the node.
     fn config_rejected(&self, message: &str);
     /// A changed configuration is in force: for the node.
     fn config_reloaded(&self, hash: &str);
 }
 
-/// For callers that have no object to tell of: `credential-provider check`, tests.
+/// Drops events, for callers without an object: `credential-provider check`, tests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoEvents;
 

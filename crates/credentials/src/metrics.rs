@@ -17,7 +17,7 @@ pub struct PluginStats {
     pub seconds: f64,
 }
 
-/// What is counted; one per node.
+/// The metrics; one instance per node.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -84,7 +84,7 @@ impl Metrics {
         }
     }
 
-    /// Where it is shown.
+    /// Returns the registry.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
@@ -158,7 +158,7 @@ impl Drop for Process {
     }
 }
 
-/// How many records of pulls are on disk.
+/// Adds the number of pull records on disk.
 pub(crate) fn records(families: &mut Families, (intents, pulled): (usize, usize)) {
     for (name, help, n) in [
         ("kubelet_imagemanager_ondisk_pullintents", "Number of pull intents on disk.", intents),

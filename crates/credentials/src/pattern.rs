@@ -2,7 +2,7 @@
 //! the keys of docker configs), and an index over many patterns. Patterns are read once, when configuration is.
 use std::collections::HashMap;
 
-/// Why text is no pattern, in the words of the URL parser that upstream uses.
+/// Why a string is not a pattern, with the message of upstream's URL parser.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("parse {url:?}: {why}")]
 pub struct PatternError {
@@ -94,7 +94,7 @@ fn host_matches(pattern: &str, host: &str) -> bool {
     }
 }
 
-/// `*` stands for any run of characters, the empty one too. Linear but for the stars: backs up to the last one only.
+/// Matches a glob: `*` matches any characters, also none. Linear except for stars: backtracks to the last one only.
 fn glob(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
@@ -129,10 +129,10 @@ struct PatternBucket {
     globs: Vec<(Shape, HashMap<Vec<u8>, Vec<Glob>>)>,
 }
 
-/// What patterns with globs have in common, so that their fixed text lies at the same places of every host.
+/// The common structure of patterns with globs whose fixed text is at the same positions of every host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
-    /// Which labels are globs, a bit each.
+    /// A bit for each label that is a glob.
     globs: u64,
     /// The first of them.
     first: usize,
@@ -154,7 +154,7 @@ struct Glob {
 const LABELS_MAX: usize = 64;
 
 impl Shape {
-    /// Of a host's labels; `None` where no label is a glob.
+    /// Returns the shape of a host's labels; `None` if no label is a glob.
     fn of(labels: &[&str]) -> Option<Self> {
         let star = |label: &&str| label.contains('*');
         let first = labels.iter().position(star)?;

@@ -1,5 +1,5 @@
-//! Image references: registry, repository, tag and digest (the grammar of `distribution/reference`, whose messages are
-//! part of what a pod's owner reads). Nothing here asks a registry.
+//! Image references: registry, repository, tag and digest (the grammar of `distribution/reference`, whose messages pod
+//! owners see). No registry is called.
 
 /// Longest repository path, bytes.
 pub const REPOSITORY_BYTES_MAX: usize = 255;
@@ -9,7 +9,7 @@ const TAG_BYTES_MAX: usize = 128;
 const DIGEST_HEX_MIN: usize = 32;
 const DEFAULT_DOMAIN: &str = "docker.io";
 
-/// Why text is no image reference.
+/// Why a string is not an image reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReferenceError {
     /// Not the grammar.

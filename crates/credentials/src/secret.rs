@@ -3,7 +3,7 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
-/// A password or token. Debug shows three stars, there is no `Display` and no `Serialize`; memory is wiped on drop.
+/// A password or token. `Debug` prints three stars, there is no `Display` and no `Serialize`; memory is erased on drop.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret(Zeroizing<String>);
 
@@ -47,7 +47,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// An account name as an operator may see it: the first two characters, then stars whose number says nothing.
+/// Returns an account name for operators: the first two characters, then stars whose number is constant.
 pub fn masked(name: &str) -> String {
     match name.chars().count() {
         0 => "(empty)".to_owned(),

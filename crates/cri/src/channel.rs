@@ -1,5 +1,4 @@
-//! The channel to a unix socket that speaks gRPC, and one call over it: the runtime's, and those of node plugins. What the
-//! calls mean is their clients'.
+//! The gRPC channel to a unix socket, and calls over it: to the runtime, and to node plugins.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,15 +12,16 @@ use tonic_prost::ProstCodec;
 
 use crate::error::{CriError, CriResult};
 
-/// Largest answer read from a runtime, as upstream's kubelet (`maxMsgSize`): a list of thousands of containers fits.
+/// The maximum size of an answer from a runtime, as in upstream's kubelet (`maxMsgSize`): a list of thousands of
+/// containers fits.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
-/// How long a connection attempt to the socket may take.
+/// The timeout of a connection attempt to the socket.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A lazily connected channel to a unix socket.
+/// Creates a lazily connected channel to a unix socket.
 ///
 /// # Errors
-/// When the endpoint is not the absolute path of one.
+/// The endpoint is not an absolute path of a unix socket.
 pub fn connect(endpoint: &str) -> CriResult<Channel> {
     let path = match endpoint.split_once("://") {
         Some(("unix", path)) => path,
@@ -40,10 +40,10 @@ pub fn connect(endpoint: &str) -> CriResult<Channel> {
     Ok(endpoint.connect_timeout(CONNECT_TIMEOUT).connect_lazy())
 }
 
-/// One request, one answer, within `limit`.
+/// Makes a call with one request and one answer, within `limit`.
 ///
 /// # Errors
-/// What the other side says, or that it could not be reached in time.
+/// The status of the server, or that it could not be reached in time.
 pub async fn unary<Q, A>(
     channel: &Channel,
     name: &'static str,
@@ -57,7 +57,7 @@ where
 {
     let mut grpc = tonic::client::Grpc::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
     if let Some(limit) = limit {
-        // The runtime sees the deadline too and gives up the work when it passes.
+        // The runtime receives the deadline too and stops the work when it passes.
         request.set_timeout(limit);
     }
     let work = async {
@@ -75,10 +75,10 @@ where
     }
 }
 
-/// One request, and answers for as long as the other side has any. There is no limit of time.
+/// Makes a call with one request and a stream of answers, without a time limit.
 ///
 /// # Errors
-/// What the other side says, or that it could not be reached.
+/// The status of the server, or that it could not be reached.
 pub async fn stream<Q, A>(
     channel: &Channel,
     name: &'static str,

@@ -1,5 +1,5 @@
-//! `CriClient`: the `Runtime` trait over gRPC on a unix socket. One channel, connected on first use and anew after the
-//! runtime restarted. What to do about a failure is the caller's matter.
+//! `CriClient`: the `Runtime` trait over gRPC on a unix socket. One channel, connected on first use and again after the
+//! runtime restarted. Callers decide what to do about an error.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use crate::error::{CriError, CriResult};
 use crate::proto::*;
 use crate::runtime::{EventStream, ExecOutput, Runtime};
 
-/// Time limits of calls.
+/// Timeouts of calls.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Limit of an ordinary call (`--runtime-request-timeout`). Starting a sandbox gets twice this; stopping a
-    /// container and `ExecSync` get it on top of the time the caller asked for; pulls have none.
+    /// The timeout of an ordinary call (`--runtime-request-timeout`). Starting a sandbox has twice this; stopping a
+    /// container and `ExecSync` have it in addition to the requested time; pulls have none.
     pub request: Duration,
 }
 
@@ -30,22 +30,22 @@ impl Default for Limits {
     }
 }
 
-/// A runtime behind a unix socket.
+/// A client of the runtime at a unix socket.
 #[derive(Debug, Clone)]
 pub struct CriClient {
     channel: Channel,
-    /// Where images are asked for, which may be elsewhere.
+    /// The channel of the image service, which may be another one.
     images: Channel,
     limits: Limits,
 }
 
-/// One gRPC method: the name for errors and the path on the wire.
+/// A gRPC method: the name for errors and the path on the wire.
 struct Method {
     name: &'static str,
     path: &'static str,
 }
 
-/// What paths of methods about images begin with.
+/// The path prefix of the image service.
 const IMAGES: &str = "/runtime.v1.ImageService/";
 
 macro_rules! runtime_method {
@@ -60,20 +60,20 @@ macro_rules! image_method {
 }
 
 impl CriClient {
-    /// A client of the socket at `endpoint`: a path, or `unix:///path` as in `--container-runtime-endpoint`. Connects
-    /// lazily; must be called inside a tokio runtime.
+    /// Creates a client of the socket at `endpoint`: a path, or `unix:///path` as in `--container-runtime-endpoint`.
+    /// Connects lazily; must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// `InvalidArgument` for an endpoint of another scheme.
+    /// `InvalidArgument` for an endpoint with another scheme.
     pub fn new(endpoint: &str, limits: Limits) -> CriResult<Self> {
         let channel = connect(endpoint)?;
         Ok(Self { images: channel.clone(), channel, limits })
     }
 
-    /// The same, which asks for images at another socket (`--image-service-endpoint`).
+    /// Sets another socket for the image service (`--image-service-endpoint`).
     ///
     /// # Errors
-    /// As [`CriClient::new`].
+    /// As of [`CriClient::new`].
     pub fn with_images(self, endpoint: &str) -> CriResult<Self> {
         Ok(Self { images: connect(endpoint)?, ..self })
     }
@@ -110,7 +110,7 @@ impl CriClient {
     }
 }
 
-/// CRI wants whole seconds; a fraction counts as one more, so that a grace period is never cut short.
+/// Converts to seconds and rounds up, so that a grace period is never shortened.
 fn whole_seconds(duration: Duration) -> i64 {
     let up = u64::from(duration.subsec_nanos() > 0);
     i64::try_from(duration.as_secs().saturating_add(up)).unwrap_or(i64::MAX)
@@ -225,7 +225,7 @@ impl Runtime for CriClient {
 
     async fn exec_sync(&self, id: &str, cmd: Vec<String>, timeout: Duration) -> CriResult<ExecOutput> {
         let request = ExecSyncRequest { container_id: id.to_owned(), cmd, timeout: whole_seconds(timeout) };
-        // Without a limit for the command there is none for the call either: the caller drops it.
+        // Without a limit for the command the call has none either: the caller can drop it.
         let limit = (!timeout.is_zero()).then(|| self.limits.request.saturating_add(timeout));
         let answer: ExecSyncResponse = self.call(runtime_method!("ExecSync"), limit, request).await?;
         Ok(ExecOutput { stdout: answer.stdout, stderr: answer.stderr, exit_code: answer.exit_code })

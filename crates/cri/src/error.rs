@@ -1,5 +1,5 @@
-//! What a call to the runtime can fail with. The text is gRPC's usual one, because it ends up in pod events and
-//! conditions that people and programs read (`rpc error: code = NotFound desc = …`).
+//! Errors of calls to the runtime. The text has gRPC's usual format, because it is shown in pod events and conditions
+//! that people and programs read (`rpc error: code = NotFound desc = …`).
 
 use tonic::{Code, Status};
 
@@ -9,17 +9,17 @@ use tonic::{Code, Status};
 pub struct CriError {
     /// The call that failed, e.g. `RunPodSandbox`.
     pub call: &'static str,
-    /// gRPC's code, which tells what was not found from what went wrong.
+    /// The gRPC code, for instance to distinguish a missing object from a failure.
     pub code: Code,
-    /// The runtime's own words.
+    /// The runtime's message.
     pub message: String,
 }
 
-/// Result of a call to the runtime.
+/// The result of a call to the runtime.
 pub type CriResult<T> = Result<T, CriError>;
 
 impl CriError {
-    /// Builds an error of the client's own making.
+    /// Creates an error of the client itself.
     pub fn new(call: &'static str, code: Code, message: impl Into<String>) -> Self {
         Self { call, code, message: message.into() }
     }
@@ -27,7 +27,7 @@ impl CriError {
     pub(crate) fn from_status(call: &'static str, status: &Status) -> Self {
         let mut message = status.message().to_owned();
         let mut code = status.code();
-        // A socket that nobody listens on arrives as Unknown or Unavailable "transport error"; the cause says why.
+        // A socket without a listener results in Unknown or Unavailable "transport error"; the cause has the reason.
         let mut cause = std::error::Error::source(status);
         let from_transport = cause.is_some();
         while let Some(err) = cause {
@@ -43,32 +43,32 @@ impl CriError {
         Self { call, code, message }
     }
 
-    /// The code as gRPC's own texts have it, e.g. `NotFound`.
+    /// Returns the code's name in gRPC, e.g. `NotFound`.
     pub fn code_name(&self) -> &'static str {
         code_name(self.code)
     }
 
-    /// The sandbox, container or image does not exist.
+    /// Reports that the sandbox, container or image does not exist.
     pub fn is_not_found(&self) -> bool {
         self.code == Code::NotFound
     }
 
-    /// The time limit of the call passed; the work may still have been done.
+    /// Reports that the time limit passed; the work may still have been done.
     pub fn is_deadline_exceeded(&self) -> bool {
         self.code == Code::DeadlineExceeded
     }
 
-    /// The runtime is not there (yet, or any more).
+    /// Reports that the runtime is not available (yet, or any more).
     pub fn is_unavailable(&self) -> bool {
         self.code == Code::Unavailable
     }
 
-    /// The runtime is too old for this call.
+    /// Reports that the runtime is too old for this call.
     pub fn is_unimplemented(&self) -> bool {
         self.code == Code::Unimplemented
     }
 
-    /// Whether the same call may succeed later with nothing changed.
+    /// Reports whether the same call may succeed later.
     pub fn is_retriable(&self) -> bool {
         matches!(
             self.code,

@@ -1,5 +1,5 @@
-//! Processes that a runtime left in the cgroups it was given. The first process of a container that was made and never started
-//! waits for its start for ever; when its shim has gone without it, nobody else ends it, and its cgroup cannot be removed.
+//! Processes that a runtime left in the cgroups of its containers. The first process of a container that was created
+//! and never started waits indefinitely; when its shim is gone, nothing ends it, and its cgroup cannot be removed.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use rustix::process::{Pid, getpid};
 
 use crate::containerd::process::{Process, kill_all};
 
-/// Looks until no process is left: one that was just being started shows itself at the next.
+/// The number of searches: a process that was just being started is found by the next one.
 const ROUNDS_MAX: usize = 5;
 
-/// Ends every process in these cgroups and in those below them, and waits until they are gone. For cgroups whose containers
-/// should have ended. Says which processes resist; a cgroup that is not there has none.
+/// Kills every process in these cgroups and in those below them, and waits until they have ended. For cgroups whose
+/// containers should have ended. Returns which processes remain; a missing cgroup has none.
 pub async fn end_in_cgroups(trees: Vec<PathBuf>) -> Vec<String> {
     let mut errors = Vec::new();
     for _ in 0..ROUNDS_MAX {
@@ -27,13 +27,13 @@ pub async fn end_in_cgroups(trees: Vec<PathBuf>) -> Vec<String> {
     errors
 }
 
-/// The processes that are there, each held, so that its number cannot come to mean another.
+/// Returns the processes, each with a pidfd, so that its ID cannot be reused.
 fn left(trees: &[PathBuf]) -> Vec<(String, Process)> {
     let mut out = Vec::new();
     let mut dirs = trees.to_vec();
     while let Some(dir) = dirs.pop() {
         for pid in members(&dir) {
-            // The tools that ask for this may have been started in such a cgroup.
+            // The tools that call this may have been started in such a cgroup.
             if pid != getpid()
                 && let Some(process) = Process::if_still(pid, |pid| members(&dir).contains(&pid) && !is_zombie(pid))
             {
@@ -46,13 +46,13 @@ fn left(trees: &[PathBuf]) -> Vec<(String, Process)> {
     out
 }
 
-/// The processes of one cgroup. Those of another process namespace are listed as 0 and left out.
+/// Returns the processes of one cgroup. Those of another PID namespace are listed as 0 and left out.
 fn members(cgroup: &Path) -> Vec<Pid> {
     let text = std::fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
     text.lines().filter_map(|line| line.trim().parse().ok()).filter_map(Pid::from_raw).collect()
 }
 
-/// Whether the process has ended and only waits for its parent to ask how: it holds no cgroup.
+/// Reports whether the process has ended and only waits to be reaped: it holds no cgroup.
 fn is_zombie(pid: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, fields)| fields.trim_start().starts_with('Z'))

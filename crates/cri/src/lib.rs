@@ -1,5 +1,5 @@
 //! The container runtime interface: CRI v1 messages, the [`Runtime`] trait and its client over a unix socket, and the
-//! containerd that Kelson supervises when it is given no other runtime. What pods are is the kubelet's knowledge.
+//! containerd that Kelson supervises when no other runtime is configured. The kubelet maps pods to these calls.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod channel;

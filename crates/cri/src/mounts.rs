@@ -1,9 +1,9 @@
-//! What is mounted below a directory, from the kernel's own table. Mounting and unmounting is the callers'.
+//! Lists what is mounted below a directory, from the kernel's table.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
 use std::path::{Path, PathBuf};
 
-/// Mount points at and below `dir`, the deepest first; of one place, the newest first.
+/// Returns mount points at and below `dir`, the deepest first, and for the same path the newest first.
 pub fn below(dir: &Path) -> Vec<PathBuf> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     select(&table, dir)
@@ -16,7 +16,7 @@ fn select(table: &str, dir: &Path) -> Vec<PathBuf> {
     out
 }
 
-/// Octal escapes of mountinfo.
+/// Decodes the octal escapes of mountinfo.
 fn unescape(text: &str) -> PathBuf {
     use std::os::unix::ffi::OsStringExt as _;
     let bytes = text.as_bytes();

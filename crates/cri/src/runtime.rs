@@ -1,6 +1,6 @@
-//! The `Runtime` trait: what the kubelet asks of a container runtime. A test gives a fake, the node a
-//! [`crate::client::CriClient`]. Arguments are what the caller knows; the wrapping into messages is the client's work.
-//! (upstream: k8s.io/cri-api/pkg/apis/services.go)
+//! The `Runtime` trait: the calls of the kubelet to a container runtime. Tests implement it with a fake, the node uses
+//! a [`crate::client::CriClient`]. Arguments are what the caller knows; the client builds the messages. (upstream:
+//! k8s.io/cri-api/pkg/apis/services.go)
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,44 +14,45 @@ use crate::proto::*;
 /// Container events as the runtime streams them; ends when the runtime does.
 pub type EventStream = BoxStream<'static, CriResult<ContainerEventResponse>>;
 
-/// What `ExecSync` gave back.
+/// The result of `ExecSync`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExecOutput {
-    /// Standard output, bounded by the runtime (16 MiB in containerd).
+    /// Standard output, limited by the runtime (16 MiB in containerd).
     pub stdout: Vec<u8>,
-    /// Standard error, bounded likewise.
+    /// Standard error, with the same limit.
     pub stderr: Vec<u8>,
-    /// The exit status of the command.
+    /// The exit code of the command.
     pub exit_code: i32,
 }
 
 /// RuntimeService and ImageService of CRI v1.
 ///
-/// Every call ends within a limit of its own (see [`crate::client::Limits`]). Stop and remove calls are idempotent:
-/// the runtime answers success for what is already gone, and callers treat `NotFound` alike.
+/// Every call has a time limit (see [`crate::client::Limits`]). Stop and remove calls are idempotent: the runtime
+/// reports success for what is already gone, and callers treat `NotFound` the same way.
 #[async_trait]
 pub trait Runtime: Send + Sync + 'static {
-    /// Name and versions of the runtime.
+    /// Returns name and versions of the runtime.
     async fn version(&self) -> CriResult<VersionResponse>;
-    /// Conditions `RuntimeReady` and `NetworkReady`, handlers and features; `verbose` adds the runtime's own info.
+    /// Returns the conditions `RuntimeReady` and `NetworkReady`, handlers and features; `verbose` adds the runtime's
+    /// own info.
     async fn status(&self, verbose: bool) -> CriResult<StatusResponse>;
-    /// Tells the runtime the node's pod CIDR.
+    /// Sends the node's pod CIDR to the runtime.
     async fn update_runtime_config(&self, config: RuntimeConfig) -> CriResult<()>;
-    /// The runtime's cgroup driver; `Unimplemented` before containerd 2.0.
+    /// Returns the runtime's cgroup driver; `Unimplemented` before containerd 2.0.
     async fn runtime_config(&self) -> CriResult<RuntimeConfigResponse>;
 
     /// Creates and starts a sandbox with its network; returns its ID. An empty handler is the default runtime.
     async fn run_pod_sandbox(&self, config: PodSandboxConfig, runtime_handler: &str) -> CriResult<String>;
-    /// Kills what runs in the sandbox and gives its network back.
+    /// Kills what runs in the sandbox and releases its network.
     async fn stop_pod_sandbox(&self, id: &str) -> CriResult<()>;
     /// Removes a sandbox with all its containers.
     async fn remove_pod_sandbox(&self, id: &str) -> CriResult<()>;
-    /// State and addresses of a sandbox; from runtimes with events also its containers' statuses.
+    /// Returns state and addresses of a sandbox; from runtimes with events also its containers' statuses.
     async fn pod_sandbox_status(&self, id: &str, verbose: bool) -> CriResult<PodSandboxStatusResponse>;
-    /// Sandboxes that match the filter; all of them without one.
+    /// Lists sandboxes that match the filter; all of them without one.
     async fn list_pod_sandbox(&self, filter: Option<PodSandboxFilter>) -> CriResult<Vec<PodSandbox>>;
 
-    /// Creates (does not start) a container; returns its ID.
+    /// Creates a container without starting it; returns its ID.
     async fn create_container(
         &self,
         sandbox_id: &str,
@@ -60,44 +61,44 @@ pub trait Runtime: Send + Sync + 'static {
     ) -> CriResult<String>;
     /// Starts a created container.
     async fn start_container(&self, id: &str) -> CriResult<()>;
-    /// Stop signal, then SIGKILL after `grace`; returns when the container has ended.
+    /// Sends the stop signal, and SIGKILL after `grace`; returns when the container has ended.
     async fn stop_container(&self, id: &str, grace: Duration) -> CriResult<()>;
     /// Removes a container, killing it if it runs.
     async fn remove_container(&self, id: &str) -> CriResult<()>;
-    /// Containers that match the filter; all of them without one.
+    /// Lists containers that match the filter; all of them without one.
     async fn list_containers(&self, filter: Option<ContainerFilter>) -> CriResult<Vec<Container>>;
-    /// The full status of a container.
+    /// Returns the full status of a container.
     async fn container_status(&self, id: &str, verbose: bool) -> CriResult<ContainerStatusResponse>;
     /// Changes cgroup limits of a container in place.
     async fn update_container_resources(&self, request: UpdateContainerResourcesRequest) -> CriResult<()>;
-    /// Makes the runtime open the log path anew, after the file was renamed.
+    /// Makes the runtime reopen the log path after the file was renamed.
     async fn reopen_container_log(&self, id: &str) -> CriResult<()>;
 
     /// Runs a command to its end. A zero `timeout` means no limit; past it the call is `DeadlineExceeded`.
     async fn exec_sync(&self, id: &str, cmd: Vec<String>, timeout: Duration) -> CriResult<ExecOutput>;
-    /// URL of the runtime's streaming server for an exec session.
+    /// Returns the URL of the runtime's streaming server for an exec session.
     async fn exec(&self, request: ExecRequest) -> CriResult<String>;
-    /// URL of the runtime's streaming server for an attach session.
+    /// Returns the URL of the runtime's streaming server for an attach session.
     async fn attach(&self, request: AttachRequest) -> CriResult<String>;
-    /// URL of the runtime's streaming server for a port-forward session.
+    /// Returns the URL of the runtime's streaming server for a port-forward session.
     async fn port_forward(&self, sandbox_id: &str, ports: Vec<i32>) -> CriResult<String>;
 
-    /// CPU, memory and writable layer of one container.
+    /// Returns CPU, memory and writable layer usage of one container.
     async fn container_stats(&self, id: &str) -> CriResult<Option<ContainerStats>>;
-    /// The same for all that match.
+    /// Returns the statistics of all containers that match.
     async fn list_container_stats(&self, filter: Option<ContainerStatsFilter>) -> CriResult<Vec<ContainerStats>>;
-    /// CPU, memory, network, processes of one sandbox.
+    /// Returns CPU, memory, network and process usage of one sandbox.
     async fn pod_sandbox_stats(&self, id: &str) -> CriResult<Option<PodSandboxStats>>;
-    /// The same for all that match.
+    /// Returns the statistics of all sandboxes that match.
     async fn list_pod_sandbox_stats(&self, filter: Option<PodSandboxStatsFilter>) -> CriResult<Vec<PodSandboxStats>>;
-    /// Lifecycle events as they happen. `Unimplemented` before containerd 1.7: callers go on with relisting.
+    /// Streams lifecycle events as they happen. `Unimplemented` before containerd 1.7: callers then keep relisting.
     async fn container_events(&self) -> CriResult<EventStream>;
 
-    /// Images that match; all of them without a filter.
+    /// Lists images that match; all of them without a filter.
     async fn list_images(&self, filter: Option<ImageFilter>) -> CriResult<Vec<Image>>;
-    /// One image, or `None` when it is not on the node.
+    /// Returns one image, or `None` when it is not on the node.
     async fn image_status(&self, image: ImageSpec) -> CriResult<Option<Image>>;
-    /// Pulls an image; returns the reference to run it by. No time limit of its own: drop the future to give up.
+    /// Pulls an image; returns the reference to run it by. There is no time limit: drop the future to cancel.
     async fn pull_image(
         &self,
         image: ImageSpec,
@@ -106,11 +107,11 @@ pub trait Runtime: Send + Sync + 'static {
     ) -> CriResult<String>;
     /// Removes an image; succeeds when it is already gone.
     async fn remove_image(&self, image: ImageSpec) -> CriResult<()>;
-    /// What is being fetched for pulls at the moment: bytes that came so far, by the runtime's own names of the pieces.
-    /// `None`: the runtime does not say. CRI has no call for it; containerd tells it through its own API.
+    /// Returns the downloads in progress: bytes received by the runtime's name of each part. `None` when the runtime
+    /// does not report it. CRI has no call for it; containerd has it in its own API.
     async fn transfers(&self) -> CriResult<Option<BTreeMap<String, u64>>> {
         Ok(None)
     }
-    /// Where images and writable layers live and how much they use.
+    /// Returns the file systems of images and writable layers and their usage.
     async fn image_fs_info(&self) -> CriResult<ImageFsInfoResponse>;
 }

@@ -1,6 +1,5 @@
-//! containerd's own API beside CRI, as far as more than an import needs it: calls in CRI's namespace, and what is being
-//! fetched at the moment, from its content store (containerd's api/services/content/v1): CRI says nothing of a pull
-//! before it ends.
+//! containerd's own API in addition to CRI, for more than imports: calls in CRI's namespace, and downloads in progress
+//! from its content store (containerd's api/services/content/v1), since CRI does not report on a pull before it ends.
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -12,10 +11,10 @@ use tonic::{Code, Request};
 use crate::channel::unary;
 use crate::error::{CriError, CriResult};
 
-/// containerd's namespace of everything that CRI makes.
+/// containerd's namespace of everything created by CRI.
 const NAMESPACE: &str = "k8s.io";
 const PATH: &str = "/containerd.services.content.v1.Content/ListStatuses";
-/// How long the question may take.
+/// The timeout of the call.
 const LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, PartialEq, Message)]
@@ -38,7 +37,7 @@ struct Status {
     offset: i64,
 }
 
-/// Bytes that came so far, by containerd's names of the pieces; `None`: this is no containerd.
+/// Returns received bytes by containerd's names of the parts; `None` when this is not containerd.
 pub(crate) async fn transfers(channel: &Channel) -> CriResult<Option<BTreeMap<String, u64>>> {
     let request = in_namespace(Request::new(ListStatuses::default()), None)?;
     match unary::<_, Statuses>(channel, "ListStatuses", PATH, Some(LIMIT), request).await {
@@ -51,7 +50,7 @@ pub(crate) async fn transfers(channel: &Channel) -> CriResult<Option<BTreeMap<St
     }
 }
 
-/// A request in CRI's namespace, under a lease where one is given.
+/// Creates a request in CRI's namespace, with a lease if one is given.
 pub(crate) fn in_namespace<T>(mut request: Request<T>, lease: Option<&str>) -> CriResult<Request<T>> {
     request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(NAMESPACE));
     if let Some(lease) = lease {

@@ -14,7 +14,7 @@ use serde::Deserialize;
 pub struct Service {
     /// Name, namespace and labels.
     pub metadata: ObjectMeta,
-    /// What its names stand for.
+    /// The addresses of its names.
     pub spec: ServiceSpec,
 }
 
@@ -82,7 +82,7 @@ pub enum Target {
     External(String),
 }
 
-/// What is published of one service.
+/// The published records of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The target of the name.

@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 
-/// How long one resolver may take.
+/// The timeout of one resolver.
 const RESOLVER_TIMEOUT: Duration = Duration::from_secs(2);
 /// The maximum number of upstream resolvers, which are tried in order as in libc.
 const RESOLVERS_MAX: usize = 3;
@@ -36,7 +36,7 @@ impl Forwarder {
         Self { resolvers: resolvers.collect() }
     }
 
-    /// Whether there is no upstream resolver.
+    /// Reports whether there is no upstream resolver.
     pub fn is_empty(&self) -> bool {
         self.resolvers.is_empty()
     }

@@ -9,15 +9,15 @@ use serde_json::{Value, json};
 
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "kube-dns";
-/// Between tries while the API does not take it.
+/// The pause between attempts while the API rejects it.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// What to publish.
+/// The objects to publish.
 #[derive(Clone, Debug)]
 pub struct Published {
     /// Address of the service, by tradition the tenth of the service range.
     pub service_ip: IpAddr,
-    /// Where a server listens, as nodes and pods reach it.
+    /// The address of a server, as nodes and pods reach it.
     pub endpoint: SocketAddr,
     /// Name of the node it runs on; also names the slice.
     pub node_name: String,

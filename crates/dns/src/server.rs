@@ -18,7 +18,7 @@ use crate::{Answer, Forwarder, Sources, Zone};
 const UDP_QUESTION_MAX_BYTES: usize = 4096;
 /// Largest UDP answer, whatever the client offers: above this, fragments get lost.
 const UDP_ANSWER_MAX_BYTES: u16 = 1232;
-/// The maximum number of concurrently forwarded queries; more are refused.
+/// The maximum number of concurrently forwarded queries; further ones are refused (RCODE REFUSED).
 const FORWARDED_MAX: usize = 1024;
 /// Of those, of one source.
 const FORWARDED_PER_SOURCE_MAX: usize = 128;
@@ -99,7 +99,7 @@ impl Server {
         Ok(Self { address, tasks })
     }
 
-    /// Where it listens.
+    /// Returns the address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -209,7 +209,7 @@ async fn serve_connection(mut stream: TcpStream, source: IpAddr, shared: &Shared
     }
 }
 
-/// What became of a question.
+/// The result for a question.
 enum Handled {
     Answer(Vec<u8>),
     /// Not a question at all.
@@ -219,7 +219,7 @@ enum Handled {
 
 /// A question that others must help to answer.
 struct Pending {
-    /// What is known so far: the answer's head, and aliases found in the zone.
+    /// The partial answer: its head, and aliases found in the zone.
     response: Message,
     /// The name to ask for when it is not the question's own.
     target: Option<Query>,
@@ -333,8 +333,8 @@ impl Shared {
     }
 }
 
-/// What a resolver answered, cut down when it is larger than the client may be sent: over UDP a small question with a
-/// large answer would turn this server into an amplifier, and fragments get lost. The client asks again over TCP.
+/// Returns a resolver's answer, truncated when it is larger than the client accepts: over UDP a small question with a
+/// large answer would turn this server into an amplifier, and fragments get lost. The client retries over TCP.
 fn within(answer: Vec<u8>, limit: u16) -> Vec<u8> {
     if answer.len() <= usize::from(limit) {
         return answer;

@@ -82,7 +82,7 @@ impl Sources {
     }
 }
 
-/// Counts what each source has under way, so that one pod cannot take everybody's share.
+/// Counts the work in progress for each source, so that one pod cannot use the whole capacity.
 #[derive(Debug, Clone)]
 pub struct Shares {
     most: usize,
@@ -97,7 +97,7 @@ pub struct Share {
 }
 
 impl Shares {
-    /// At most `most` at once for each source. What is remembered is bounded by the work under way.
+    /// Allows at most `most` items at once for each source. Memory is bounded by the work in progress.
     pub fn new(most: usize) -> Self {
         Self { most, taken: Arc::default() }
     }

@@ -23,7 +23,7 @@ pub struct Zone {
     directory: Arc<Directory>,
 }
 
-/// What to answer.
+/// The answer to a question.
 #[derive(Debug, PartialEq)]
 pub enum Answer {
     /// The name is outside of the zone and must be forwarded.
@@ -39,7 +39,7 @@ pub enum Answer {
     Alias {
         /// The CNAME to answer with.
         cname: Box<Record>,
-        /// Where it points.
+        /// The target of an alias.
         target: Name,
     },
 }

@@ -1,5 +1,5 @@
-//! The calls of the protocol over any gRPC channel: one method for each, without retries, deadlines or addresses, which are
-//! the caller's to choose.
+//! The calls of etcd's protocol over any gRPC channel: one method for each. Retries, deadlines and addresses are left
+//! to the caller.
 
 use http::uri::PathAndQuery;
 use tonic::body::Body;
@@ -10,7 +10,7 @@ use tonic_prost::ProstCodec;
 
 use crate::proto::{self, method};
 
-/// A client of one server, or of several behind one channel. Cloning is as cheap as cloning the channel.
+/// A client of one server, or of several behind one channel. Cloning it is as cheap as cloning the channel.
 #[derive(Clone, Debug)]
 pub struct Client<T> {
     grpc: Grpc<T>,
@@ -23,16 +23,16 @@ where
     T::ResponseBody: HttpBody<Data = bytes::Bytes> + Send + 'static,
     <T::ResponseBody as HttpBody>::Error: Into<StdError> + Send,
 {
-    /// A client over a channel. `answer_bytes_max` is the largest answer that is taken.
+    /// Creates a client over a channel. `answer_bytes_max` is the maximum size of an answer.
     pub fn new(channel: T, answer_bytes_max: usize) -> Self {
         let grpc = Grpc::new(channel).max_decoding_message_size(answer_bytes_max);
         Self { grpc }
     }
 
-    /// Keys and values of a range.
+    /// Returns keys and values of a range.
     ///
     /// # Errors
-    /// What the server answers, or why it could not be asked ([`tonic::Code::Unavailable`]). So for all calls.
+    /// The status of the server, or [`tonic::Code::Unavailable`] if it could not be reached. This applies to all calls.
     pub async fn range(&mut self, request: proto::RangeRequest) -> Result<proto::RangeResponse, Status> {
         self.unary(method::RANGE, request).await
     }
@@ -56,7 +56,7 @@ where
         self.unary(method::DELETE_RANGE, request).await
     }
 
-    /// Does one list of operations or the other, all at one revision, as the conditions say.
+    /// Runs one of two lists of operations, at one revision, depending on conditions.
     ///
     /// # Errors
     /// As of [`Client::range`].
@@ -64,7 +64,7 @@ where
         self.unary(method::TXN, request).await
     }
 
-    /// Forgets the versions that were replaced before a revision.
+    /// Removes versions that were replaced before a revision.
     ///
     /// # Errors
     /// As of [`Client::range`].
@@ -72,7 +72,7 @@ where
         self.unary(method::COMPACT, request).await
     }
 
-    /// Opens a stream of watches: they are made, cancelled and asked for progress by the requests sent.
+    /// Opens a stream of watches. Requests on it create and cancel watches, and ask for progress.
     ///
     /// # Errors
     /// As of [`Client::range`].
@@ -86,7 +86,7 @@ where
         self.grpc.streaming(requests.into_streaming_request(), path, codec).await.map(Response::into_inner)
     }
 
-    /// Makes a lease.
+    /// Grants a lease.
     ///
     /// # Errors
     /// As of [`Client::range`].
@@ -97,7 +97,7 @@ where
         self.unary(method::LEASE_GRANT, request).await
     }
 
-    /// Ends a lease and deletes its keys.
+    /// Revokes a lease and deletes its keys.
     ///
     /// # Errors
     /// As of [`Client::range`].
@@ -122,7 +122,7 @@ where
         self.grpc.streaming(requests.into_streaming_request(), path, codec).await.map(Response::into_inner)
     }
 
-    /// How long a lease has left, and its keys where asked for.
+    /// Returns the remaining time of a lease, and its keys if requested.
     ///
     /// # Errors
     /// As of [`Client::range`].
@@ -133,7 +133,7 @@ where
         self.unary(method::LEASE_TIME_TO_LIVE, request).await
     }
 
-    /// All leases that there are, by ID alone.
+    /// Returns the IDs of all leases.
     ///
     /// # Errors
     /// As of [`Client::range`].
@@ -141,7 +141,7 @@ where
         self.unary(method::LEASE_LEASES, proto::LeaseLeasesRequest {}).await
     }
 
-    /// Members of the cluster.
+    /// Returns the members of the cluster.
     ///
     /// # Errors
     /// As of [`Client::range`].
@@ -152,7 +152,7 @@ where
         self.unary(method::MEMBER_LIST, request).await
     }
 
-    /// Version, sizes and faults of the member that answers.
+    /// Returns version, sizes and errors of the member.
     ///
     /// # Errors
     /// As of [`Client::range`].
@@ -168,7 +168,7 @@ where
         self.unary(method::ALARM, request).await
     }
 
-    /// Gives space on the disk back.
+    /// Releases unused space on the disk.
     ///
     /// # Errors
     /// As of [`Client::range`].
@@ -176,7 +176,7 @@ where
         self.unary(method::DEFRAGMENT, proto::DefragmentRequest {}).await
     }
 
-    /// A hash of all stored versions up to a revision.
+    /// Returns a hash of all stored versions up to a revision.
     ///
     /// # Errors
     /// As of [`Client::range`].
@@ -184,7 +184,7 @@ where
         self.unary(method::HASH_KV, request).await
     }
 
-    /// A copy of the data, in pieces.
+    /// Returns a snapshot of the data, in pieces.
     ///
     /// # Errors
     /// As of [`Client::range`].

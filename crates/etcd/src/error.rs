@@ -1,20 +1,20 @@
-//! Why a request is refused: the codes and messages of etcd, which clients compare word by word.
+//! Errors of requests: the codes and messages of etcd, which clients compare word by word.
 
 use tonic::{Code, Status};
 
-/// Why a request is refused.
+/// Why a request is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// A request that names no key.
+    /// A request without a key.
     #[error("etcdserver: key is not provided")]
     EmptyKey,
-    /// A put that keeps the value or lease of a key that is not there, or an operation of no kind.
+    /// A put that keeps the value or lease of a key that does not exist, or an operation without a kind.
     #[error("etcdserver: key not found")]
     KeyNotFound,
-    /// A put that keeps the value and gives one.
+    /// A put that both keeps the value and sets one.
     #[error("etcdserver: value is provided")]
     ValueProvided,
-    /// A put that keeps the lease and gives one.
+    /// A put that both keeps the lease and sets one.
     #[error("etcdserver: lease is provided")]
     LeaseProvided,
     /// A transaction with more operations than `--max-txn-ops`.
@@ -23,58 +23,58 @@ pub enum Error {
     /// A transaction that would write one key twice.
     #[error("etcdserver: duplicate key given in txn request")]
     DuplicateKey,
-    /// An order that the protocol does not have.
+    /// A sort option that the protocol does not have.
     #[error("etcdserver: invalid sort option")]
     InvalidSortOption,
     /// A request of more bytes than `--max-request-bytes`.
     #[error("etcdserver: request is too large")]
     RequestTooLarge,
-    /// More requests wait than are taken.
+    /// Too many requests are waiting.
     #[error("etcdserver: too many requests")]
     TooManyRequests,
-    /// A revision whose state is no longer known.
+    /// A revision that was compacted.
     #[error("etcdserver: mvcc: required revision has been compacted")]
     Compacted,
-    /// A revision that is not there yet.
+    /// A revision that does not exist yet.
     #[error("etcdserver: mvcc: required revision is a future revision")]
     FutureRevision,
-    /// The quota is used up, or the disk is full.
+    /// The quota is exceeded, or the disk is full.
     #[error("etcdserver: mvcc: database space exceeded")]
     NoSpace,
-    /// A lease that is not there.
+    /// A lease that does not exist.
     #[error("etcdserver: requested lease not found")]
     LeaseNotFound,
-    /// A lease that is there already.
+    /// A lease that exists already.
     #[error("etcdserver: lease already exists")]
     LeaseExists,
-    /// A lease for longer than can be counted.
+    /// A lease with a TTL that is too large.
     #[error("etcdserver: too large lease TTL")]
     LeaseTtlTooLarge,
-    /// This server has no users.
+    /// Authentication is not enabled; this server has no users.
     #[error("etcdserver: authentication is not enabled")]
     AuthNotEnabled,
-    /// A user that is not there, as there are none.
+    /// A user that does not exist, since there are none.
     #[error("etcdserver: user name not found")]
     UserNotFound,
-    /// A role that is not there, as there are none.
+    /// A role that does not exist, since there are none.
     #[error("etcdserver: role name not found")]
     RoleNotFound,
-    /// A member that is not there.
+    /// A member that does not exist.
     #[error("etcdserver: member not found")]
     MemberNotFound,
-    /// A change of the members of a cluster that has one.
+    /// A membership change of a cluster with one member.
     #[error("etcdserver: re-configuration failed due to not enough started members")]
     NotEnoughMembers,
-    /// A leader that cannot be one.
+    /// A member that cannot become the leader.
     #[error("etcdserver: bad leader transferee")]
     BadLeader,
-    /// The disk took the request and cannot say whether it kept it, or the server is ending.
+    /// The disk failed while storing the request, or the server is stopping.
     #[error("etcdserver: server stopped")]
     Stopped,
 }
 
 impl Error {
-    /// The code of gRPC.
+    /// Returns the gRPC status code.
     pub fn code(self) -> Code {
         match self {
             Self::EmptyKey

@@ -1,5 +1,5 @@
-//! An etcd in this process: version 3 of its protocol over keys with all their versions in memory, made durable by a log.
-//! One member, whose log nobody else follows: what etcd asks a quorum for is a sync here.
+//! An etcd server in this process: version 3 of the protocol, with all versions of keys in memory and a log on disk. It
+//! has one member without replication: where etcd waits for a quorum, this server waits for a sync.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod client;

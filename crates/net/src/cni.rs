@@ -1,6 +1,6 @@
-//! The CNI executable: the protocol of the specification (versions 0.3.0 to 1.1.0) around the network's own work. The
-//! kelson binary becomes this plugin when a runtime starts it with `CNI_COMMAND` set; under the name `loopback` it
-//! brings `lo` up. No thread pool, no TLS, no configuration file: a pod's start waits for it.
+//! The CNI executable: the protocol of the specification (versions 0.3.0 to 1.1.0) around the network's operations. The
+//! kelson binary acts as this plugin when a runtime starts it with `CNI_COMMAND` set; with the name `loopback` it
+//! brings `lo` up. It uses no thread pool, no TLS and no configuration file, since a pod's start waits for it.
 //! (https://www.cni.dev/docs/spec/)
 
 use std::io::{Read as _, Write as _};
@@ -17,17 +17,17 @@ use crate::netns::{Netns, block_on};
 use crate::network::{Attachment, attach, check, collect, detach, status};
 use crate::ports::{PortMapping, Protocol};
 
-/// Versions spoken, oldest first.
+/// Supported versions, oldest first.
 const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
-/// Answers when the configuration names no version.
+/// The version of an answer when the configuration has none.
 const VERSION_DEFAULT: &str = "0.3.0";
-/// Largest configuration read from standard input.
+/// The maximum size of a configuration from standard input.
 const STDIN_BYTES_MAX: u64 = 4 << 20;
-/// Longest interface name the kernel takes.
+/// The maximum length of an interface name in the kernel.
 const IFNAME_BYTES_MAX: usize = 15;
 
-/// Acts as a CNI plugin if the environment asks for it, and returns the exit code; `None` when this is no CNI call.
-/// To be called first thing in `main`, before anything is set up.
+/// Acts as a CNI plugin if the environment requests it, and returns the exit code; `None` when this is not a CNI call.
+/// Must be called first in `main`, before anything is set up.
 pub fn run_if_invoked() -> Option<ExitCode> {
     let command = std::env::var("CNI_COMMAND").ok()?;
     let program = std::env::args_os().next().unwrap_or_default();
@@ -35,7 +35,7 @@ pub fn run_if_invoked() -> Option<ExitCode> {
     let plugin = if program == "loopback" { Plugin::Loopback } else { Plugin::Kelson };
     let env = |name: &str| std::env::var(name).unwrap_or_default();
     let mut stdin = Vec::new();
-    // A runtime may keep our input open for VERSION only if it speaks an ancient protocol; none is left that does.
+    // Only a runtime with an ancient protocol keeps our input open for VERSION, and none of those is left.
     let read = std::io::stdin().take(STDIN_BYTES_MAX).read_to_end(&mut stdin);
     let call = Call {
         plugin,
@@ -54,7 +54,7 @@ pub fn run_if_invoked() -> Option<ExitCode> {
         Ok(Some(value)) => (value.to_string(), ExitCode::SUCCESS),
         Err(failure) => (failure.to_json().to_string(), ExitCode::FAILURE),
     };
-    // The runtime that closed its end learns the outcome from the exit code.
+    // A runtime that closed its end gets the result from the exit code.
     let _ = std::io::stdout().write_all(text.as_bytes());
     Some(code)
 }
@@ -80,7 +80,7 @@ struct PluginConfig {
     #[serde(default)]
     cni_version: String,
     kelson: Option<NetworkConfig>,
-    /// Read by ADD alone: nothing in it may keep DEL from giving back.
+    /// Read by ADD only: an invalid value must not prevent DEL.
     #[serde(default)]
     runtime_config: Value,
     prev_result: Option<Value>,
@@ -95,7 +95,7 @@ struct RuntimeConfig {
     port_mappings: Option<Vec<ConfiguredPort>>,
 }
 
-/// The convention says camel case; containerd's library writes Go's field names, relying on readers that ignore case.
+/// The convention is camel case; containerd's library writes Go's field names, relying on readers that ignore case.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ConfiguredPort {
@@ -116,7 +116,7 @@ struct ValidAttachment {
     ifname: String,
 }
 
-/// A refusal in CNI's form.
+/// An error in CNI's format.
 #[derive(Debug, PartialEq, Eq)]
 struct Failure {
     version: String,
@@ -135,8 +135,8 @@ impl Failure {
     }
 }
 
-/// What a call says, judged as by the plugin that is asked, and nothing done of it: whether it would be carried out. Takes the command,
-/// the container's ID, the interface's name, and the configuration.
+/// Reports whether a call is valid and would be carried out, without doing anything. Takes the command, the container's
+/// ID, the interface's name, and the configuration.
 pub fn is_sound(command: &str, container: &str, ifname: &str, configuration: &[u8]) -> bool {
     let own = |text: &str| text.to_owned();
     let call = Call {
@@ -151,7 +151,7 @@ pub fn is_sound(command: &str, container: &str, ifname: &str, configuration: &[u
 }
 
 impl Call {
-    /// The configuration and its version, if the call can be carried out.
+    /// Returns the configuration and its version, if the call is valid.
     fn read(&self) -> Result<(PluginConfig, String), Failure> {
         let config: PluginConfig = serde_json::from_slice(&self.stdin)
             .map_err(|e| Failure::new(VERSION_DEFAULT, 6, "failed to decode the configuration", e.to_string()))?;
@@ -191,7 +191,7 @@ impl Call {
             "ADD" | "CHECK" => {
                 &[("CNI_CONTAINERID", &self.container), ("CNI_NETNS", &self.netns), ("CNI_IFNAME", &self.ifname)]
             }
-            // Without a namespace DEL still gives back the address.
+            // Without a namespace DEL still releases the address.
             "DEL" => &[("CNI_CONTAINERID", &self.container), ("CNI_IFNAME", &self.ifname)],
             "GC" | "STATUS" => &[],
             other => return Err(Failure::new(version, 4, format!("unknown CNI_COMMAND: {other}"), "")),
@@ -234,7 +234,7 @@ impl Call {
                 };
                 collect(network, valid).map(|_| None).map_err(Into::into)
             }
-            // 50: "the plugin is not available, it cannot service ADD requests".
+            // Code 50: "the plugin is not available, it cannot service ADD requests".
             _ => status(network)
                 .map(|()| None)
                 .map_err(|e| CallError::Failure(Failure::new(version, 50, e.to_string(), ""))),
@@ -245,7 +245,7 @@ impl Call {
         match self.command.as_str() {
             "ADD" => {
                 Netns::open(&self.netns)?.run(|| block_on(loopback_up()))?;
-                // The result of an earlier plugin in the chain is handed through.
+                // The result of an earlier plugin in the chain is returned unchanged.
                 Ok(Some(config.prev_result.clone().unwrap_or_else(|| loopback_json(version, &self.netns))))
             }
             "CHECK" => {
@@ -253,7 +253,7 @@ impl Call {
                     .run(|| block_on(async { Ok(Links::open()?.by_name("lo").await?.is_some_and(|lo| lo.up)) }))?;
                 if up { Ok(None) } else { Err(NetError::Check("loopback interface is down".to_owned()).into()) }
             }
-            // The interface goes with its namespace.
+            // The interface is deleted with its namespace.
             _ => Ok(None),
         }
     }
@@ -304,7 +304,7 @@ fn ports_of(runtime: &Value) -> Result<Vec<PortMapping>, NetError> {
             text => text.parse().map_err(|_| NetError::Config(format!("invalid hostIP {text:?}")))?,
         };
         if host_ip.is_ipv6() && !host_ip.is_unspecified() {
-            // No pod here has an IPv6 address to map it to.
+            // Pods have no IPv6 address to map it to.
             continue;
         }
         ports.push(PortMapping {

@@ -1,4 +1,4 @@
-//! Names, paths and address ranges of one node's network, all derived from its data directory.
+//! Names, paths and address ranges of a node's network, all derived from its data directory.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by the CNI plugin in a process of its own")]
 
 use std::fmt::Write as _;
@@ -12,17 +12,17 @@ use sha2::{Digest, Sha256};
 
 use crate::error::NetError;
 
-/// Longest prefix that still leaves room for a gateway and one pod.
+/// The longest prefix with room for a gateway and one pod.
 const PREFIX_MAX: u8 = 30;
 /// Used when the host has no default route to take an MTU from.
 pub(crate) const MTU_DEFAULT: u32 = 1500;
-/// What VXLAN over IPv4 adds to a packet: Ethernet, IP, UDP and its own header.
+/// The size that VXLAN over IPv4 adds to a packet: Ethernet, IP, UDP and VXLAN headers.
 pub(crate) const VXLAN_OVERHEAD: u32 = 50;
-/// UDP port of the overlay: Linux' own default, and that of others' VXLAN networks; which packets are whose, the network
-/// identifier tells.
+/// The UDP port of the overlay: Linux' default, which other VXLAN networks use too; the network identifier
+/// distinguishes their packets.
 pub const VXLAN_PORT: u16 = 8472;
 
-/// The short name of a data directory: eight hex digits of the digest of its canonical path.
+/// Returns the short ID of a data directory: eight hex digits of the digest of its canonical path.
 pub fn network_id(data_dir: &Path) -> String {
     let path = data_dir.canonicalize().unwrap_or_else(|_| data_dir.to_path_buf());
     hex_prefix(path.as_os_str().as_encoded_bytes(), 4)
@@ -35,44 +35,45 @@ pub(crate) fn hex_prefix(bytes: &[u8], count: usize) -> String {
     })
 }
 
-/// How a node's pods reach those of other nodes: VXLAN, which asks nothing of the network between the nodes but that their
-/// addresses reach each other.
+/// The connection of a node's pods to those of other nodes: VXLAN, which only requires that the nodes' addresses reach
+/// each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OverlayConfig {
-    /// Network identifier, the same on all nodes of a cluster; 1 to [`VNI_MAX`].
+    /// The network identifier, the same on all nodes of a cluster; 1 to [`VNI_MAX`].
     pub vni: u32,
-    /// UDP port, the same on all nodes.
+    /// The UDP port, the same on all nodes.
     pub port: u16,
-    /// This node's address, as the others see it.
+    /// The address of this node, as the others see it.
     pub node_ip: Ipv4Addr,
 }
 
-/// One node's pod network. Serialized into the CNI configuration, so the plugin needs nothing else.
+/// The pod network of a node. Serialized into the CNI configuration, so that the plugin needs nothing else.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkConfig {
-    /// Marks what this data directory's server makes on the host: see [`network_id`].
+    /// Identifies objects of this data directory's server on the host: see [`network_id`].
     pub id: String,
-    /// The server's data directory, absolute.
+    /// The absolute path of the server's data directory.
     pub data_dir: PathBuf,
-    /// The node's pod CIDRs, one per address family. For now one, IPv4.
+    /// The node's pod CIDRs, one per address family. Currently one, IPv4.
     pub subnets: Vec<IpNet>,
     /// The cluster's pod CIDRs: traffic to them keeps the pod's address.
     pub cluster_cidrs: Vec<IpNet>,
-    /// MTU of the bridge and of the pods' interfaces; 0 takes that of the node's own interface, less what the overlay adds.
+    /// The MTU of the bridge and of the pods' interfaces; 0 takes that of the node's interface, less what the overlay
+    /// adds.
     #[serde(default)]
     pub mtu: u32,
-    /// The way to other nodes; none: this node is alone.
+    /// The connection to other nodes; `None` for a single node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overlay: Option<OverlayConfig>,
 }
 
 impl NetworkConfig {
-    /// The network of the node whose files are in `data_dir`.
+    /// Creates the network of the node with this data directory.
     ///
     /// # Errors
-    /// When the data directory is missing, or the ranges cannot hold pods.
+    /// The data directory is missing, or the ranges have no room for pods.
     pub fn new(data_dir: &Path, subnets: Vec<IpNet>, cluster_cidrs: Vec<IpNet>) -> Result<Self, NetError> {
         let data_dir = data_dir.canonicalize().map_err(NetError::io(data_dir.display().to_string()))?;
         let subnets = subnets.iter().map(IpNet::trunc).collect();
@@ -81,10 +82,11 @@ impl NetworkConfig {
         Ok(config)
     }
 
-    /// The network of a node with these pod CIDRs in a cluster's ranges; `node_ip` is where its way to others begins.
+    /// Creates the network of a node with these pod CIDRs in a cluster's ranges; `node_ip` is the node's end of the
+    /// overlay.
     ///
     /// # Errors
-    /// As [`NetworkConfig::new`].
+    /// As of [`NetworkConfig::new`].
     pub fn within(
         ranges: &Ranges,
         data_dir: &Path,
@@ -95,7 +97,7 @@ impl NetworkConfig {
         Ok(Self::new(data_dir, subnets, vec![ranges.cluster])?.with_overlay(overlay))
     }
 
-    /// The same, with a way to other nodes.
+    /// Sets the connection to other nodes.
     pub fn with_overlay(mut self, overlay: Option<OverlayConfig>) -> Self {
         self.overlay = overlay;
         self
@@ -126,57 +128,58 @@ impl NetworkConfig {
         Ok(())
     }
 
-    /// The node's pod CIDR.
+    /// Returns the node's pod CIDR.
     pub fn subnet(&self) -> IpNet {
         self.subnets[0]
     }
 
-    /// The host's own address on the bridge, the first of the subnet: the pods' gateway.
+    /// Returns the host's address on the bridge, the first of the subnet, which is the pods' gateway.
     pub fn gateway(&self) -> IpAddr {
         gateway_of(&self.subnet())
     }
 
-    /// Name of the bridge.
+    /// Returns the name of the bridge.
     pub fn bridge(&self) -> String {
         format!("kn{}", self.id)
     }
 
-    /// Name of the overlay's device.
+    /// Returns the name of the overlay's device.
     pub fn vxlan(&self) -> String {
         format!("kv{}", self.id)
     }
 
-    /// Name of the nftables table (family `ip`).
+    /// Returns the name of the nftables table (family `ip`).
     pub fn table(&self) -> String {
         format!("kelson-{}", self.id)
     }
 
-    /// Name of the CNI network.
+    /// Returns the name of the CNI network.
     pub fn network_name(&self) -> String {
         format!("kelson-{}", self.id)
     }
 
-    /// What the names of host ends begin with.
+    /// Returns the prefix of host interface names.
     pub(crate) fn veth_prefix(&self) -> String {
         format!("kv{}", &self.id[..4])
     }
 
-    /// Name of the host end of a container's interface: known from the container alone, so that DEL needs no state.
+    /// Returns the name of the host end of a container's interface, derived from the container, so that DEL needs no
+    /// state.
     pub fn veth(&self, container: &str, ifname: &str) -> String {
         format!("{}{}", self.veth_prefix(), hex_prefix(format!("{container}/{ifname}").as_bytes(), 4))
     }
 
-    /// Where allocations are kept.
+    /// Returns the directory of allocations.
     pub(crate) fn state_dir(&self) -> PathBuf {
         self.data_dir.join("net")
     }
 
-    /// CNI executables, for the runtime's configuration.
+    /// Returns the directory of CNI executables, for the runtime's configuration.
     pub fn cni_bin_dir(data_dir: &Path) -> PathBuf {
         data_dir.join("cni").join("bin")
     }
 
-    /// CNI network configurations, for the runtime's configuration.
+    /// Returns the directory of CNI network configurations, for the runtime's configuration.
     pub fn cni_conf_dir(data_dir: &Path) -> PathBuf {
         data_dir.join("cni").join("conf")
     }
@@ -185,7 +188,7 @@ impl NetworkConfig {
         Self::cni_conf_dir(&self.data_dir).join("10-kelson.conflist")
     }
 
-    /// The CNI configuration that makes a runtime call this plugin.
+    /// Returns the CNI configuration with which a runtime calls this plugin.
     pub(crate) fn conflist(&self) -> serde_json::Value {
         serde_json::json!({
             "cniVersion": "1.0.0",
@@ -206,7 +209,7 @@ pub(crate) fn gateway_of(subnet: &IpNet) -> IpAddr {
     }
 }
 
-/// A hardware address that follows from the IP, so that a reused address never meets a stale neighbour entry.
+/// Derives a hardware address from the IP, so that a reused address never has a stale neighbour entry.
 pub(crate) fn mac_of(ip: IpAddr) -> Vec<u8> {
     match ip {
         IpAddr::V4(ip) => [&[0x0a, 0x58], &ip.octets()[..]].concat(),

@@ -1,6 +1,6 @@
-//! Connection tracking: lists the flows that the kernel tracks and deletes those that a caller names. Without that, UDP
-//! flows to an endpoint that is gone go on for as long as the client sends (kubernetes#48370), and a connection that a
-//! new policy forbids stays open. Speaks ctnetlink itself.
+//! Connection tracking: lists the flows that the kernel tracks and deletes some of them. Otherwise UDP flows to a
+//! removed endpoint continue for as long as the client sends (kubernetes#48370), and a connection that a new policy
+//! forbids stays open. Implements ctnetlink directly.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,32 +11,32 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use crate::family::Family;
 use crate::ports::Protocol;
 
-/// One netlink read; the kernel fills at most 32 KiB of a dump.
+/// The size of a netlink read; the kernel sends at most 32 KiB of a dump.
 const BUFFER_BYTES: usize = 64 << 10;
-/// The kernel answers at once; this is against waiting for an answer that was lost.
+/// The kernel answers immediately; this limits the wait for a lost answer.
 const ANSWER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
-/// Flows deleted in one go; the rest are found the next time.
+/// The maximum number of flows deleted in one call; the others are found by the next one.
 const DELETIONS_MAX: usize = 100_000;
 
-/// One tracked flow.
+/// A tracked flow.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Flow {
     /// The transport protocol; `None` for one without ports, such as ICMP.
     pub protocol: Option<Protocol>,
-    /// The sender of the first packet, as it sent it.
+    /// The source of the first packet, as it was sent.
     pub from: SocketAddr,
     /// The destination of the first packet, as it was sent.
     pub to: SocketAddr,
-    /// The end that answers: the destination after translation.
+    /// The source of answers: the destination after translation.
     pub answered_by: SocketAddr,
-    /// `CTA_TUPLE_ORIG` and `CTA_ZONE` as received: what names the flow to the kernel.
+    /// `CTA_TUPLE_ORIG` and `CTA_ZONE` as received, which identify the flow to the kernel.
     identity: Vec<u8>,
 }
 
-/// Deletes the flows of one family that `is_stale` names, and returns how many it deleted. Blocks.
+/// Deletes the flows of one family for which `is_stale` is true, and returns their number. Blocks.
 ///
 /// # Errors
-/// The kernel's, such as a kernel without connection tracking by netlink.
+/// An error of the kernel, for instance without connection tracking by netlink.
 pub fn delete_flows(family: Family, is_stale: &mut dyn FnMut(&Flow) -> bool) -> io::Result<usize> {
     let socket = open()?;
     let address_family = match family {
@@ -64,7 +64,7 @@ pub fn delete_flows(family: Family, is_stale: &mut dyn FnMut(&Flow) -> bool) -> 
     Ok(deleted)
 }
 
-/// Numbers of netlink, nfnetlink and ctnetlink (`linux/netlink.h`, `linux/netfilter/nfnetlink_conntrack.h`).
+/// Constants of netlink, nfnetlink and ctnetlink (`linux/netlink.h`, `linux/netfilter/nfnetlink_conntrack.h`).
 mod wire {
     pub const HEADER_BYTES: usize = 16;
     pub const NFGEN_BYTES: usize = 4;
@@ -112,14 +112,14 @@ fn message(kind: u16, flags: u16, family: u8, attributes: &[u8]) -> Vec<u8> {
     bytes.extend(u32::try_from(length).unwrap_or(u32::MAX).to_ne_bytes());
     bytes.extend(kind.to_ne_bytes());
     bytes.extend(flags.to_ne_bytes());
-    // Sequence and port: one request at a time, the kernel fills the port.
+    // Sequence and port: there is one request at a time, and the kernel fills in the port.
     bytes.extend([0; 8]);
     bytes.extend([family, 0, 0, 0]);
     bytes.extend_from_slice(attributes);
     bytes
 }
 
-/// Reads until the end of a dump or an acknowledgement, handing on what follows each nfnetlink header.
+/// Reads until the end of a dump or an acknowledgement, and passes on what follows each nfnetlink header.
 fn receive(socket: &OwnedFd, mut each: impl FnMut(&[u8])) -> io::Result<()> {
     let mut buffer = vec![0u8; BUFFER_BYTES];
     loop {
@@ -139,7 +139,7 @@ fn receive(socket: &OwnedFd, mut each: impl FnMut(&[u8])) -> io::Result<()> {
     }
 }
 
-/// Type, body and what follows.
+/// Returns type, body and the rest.
 fn split_message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let length = u32::from_ne_bytes(*bytes.first_chunk::<4>()?) as usize;
     let kind = u16::from_ne_bytes([*bytes.get(4)?, *bytes.get(5)?]);
@@ -147,7 +147,7 @@ fn split_message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     Some((kind, body, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
 }
 
-/// Type, value, the whole attribute padded.
+/// Returns type and value of each attribute; attributes are padded.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8], &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes([*bytes.first()?, *bytes.get(1)?]));
@@ -160,7 +160,7 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8], &[u8])> {
     })
 }
 
-/// A flow from the attributes of one entry; `None` for an entry without addresses.
+/// Reads a flow from the attributes of an entry; `None` for an entry without addresses.
 fn parse(payload: &[u8]) -> Option<Flow> {
     let (mut original, mut reply, mut identity) = (None, None, Vec::new());
     for (kind, value, whole) in attributes(payload) {

@@ -1,42 +1,42 @@
-//! What can go wrong in the pod network, and the CNI code of each.
+//! Errors of the pod network, with their CNI codes.
 
 use std::net::IpAddr;
 
 use kelson_ranges::RangesError;
 
-/// A failure of the pod network.
+/// An error of the pod network.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
-    /// A file, socket or process of the host.
+    /// An error with a file, socket or process of the host.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done, with the path.
+        /// The operation, with the path.
         what: String,
-        /// The system's answer.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The kernel refused a change of links, addresses or routes.
+    /// The kernel rejected a change of links, addresses or routes.
     #[error("{what}: {message}")]
     Netlink {
-        /// What was being done.
+        /// The operation.
         what: String,
-        /// The kernel's answer in words.
+        /// The kernel's error message.
         message: String,
         /// The error number, positive; 0 when there is none.
         errno: i32,
     },
-    /// The rules could not be given to the kernel.
+    /// The rules could not be applied.
     #[error(transparent)]
     Nft(#[from] crate::nft::NftError),
-    /// A helper program failed; its words are kept.
+    /// A program failed; its output is kept.
     #[error("{program} failed: {message}")]
     Program {
         /// The program that was run, such as `iptables`.
         program: &'static str,
-        /// The last of its standard error.
+        /// The end of its standard error.
         message: String,
     },
-    /// The configuration cannot work.
+    /// The configuration is invalid.
     #[error("{0}")]
     Config(String),
     /// No free address is left.
@@ -44,22 +44,22 @@ pub enum NetError {
     Exhausted {
         /// The node's pod CIDR.
         subnet: ipnet::IpNet,
-        /// How many are taken.
+        /// The number of addresses in use.
         used: usize,
     },
-    /// Another pod has this host port.
+    /// Another pod uses this host port.
     #[error("host port {port}/{protocol} on {host_ip} is in use by container {container}")]
     PortInUse {
         /// The port of the host.
         port: u16,
-        /// tcp, udp or sctp.
+        /// The protocol: tcp, udp or sctp.
         protocol: crate::ports::Protocol,
         /// The address of the host; unspecified means all.
         host_ip: IpAddr,
-        /// Who has it.
+        /// The container that uses it.
         container: String,
     },
-    /// The state that CHECK expected is not there.
+    /// The state that CHECK expects does not exist.
     #[error("{0}")]
     Check(String),
 }
@@ -79,12 +79,12 @@ impl NetError {
         move |source| NetError::Io { what, source }
     }
 
-    /// The CNI error code: below 100 the specification's own, from 100 on this plugin's.
+    /// Returns the CNI error code: below 100 those of the specification, from 100 on this plugin's.
     pub fn cni_code(&self) -> u32 {
         match self {
             NetError::Io { .. } => 5,
             NetError::Config(_) => 7,
-            // "Try again later": an address may come free.
+            // "Try again later": an address may become free.
             NetError::Exhausted { .. } => 11,
             NetError::Netlink { .. } => 100,
             NetError::Program { .. } | NetError::Nft(_) => 101,

@@ -1,5 +1,5 @@
-//! What other programs change in nftables, as the kernel reports it: each change of a table, a chain, a rule, a set or its
-//! elements in this network namespace (`NFNLGRP_NFTABLES`). What this program's own runs of `nft` change is left out.
+//! Changes of nftables by other programs, as the kernel reports them: each change of a table, a chain, a rule, a set or
+//! its elements in this network namespace (`NFNLGRP_NFTABLES`). Changes by this program's runs of `nft` are left out.
 
 use std::io;
 
@@ -12,16 +12,17 @@ use crate::nft;
 const GROUP: u32 = 1 << 6;
 /// The subsystem of nftables in the upper byte of a message's type (`NFNL_SUBSYS_NFTABLES`).
 const SUBSYSTEM: u16 = 10;
-/// Bytes of `nlmsghdr` and of `nfgenmsg`.
+/// The size of `nlmsghdr` and of `nfgenmsg` in bytes.
 const HEADER_BYTES: usize = 16;
 const NFGEN_BYTES: usize = 4;
-/// The attribute that names the table, in messages of tables, chains, rules and sets alike (`NFTA_TABLE_NAME` and its like).
+/// The attribute with the table's name, in messages of tables, chains, rules and sets (`NFTA_TABLE_NAME` and others).
 const TABLE_ATTRIBUTE: u16 = 1;
-/// Bits of an attribute's type that are flags (`NLA_TYPE_MASK`).
+/// The mask that removes the flags of an attribute's type (`NLA_TYPE_MASK`).
 const ATTRIBUTE_MASK: u16 = 0x3fff;
-/// One read of events.
+/// The size of one read of events.
 const BUFFER_BYTES: usize = 32 * 1024;
-/// The kernel's buffer for this socket: a transaction of some thousand rules fits, which otherwise reads as lost changes.
+/// The size of the kernel's buffer for this socket: it has room for a transaction of some thousand rules, which would
+/// otherwise be reported as lost changes.
 const SOCKET_BUFFER_BYTES: usize = 8 << 20;
 
 /// A change of the ruleset.
@@ -42,14 +43,14 @@ pub enum RulesetChange {
         /// The table's name, without its family.
         table: String,
     },
-    /// Changes came faster than they were read: anything may be different.
+    /// Changes were lost because they came faster than they were read: anything may be different.
     Lost,
 }
 
-/// The changes of nftables, from now on.
+/// The stream of changes of nftables.
 #[derive(Debug)]
 pub struct RulesetEvents {
-    /// A netlink socket: the runtime reads datagrams from it as from one of UDP.
+    /// A netlink socket: the runtime reads datagrams from it like from a UDP socket.
     socket: UdpSocket,
 }
 
@@ -57,21 +58,21 @@ impl RulesetEvents {
     /// Subscribes in the network namespace of this thread.
     ///
     /// # Errors
-    /// The kernel has no nftables, or does not let this process listen.
+    /// The kernel has no nftables, or does not allow this process to listen.
     pub fn subscribe() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket =
             rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(netlink::NETFILTER))?;
-        // Without the right to do so, lost changes are reported as such.
+        // Without the permission to do so, lost changes are reported as such.
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, SOCKET_BUFFER_BYTES);
         rustix::net::bind(&socket, &netlink::SocketAddrNetlink::new(0, GROUP))?;
         Ok(Self { socket: UdpSocket::from_std(socket.into())? })
     }
 
-    /// Waits for changes and gives those that came together; losing the future loses none.
+    /// Waits for changes and returns those that came together; dropping the future loses none.
     ///
     /// # Errors
-    /// The socket broke.
+    /// The socket failed.
     pub async fn next(&mut self) -> io::Result<Vec<RulesetChange>> {
         let mut buffer = vec![0u8; BUFFER_BYTES];
         loop {
@@ -90,8 +91,8 @@ impl RulesetEvents {
     }
 }
 
-/// The changes in one read; a message that makes no sense ends it. A process that speaks netlink has its own ID as its port,
-/// unless it has several sockets.
+/// Returns the changes in one read; an invalid message ends it. A process that uses netlink has its process ID as its
+/// port, unless it has several sockets.
 fn changes(mut bytes: &[u8], is_own: impl Fn(u32) -> bool) -> Vec<RulesetChange> {
     let mut all = Vec::new();
     while let Some((kind, port, body, next)) = message(bytes) {
@@ -111,7 +112,7 @@ fn changes(mut bytes: &[u8], is_own: impl Fn(u32) -> bool) -> Vec<RulesetChange>
     all
 }
 
-/// Type, the sender's port, body and what follows.
+/// Returns type, the sender's port, body and the rest.
 fn message(bytes: &[u8]) -> Option<(u16, u32, &[u8], &[u8])> {
     let length = u32::from_ne_bytes(*bytes.first_chunk::<4>()?) as usize;
     let kind = u16::from_ne_bytes([*bytes.get(4)?, *bytes.get(5)?]);
@@ -120,7 +121,7 @@ fn message(bytes: &[u8]) -> Option<(u16, u32, &[u8], &[u8])> {
     Some((kind, port, body, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
 }
 
-/// The table that a message is about.
+/// Returns the table that a message is about.
 fn table(body: &[u8]) -> Option<String> {
     let mut rest = body.get(NFGEN_BYTES..)?;
     while let Some(head) = rest.first_chunk::<4>() {
@@ -175,7 +176,7 @@ mod tests {
         let elements = RulesetChange::Elements { table: "elements".into() };
         assert_eq!(changes(&stream), [removed("kelson-1"), added("filter"), elements, removed("x")]);
         for cut in 0..stream.len() {
-            // No cut panics, and none makes up a table.
+            // A truncated stream neither panics nor yields a wrong table.
             assert!(changes(&stream[..cut]).len() <= 4);
         }
         assert_eq!(changes(&[0; 64]), []);

@@ -1,6 +1,7 @@
-//! Notices when another program changes tables of nftables that this one keeps: `nft flush ruleset`, which is the first line of
-//! many `/etc/nftables.conf`, takes all of them away. Restoring them is the owner's: [`TableGuard`] compares tables that stay the
-//! same with what they were, and [`TableWatch`] reports that tables which change all the time must be compared.
+//! Detects changes by other programs of nftables tables that this program maintains: `nft flush ruleset`, the first
+//! line of many `/etc/nftables.conf`, removes all of them. Their owner restores them: [`TableGuard`] compares tables
+//! that do not change with their previous state, and [`TableWatch`] reports that tables which change all the time must
+//! be compared.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,12 +12,13 @@ use tokio::time::Instant;
 use crate::events::{RulesetChange, RulesetEvents};
 use crate::nft::{self, NftError};
 
-/// How long further changes are waited for once one was seen: a script of `nft` tells of each of its lines.
+/// How long to collect further changes after the first one: each line of an `nft` script is reported.
 const GATHER: Duration = Duration::from_millis(250);
-/// How often the tables are looked at where the kernel reports no changes.
+/// The interval of comparisons if the kernel reports no changes.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
-/// The changes of nftables by other programs. Where the kernel reports none, anything may have changed every [`LOOK_EVERY`].
+/// The changes of nftables by other programs. If the kernel reports none, anything may have changed every
+/// [`LOOK_EVERY`].
 #[derive(Debug)]
 struct Changes {
     events: Option<RulesetEvents>,
@@ -50,31 +52,32 @@ impl Changes {
     }
 }
 
-/// The name of a table without its family.
+/// Returns the name of a table without its family.
 fn name_of(table: &str) -> &str {
     table.split(' ').next_back().unwrap_or_default()
 }
 
-/// Notices changes that other programs make in tables whose owner changes them all the time. What changed is not compared: the
-/// owner knows what the tables should hold.
+/// Detects changes by other programs in tables whose owner changes them all the time. The content is not compared,
+/// since only the owner knows what it should be.
 #[derive(Debug)]
 pub struct TableWatch {
     /// Names without families.
     tables: Vec<String>,
     gather: Duration,
     changes: Changes,
-    /// When changes that were noticed are reported.
+    /// When detected changes are reported.
     report_at: Option<Instant>,
 }
 
 impl TableWatch {
-    /// Watches tables, named with their families. Changes that follow the first one within `gather` are reported with it.
+    /// Watches tables, named with their families. Changes within `gather` after the first one are reported with it.
     pub fn new<'a>(tables: impl Iterator<Item = &'a str>, gather: Duration) -> Self {
         let tables = tables.map(|table| name_of(table).to_owned()).collect();
         Self { tables, gather, changes: Changes::subscribe(), report_at: None }
     }
 
-    /// Waits until another program has changed something in one of the tables, or may have. Dropping the future loses nothing.
+    /// Waits until another program has changed something in one of the tables, or may have. Dropping the future loses
+    /// nothing.
     pub async fn changed(&mut self) {
         while self.report_at.is_none_or(|at| Instant::now() < at) {
             let next = self.changes.next();
@@ -96,12 +99,12 @@ impl TableWatch {
     }
 }
 
-/// A table to be watched over.
+/// A table to guard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuardedTable {
     /// Family and name, such as `ip kelson-1`.
     pub table: String,
-    /// Sets and maps of it whose elements change as pods come and go, by their names.
+    /// The names of its sets and maps whose elements change with pods.
     pub changing: Vec<String>,
 }
 
@@ -111,21 +114,21 @@ impl GuardedTable {
     }
 }
 
-/// Watches over tables. What counts as damage is any difference from what [`TableGuard::remember`] saw, but for the elements of
-/// sets that change.
+/// Guards tables. Any difference from the state at [`TableGuard::remember`] counts as damage, except elements of
+/// changing sets.
 #[derive(Debug)]
 pub struct TableGuard {
     tables: Vec<GuardedTable>,
-    /// Other tables whose changes are of interest, by name.
+    /// Names of other tables whose changes are reported.
     others: Vec<String>,
     known: BTreeMap<String, Value>,
     changes: Changes,
-    /// When the guarded tables are looked at next; events bring it forward.
+    /// The time of the next comparison of the guarded tables; events make it earlier.
     look_at: Option<Instant>,
     others_changed: bool,
 }
 
-/// What was noticed.
+/// Detected changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RulesetDamage {
     /// Guarded tables that are missing or different, with their families.
@@ -135,14 +138,14 @@ pub struct RulesetDamage {
 }
 
 impl TableGuard {
-    /// Guards `tables`, and listens for changes of `others` (names without families). Changes are noticed from now on; where the
-    /// kernel reports none, the tables are compared every 30 seconds.
+    /// Guards `tables`, and listens for changes of `others` (names without families). Changes are detected from now on;
+    /// if the kernel reports none, the tables are compared every 30 seconds.
     pub fn new(tables: Vec<GuardedTable>, others: Vec<String>) -> Self {
         let changes = Changes::subscribe();
         Self { tables, others, known: BTreeMap::new(), changes, look_at: None, others_changed: false }
     }
 
-    /// Takes the tables as they are now for what they should be. To be called once they are made.
+    /// Records the current state of the tables as the right one. Must be called after they were created.
     ///
     /// # Errors
     /// A table cannot be listed.
@@ -155,7 +158,7 @@ impl TableGuard {
         Ok(())
     }
 
-    /// Waits until a guarded table is not what it was, or another table of interest changed. Dropping the future loses nothing.
+    /// Waits until a guarded table differs, or another table changed. Dropping the future loses nothing.
     pub async fn damaged(&mut self) -> RulesetDamage {
         loop {
             let damage = self.look().await;
@@ -174,9 +177,9 @@ impl TableGuard {
     fn heard(&mut self, change: &RulesetChange) {
         let is_guarded = |table: &str| self.tables.iter().any(|g| g.name() == table);
         let (guarded, other) = match change {
-            // These change as pods come and go.
+            // These change with pods.
             RulesetChange::Elements { .. } => (false, false),
-            // What others add to a guarded table takes nothing away from it.
+            // An addition to a guarded table removes nothing from it.
             RulesetChange::Added { table } => (false, self.others.contains(table)),
             RulesetChange::Removed { table } => (is_guarded(table), self.others.contains(table)),
             RulesetChange::Lost => (true, !self.others.is_empty()),
@@ -187,7 +190,7 @@ impl TableGuard {
         }
     }
 
-    /// Looks at the tables if it is time to.
+    /// Compares the tables if it is time to.
     async fn look(&mut self) -> RulesetDamage {
         let mut damage = RulesetDamage::default();
         if self.look_at.is_none_or(|at| Instant::now() < at) {
@@ -206,14 +209,15 @@ impl TableGuard {
                 damage.tables.push(guarded.table.clone());
             }
         }
-        // Only now: a future that is dropped in between looks again.
+        // Only now, so that a future that is dropped before compares again.
         self.look_at = None;
         damage.others = std::mem::take(&mut self.others_changed);
         damage
     }
 }
 
-/// A listing without what differs from one look to the next: versions, handles, counters, and elements of sets that change.
+/// Returns a listing without parts that differ between comparisons: versions, handles, counters, and elements of
+/// changing sets.
 fn normal(listed: &[u8], changing: &[String]) -> Result<Value, serde_json::Error> {
     let mut listed: Value = serde_json::from_slice(listed)?;
     let entries = listed.get_mut("nftables").and_then(Value::as_array_mut);

@@ -1,5 +1,5 @@
-//! Who has which address and host port: one small file under a lock, replaced atomically. Survives kill -9 at any
-//! point; a reboot empties it, because no pod's network survives one. Knows nothing of links.
+//! Allocations of addresses and host ports: one small file under a lock, replaced atomically. It survives kill -9 at
+//! any point; a reboot empties it, because no pod's network survives one. Independent of links.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane of `aside`; as a CNI plugin a process of its own")]
 
 use std::collections::BTreeMap;
@@ -16,16 +16,16 @@ use crate::config::gateway_of;
 use crate::error::NetError;
 use crate::ports::PortMapping;
 
-/// Largest state file read: a /16 full of pods with a few host ports each stays below.
+/// The maximum size of the state file: a /16 full of pods with a few host ports each stays below.
 const STATE_BYTES_MAX: u64 = 64 << 20;
 
-/// One address in use.
+/// An address in use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Allocation {
-    /// The sandbox's ID.
+    /// The ID of the sandbox.
     pub container: String,
-    /// The interface inside the pod.
+    /// The name of the interface in the pod.
     pub ifname: String,
     /// Host ports mapped to this address.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -36,15 +36,16 @@ pub struct Allocation {
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Pool {
-    /// The boot during which this was written.
+    /// The boot ID when this was written.
     boot_id: String,
-    /// The address given last: the search goes on behind it, so that a freed address rests a while.
+    /// The last allocated address: the search continues after it, so that a released address is not reused soon.
     last: Option<IpAddr>,
     allocations: BTreeMap<IpAddr, Allocation>,
 }
 
 impl Pool {
-    /// The address of `container`'s `ifname`: the one it has, or the next free one. The ports become its own.
+    /// Allocates an address for `container`'s `ifname`: the one it has, or the next free one. The ports replace its
+    /// previous ones.
     pub fn allocate(
         &mut self,
         subnet: &IpNet,
@@ -63,13 +64,13 @@ impl Pool {
         Ok(ip)
     }
 
-    /// Gives back what `container`'s `ifname` has; returns it, or `None` when it had nothing.
+    /// Releases the allocation of `container`'s `ifname` and returns it; `None` when there was none.
     pub fn release(&mut self, container: &str, ifname: &str) -> Option<(IpAddr, Allocation)> {
         let ip = self.address_of(container, ifname)?;
         self.allocations.remove(&ip).map(|allocation| (ip, allocation))
     }
 
-    /// Keeps the allocations `live` says yes to; returns the others.
+    /// Keeps the allocations for which `live` is true; returns the others.
     pub fn retain(&mut self, live: impl Fn(&Allocation) -> bool) -> Vec<Allocation> {
         let mut gone = Vec::new();
         self.allocations.retain(|_, allocation| {
@@ -87,7 +88,7 @@ impl Pool {
         self.allocations.iter().find(|(_, a)| mine(a)).map(|(ip, _)| *ip)
     }
 
-    /// Whether host ports lead to what `container`'s `ifname` has.
+    /// Reports whether `container`'s `ifname` has host ports.
     pub fn has_ports(&self, container: &str, ifname: &str) -> bool {
         self.allocations.values().any(|a| a.container == container && a.ifname == ifname && !a.ports.is_empty())
     }
@@ -120,7 +121,7 @@ impl Pool {
         let (IpNet::V4(v4), IpAddr::V4(gateway)) = (subnet, gateway_of(subnet)) else {
             return Err(NetError::Config(format!("pod CIDR {subnet}: only IPv4 is supported yet")));
         };
-        // Pods live between the gateway and the broadcast address.
+        // Pods have the addresses between the gateway and the broadcast address.
         let (first, end) = (u32::from(gateway) + 1, u32::from(v4.broadcast()));
         let start = match self.last {
             Some(IpAddr::V4(last)) if (first..end).contains(&(u32::from(last) + 1)) => u32::from(last) + 1,
@@ -138,7 +139,7 @@ fn overlaps(a: &PortMapping, b: &PortMapping) -> bool {
         && (a.host_ip == b.host_ip || a.host_ip.is_unspecified() || b.host_ip.is_unspecified())
 }
 
-/// The pool on disk, held under an exclusive lock until dropped.
+/// The pool on disk, with an exclusive lock until it is dropped.
 pub(crate) struct LockedPool {
     pub pool: Pool,
     path: PathBuf,
@@ -146,7 +147,7 @@ pub(crate) struct LockedPool {
 }
 
 impl LockedPool {
-    /// Waits for the lock and reads the state in `dir`, made when missing.
+    /// Waits for the lock and reads the state in `dir`, which is created if missing.
     pub fn open(dir: &Path) -> Result<Self, NetError> {
         Self::open_at_boot(dir, &boot_id()?)
     }
@@ -166,7 +167,7 @@ impl LockedPool {
         Ok(Self { pool, path, _lock: lock })
     }
 
-    /// Replaces the file. No sync: after a power cut its content no longer matters.
+    /// Replaces the file. No sync, since after a power failure its content does not matter.
     pub fn save(&self) -> Result<(), NetError> {
         let temporary = self.path.with_extension("tmp");
         let write = || -> std::io::Result<()> {
@@ -186,12 +187,12 @@ fn read(path: &Path) -> Result<Pool, NetError> {
         Ok(meta) if meta.len() > STATE_BYTES_MAX => {
             return Err(NetError::Config(format!("{} is larger than {STATE_BYTES_MAX} bytes", path.display())));
         }
-        // What a power cut leaves of a file that was renamed but not yet written out.
+        // A power failure can leave a file that was renamed but not yet written.
         Ok(meta) if meta.len() == 0 => return Ok(Pool::default()),
         Ok(_) => {}
     }
     let bytes = std::fs::read(path).map_err(NetError::io(what()))?;
-    // Guessing here could hand out an address twice: say what is wrong instead.
+    // A guess could allocate an address twice, so this is an error.
     serde_json::from_slice(&bytes).map_err(|e| NetError::Config(format!("{}: {e}", path.display())))
 }
 
@@ -214,8 +215,9 @@ mod tests {
         PortMapping { host_port, container_port: 80, protocol: Protocol::Tcp, host_ip: host_ip.parse().unwrap() }
     }
 
-    /// Any run of allocations, releases, re-asks and reloads: no address twice, none outside the pods' part of the
-    /// range, the same container always gets the same one, and "full" is said exactly when it is full.
+    /// For any sequence of allocations, releases, repeated allocations and reloads: no address is used twice, none is
+    /// outside the pods' part of the range, the same container always gets the same one, and "full" is reported exactly
+    /// when it is full.
     #[test]
     fn any_sequence_keeps_addresses_unique() {
         for seed in 0..40_u64 {

@@ -1,16 +1,16 @@
-//! A way for the bridge's traffic through a `FORWARD` chain that another program keeps with iptables. The rule is set with
-//! iptables where it is installed, and with nft where the chain is one of nftables and iptables is not there.
+//! Allows the bridge's traffic through a `FORWARD` chain that another program maintains with iptables. The rule is set
+//! with iptables if that is installed, and otherwise with nft if the chain is one of nftables.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane of `aside`; as a CNI plugin a process of its own")]
 
 use std::process::{Command, Stdio};
 
 use crate::error::NetError;
 
-/// How much of a failed program's words is kept.
+/// The maximum size of a failed program's output that is kept.
 const STDERR_BYTES_MAX: usize = 2048;
 
-/// Lets the bridge's traffic through an iptables `FORWARD` chain, such as Docker's with its policy drop: an accept in a
-/// table of our own does not overrule it. Nothing is done where no such chain exists.
+/// Allows the bridge's traffic through an iptables `FORWARD` chain, such as Docker's with its policy drop: an accept in
+/// another table does not override it. Nothing is done if there is no such chain.
 pub(crate) fn allow_forward(bridge: &str) -> Result<(), NetError> {
     match forward_chain_owner() {
         None => Ok(()),
@@ -37,7 +37,7 @@ pub(crate) fn allow_forward(bridge: &str) -> Result<(), NetError> {
     }
 }
 
-/// Whether the bridge's traffic has its way through a `FORWARD` chain, or needs none.
+/// Reports whether the bridge's traffic passes the `FORWARD` chain, or there is none.
 pub(crate) fn is_forward_allowed(bridge: &str) -> Result<bool, NetError> {
     Ok(match forward_chain_owner() {
         None => true,
@@ -48,7 +48,7 @@ pub(crate) fn is_forward_allowed(bridge: &str) -> Result<bool, NetError> {
     })
 }
 
-/// Takes back what [`allow_forward`] did.
+/// Reverts [`allow_forward`].
 pub(crate) fn disallow_forward(bridge: &str) -> Result<(), NetError> {
     match forward_chain_owner() {
         None => Ok(()),
@@ -71,16 +71,16 @@ pub(crate) fn disallow_forward(bridge: &str) -> Result<(), NetError> {
     }
 }
 
-/// Family, table and chain that iptables keeps its rules for forwarded packets in.
+/// Family, table and chain of iptables' rules for forwarded packets.
 const FORWARD: [&str; 3] = ["ip", "filter", "FORWARD"];
 
-/// With what the chain's rules are changed.
+/// The tool that changes the chain's rules.
 enum Owner {
     Iptables(&'static str),
     Nft,
 }
 
-/// The handles of the rules in `FORWARD` that let the bridge's traffic through.
+/// Returns the handles of the rules in `FORWARD` that allow the bridge's traffic.
 fn nft_handles(bridge: &str) -> Result<Vec<String>, NetError> {
     let listed = run("nft", &[&["--handle", "list", "chain"][..], &FORWARD].concat())?;
     Ok(handles(&listed, bridge))
@@ -92,8 +92,8 @@ fn handles(listed: &str, bridge: &str) -> Vec<String> {
     listed.lines().filter_map(handle).collect()
 }
 
-/// The iptables flavour whose filter table exists. Asked without touching either, because a mere listing by iptables
-/// would create the table.
+/// Returns the iptables flavour whose filter table exists. Found out without calling iptables, because even listing
+/// creates the table.
 fn forward_chain_owner() -> Option<Owner> {
     let quiet = |program: &str, args: &[&str]| {
         let mut command = Command::new(program);
@@ -117,7 +117,7 @@ fn iptables(program: &'static str, action: &str, rule: &[&str]) -> Result<String
     run(program, &[&["-w", "5", action][..], rule].concat())
 }
 
-/// Runs a program; gives what it wrote.
+/// Runs a program; returns its output.
 fn run(program: &'static str, arguments: &[&str]) -> Result<String, NetError> {
     let output = Command::new(program)
         .args(arguments)

@@ -1,12 +1,12 @@
-//! The pod network of one node: address allocation, the bridge, port mappings and masquerading, and the CNI
-//! executable through which a container runtime asks for them. Services belong to the proxy.
+//! The pod network of one node: address allocation, the bridge, port mappings and masquerading, and the CNI executable
+//! that a container runtime calls. Services are handled by the proxy.
 //!
-//! Everything made on the host carries the data directory's id, so that several servers coexist: bridge `kn<id>`,
-//! host ends `kv<id4><hash>`, VXLAN device `kv<id>`, nftables table `kelson-<id>`, CNI network `kelson-<id>`. Which
-//! ranges are whose is agreed on in [`ranges`].
+//! Names of everything on the host contain the data directory's ID, so that several servers coexist: bridge `kn<id>`,
+//! host ends `kv<id4><hash>`, VXLAN device `kv<id>`, nftables table `kelson-<id>`, CNI network `kelson-<id>`.
+//! [`ranges`] reserves address ranges.
 //!
-//! Pods get a /32 and reach each other through the gateway: all their traffic is routed, none is bridged. A reply of
-//! a service's endpoint therefore always passes the host's connection tracking, with or without `br_netfilter`.
+//! Pods get a /32 and reach each other through the gateway: all their traffic is routed, none is bridged. A reply of a
+//! service's endpoint therefore always passes the host's connection tracking, with or without `br_netfilter`.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod aside;

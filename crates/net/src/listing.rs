@@ -1,4 +1,4 @@
-//! Reads a table of the kernel back: to find changes that another program made, and to read its counters.
+//! Reads a table from the kernel: to find changes by other programs, and to read its counters.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -36,7 +36,7 @@ struct ListedRule {
 #[derive(Deserialize)]
 struct ListedSet {
     name: String,
-    /// One word, or a list of them.
+    /// A string, or a list of strings.
     #[serde(default)]
     flags: Value,
     #[serde(default)]
@@ -59,7 +59,7 @@ struct ListedCounter {
 /// The flag of a set that packets change.
 pub(crate) const DYNAMIC: &str = "dynamic";
 
-/// How much is in a table: enough to notice that another program took something away or added something.
+/// The size of a table's content: enough to detect that another program removed or added something.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableContent {
     /// The number of rules by chain.
@@ -68,18 +68,18 @@ pub struct TableContent {
     pub elements: BTreeMap<String, Option<usize>>,
 }
 
-/// Reads how much is in a table (`ip NAME`).
+/// Reads the size of a table's content (`ip NAME`).
 ///
 /// # Errors
-/// See [`NftError`]; [`NftError::Refused`] when there is no such table.
+/// See [`NftError`]; [`NftError::Refused`] when the table does not exist.
 pub async fn content(table: &str) -> Result<TableContent, NftError> {
     Ok(parse_content(&nft::list_table(table).await?)?)
 }
 
-/// Reads the packets of a table's named counters. Rules and elements are not read, so that the cost does not grow with them.
+/// Reads the packets of a table's named counters. Rules and elements are not read, so the cost does not grow with them.
 ///
 /// # Errors
-/// See [`NftError`]; [`NftError::Refused`] when there is no such table.
+/// See [`NftError`]; [`NftError::Refused`] when the table does not exist.
 pub async fn counters(table: &str) -> Result<HashMap<String, u64>, NftError> {
     let listing: Listing = serde_json::from_slice(&nft::list_counters(table).await?)?;
     let counters = listing.nftables.into_iter().filter_map(|entry| entry.counter);

@@ -1,5 +1,5 @@
-//! Links, addresses and routes through rtnetlink: a few calls with errors that say what was being done. Each
-//! [`Links`] speaks to the network namespace of the thread that opened it.
+//! Links, addresses and routes through rtnetlink: a few calls, whose errors name the operation. Each [`Links`] is for
+//! the network namespace of the thread that opened it.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane of `aside`; as a CNI plugin a process of its own")]
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -21,17 +21,17 @@ use rtnetlink::{
 
 use crate::error::NetError;
 
-/// What is known of one link.
+/// A network link.
 #[derive(Debug, Clone)]
 pub(crate) struct Link {
     pub index: u32,
     pub name: String,
     pub mtu: u32,
-    /// Index of the bridge it belongs to.
+    /// The index of the bridge it belongs to.
     pub controller: Option<u32>,
     pub mac: Vec<u8>,
     pub up: bool,
-    /// What a VXLAN device was made with.
+    /// The parameters of a VXLAN device.
     pub vxlan: Option<VxlanLink>,
 }
 
@@ -41,7 +41,7 @@ impl Link {
     }
 }
 
-/// The parameters of a VXLAN device, which cannot be changed once it is made.
+/// The parameters of a VXLAN device, which cannot be changed after its creation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct VxlanLink {
     pub vni: u32,
@@ -58,7 +58,7 @@ pub(crate) struct Route {
     message: RouteMessage,
 }
 
-/// A neighbour of a link: who has which hardware address, or behind which address a hardware address is.
+/// A neighbour entry of a link: the hardware address of an IP, or the node that a hardware address is behind.
 #[derive(Debug)]
 pub(crate) struct Neighbour {
     pub ip: IpAddr,
@@ -66,7 +66,7 @@ pub(crate) struct Neighbour {
     message: NeighbourMessage,
 }
 
-/// Both ends of a pod's cable.
+/// Both ends of a pod's veth pair.
 pub(crate) struct VethPair<'a> {
     pub host_name: &'a str,
     pub pod_name: &'a str,
@@ -76,15 +76,15 @@ pub(crate) struct VethPair<'a> {
     pub mtu: u32,
 }
 
-/// A netlink conversation with one network namespace.
+/// A netlink connection to one network namespace.
 pub(crate) struct Links {
     handle: Handle,
-    /// Moves the messages; it ends with the conversation.
+    /// The task that transfers messages; it ends with the connection.
     _connection: Scoped<()>,
 }
 
 impl Links {
-    /// Opens a conversation with the calling thread's namespace.
+    /// Opens a connection to the calling thread's namespace.
     pub fn open() -> Result<Self, NetError> {
         let (connection, handle, _) = rtnetlink::new_connection().map_err(NetError::io("open a netlink socket"))?;
         Ok(Self { handle, _connection: scoped("netlink", connection) })
@@ -130,9 +130,9 @@ impl Links {
         done.map_err(|e| refuse(format!("create {} with its peer {}", pair.host_name, pair.pod_name), e))
     }
 
-    /// Makes a port of a bridge one pod's: what comes from another hardware address than `mac` is dropped, and what is sent to `mac`
-    /// goes nowhere else. (Kernels before 5.18 know no locked ports, and leave that out.) What a pod sends to its own service comes
-    /// back through the port.
+    /// Restricts a bridge port to one pod: frames from another hardware address than `mac` are dropped, and frames to
+    /// `mac` are sent only there. (Kernels before 5.18 do not have locked ports, and skip that.) Traffic of a pod to
+    /// its own service comes back through the port.
     pub async fn set_port(&self, index: u32, mac: &[u8]) -> Result<(), NetError> {
         let entry = self.handle.neighbours().add_bridge(index, mac).state(NeighbourState::Noarp);
         let done = entry.flags(NeighbourFlags::Controller).replace().execute().await;
@@ -154,7 +154,7 @@ impl Links {
         done.map_err(|e| refuse(format!("set the MTU of interface {index}"), e))
     }
 
-    /// Deletes a link; one that is already gone is no error. Returns whether it was there.
+    /// Deletes a link; a missing one is not an error. Returns whether it existed.
     pub async fn delete(&self, name: &str) -> Result<bool, NetError> {
         let Some(link) = self.by_name(name).await? else { return Ok(false) };
         match self.handle.link().del(link.index).execute().await {
@@ -166,13 +166,13 @@ impl Links {
         }
     }
 
-    /// Adds an address, or does nothing when the link has it.
+    /// Adds an address, unless the link has it.
     pub async fn add_address(&self, index: u32, ip: IpAddr, prefix: u8) -> Result<(), NetError> {
         let done = self.handle.address().add(index, ip, prefix).replace().execute().await;
         done.map_err(|e| refuse(format!("add address {ip}/{prefix}"), e))
     }
 
-    /// Every address of the namespace with its link's index.
+    /// Returns every address of the namespace with its link's index.
     pub async fn addresses(&self) -> Result<Vec<(u32, IpNet, AddressMessage)>, NetError> {
         let all: Vec<AddressMessage> =
             self.handle.address().get().execute().try_collect().await.map_err(|e| refuse("list addresses", e))?;
@@ -183,7 +183,7 @@ impl Links {
         self.handle.address().del(message).execute().await.map_err(|e| refuse("delete an address", e))
     }
 
-    /// The route to the gateway on the link itself, and the default route through it.
+    /// Adds the route to the gateway on the link, and the default route through it.
     pub async fn add_pod_routes(&self, index: u32, gateway: IpAddr) -> Result<(), NetError> {
         let IpAddr::V4(gateway) = gateway else {
             return Err(NetError::Config(format!("gateway {gateway}: only IPv4 is supported yet")));
@@ -201,7 +201,7 @@ impl Links {
         Ok(())
     }
 
-    /// A VXLAN device that learns nothing by itself.
+    /// Creates a VXLAN device without learning.
     pub async fn add_vxlan(&self, name: &str, with: VxlanLink, mac: Vec<u8>, mtu: u32) -> Result<(), NetError> {
         let mut message = LinkVxlan::new(name, with.vni).port(with.port).learning(false);
         if let Some(local) = with.local {
@@ -211,7 +211,7 @@ impl Links {
         done.map_err(|e| refuse(format!("create VXLAN device {name} (network {})", with.vni), e))
     }
 
-    /// The IPv4 routes of the main table.
+    /// Returns the IPv4 routes of the main table.
     pub async fn routes(&self) -> Result<Vec<Route>, NetError> {
         let query = RouteMessageBuilder::<Ipv4Addr>::new().build();
         let all: Vec<RouteMessage> =
@@ -219,7 +219,7 @@ impl Links {
         Ok(all.into_iter().filter_map(route_of).collect())
     }
 
-    /// Leads `to` through `gateway`, which is taken to be right behind the link.
+    /// Adds a route to `to` through `gateway`, which is treated as directly connected to the link.
     pub async fn add_route(&self, index: u32, to: (Ipv4Addr, u8), gateway: Ipv4Addr) -> Result<(), NetError> {
         let (net, prefix) = to;
         let route = RouteMessageBuilder::<Ipv4Addr>::new()
@@ -237,7 +237,8 @@ impl Links {
         gone_is_fine(self.handle.route().del(route.message).execute().await, what)
     }
 
-    /// The permanent neighbours of a link: `Inet` for addresses, `Bridge` for what is behind a VXLAN device.
+    /// Returns the permanent neighbours of a link: `Inet` for addresses, `Bridge` for hardware addresses behind a VXLAN
+    /// device.
     pub async fn neighbours(&self, index: u32, family: AddressFamily) -> Result<Vec<Neighbour>, NetError> {
         let mut get = self.handle.neighbours().get().set_address_family(family);
         get.message_mut().header.ifindex = index;
@@ -249,13 +250,13 @@ impl Links {
         Ok(of_link.filter_map(neighbour_of).collect())
     }
 
-    /// Says which hardware address `ip` has.
+    /// Sets the hardware address of `ip`.
     pub async fn add_neighbour(&self, index: u32, ip: Ipv4Addr, mac: &[u8]) -> Result<(), NetError> {
         let request = self.handle.neighbours().add(index, ip.into()).link_layer_address(mac).replace();
         request.execute().await.map_err(|e| refuse(format!("add neighbour {ip}"), e))
     }
 
-    /// Says behind which node a hardware address is.
+    /// Sets the node that a hardware address is behind.
     pub async fn add_forwarding(&self, index: u32, mac: &[u8], node: Ipv4Addr) -> Result<(), NetError> {
         let request = self.handle.neighbours().add_bridge(index, mac).destination(node.into());
         let done = request.flags(NeighbourFlags::Own).replace().execute().await;
@@ -267,7 +268,7 @@ impl Links {
         gone_is_fine(self.handle.neighbours().del(neighbour.message).execute().await, what)
     }
 
-    /// The MTU of the link that the IPv4 default route leaves by.
+    /// Returns the MTU of the link of the IPv4 default route.
     pub async fn default_route_mtu(&self) -> Result<Option<u32>, NetError> {
         let query = RouteMessageBuilder::<std::net::Ipv4Addr>::new().build();
         let mut routes = self.handle.route().get(query).execute();
@@ -297,7 +298,7 @@ impl Links {
 }
 
 const NODEV: i32 = rustix::io::Errno::NODEV.raw_os_error();
-/// What a deletion answers when the thing is gone: ESRCH for routes, ENOENT for neighbours.
+/// The errors of deleting something that does not exist: ESRCH for routes, ENOENT for neighbours.
 const GONE: [i32; 2] = [rustix::io::Errno::SRCH.raw_os_error(), rustix::io::Errno::NOENT.raw_os_error()];
 
 fn gone_is_fine(done: Result<(), rtnetlink::Error>, what: String) -> Result<(), NetError> {

@@ -1,4 +1,4 @@
-//! Work in a network namespace, and netlink's event loop on the thread that waits for it.
+//! Runs work in a network namespace, and netlink's event loop on the thread that waits for it.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane of `aside`; as a CNI plugin a process of its own")]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -7,14 +7,13 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::error::NetError;
 
-/// Runs `work` to its end on a small runtime of its own, in the calling thread's namespace.
+/// Runs `work` to its end on a temporary runtime, in the calling thread's namespace.
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, NetError>>) -> Result<T, NetError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(NetError::io("start an event loop"))?.block_on(work)
 }
 
-/// Runs `work` on a thread of its own inside `netns`; the thread ends with it, so no other work ever sees that
-/// namespace.
+/// Runs `work` on a new thread inside `netns`; the thread ends with it, so that no other work runs in that namespace.
 pub(crate) fn in_netns<T: Send>(
     netns: BorrowedFd<'_>,
     work: impl FnOnce() -> Result<T, NetError> + Send,

@@ -1,5 +1,4 @@
-//! Runs `nft`, for the pod network and for the proxy: one script is one transaction. What is in the script is others'
-//! business.
+//! Runs `nft`, for the pod network and for the proxy: one script is one transaction. The callers write the scripts.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane of `aside`; as a CNI plugin a process of its own")]
 
 use std::collections::VecDeque;
@@ -10,17 +9,17 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
-/// How much of a failed program's words is kept.
+/// The maximum size of a failed program's output that is kept.
 const STDERR_BYTES_MAX: usize = 2048;
-/// A transaction of ten thousand services takes seconds; one that takes longer than this hangs.
+/// The time limit of a run. A transaction of ten thousand services takes seconds.
 const RUN_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The last processes of `nft` that this program has run, by their IDs: changes that they make are its own.
+/// Process IDs of this program's last runs of `nft`: changes by them are its own.
 static RECENT: Mutex<VecDeque<u32>> = Mutex::new(VecDeque::new());
-/// How many of them are remembered; the changes of one are told while it runs.
+/// The number of remembered processes; the changes of a process are reported while it runs.
 const RECENT_MAX: usize = 64;
 
-/// Whether the process with this ID is a recent `nft` of this program.
+/// Reports whether the process with this ID is a recent `nft` of this program.
 pub(crate) fn is_own(process: u32) -> bool {
     RECENT.lock().unwrap_or_else(PoisonError::into_inner).contains(&process)
 }
@@ -33,22 +32,22 @@ fn remember(process: Option<u32>) {
     }
 }
 
-/// A failed run.
+/// A failed run of `nft`.
 #[derive(Debug, thiserror::Error)]
 pub enum NftError {
     /// The program is not installed.
     #[error("nft is not installed (install the package nftables)")]
     Missing,
-    /// It cannot be started or spoken to.
+    /// It could not be started or written to.
     #[error("run nft: {0}")]
     Io(#[from] std::io::Error),
-    /// It took too long and was killed.
+    /// It exceeded the time limit and was killed.
     #[error("nft timed out after {} seconds", RUN_TIMEOUT.as_secs())]
     Timeout,
-    /// It refused; the last of its words.
+    /// It rejected the script; the end of its output.
     #[error("nft failed: {0}")]
     Refused(String),
-    /// Its listing cannot be read.
+    /// Its listing is invalid.
     #[error("read the listing of nft: {0}")]
     Listing(#[from] serde_json::Error),
 }
@@ -60,12 +59,12 @@ async fn run(args: &[&str], input: &str) -> Result<Vec<u8>, NftError> {
         std::io::ErrorKind::NotFound => NftError::Missing,
         _ => NftError::Io(e),
     })?;
-    // Before it is told what to change.
+    // Before it receives the script.
     remember(child.id());
     let stdin = child.stdin.take();
     let feed = async {
         if let Some(mut stdin) = stdin {
-            // A program that ends early breaks the pipe; its own words below are the better error.
+            // A program that ends early breaks the pipe; its own output below is the better error.
             let _ = stdin.write_all(input.as_bytes()).await;
         }
     };
@@ -86,7 +85,7 @@ pub async fn apply(script: &str) -> Result<(), NftError> {
     run(&["-f", "-"], script).await.map(drop)
 }
 
-/// Removes a table (`ip NAME`); no error when there is none.
+/// Removes a table (`ip NAME`); a missing one is not an error.
 ///
 /// # Errors
 /// See [`NftError`].
@@ -94,19 +93,19 @@ pub async fn delete_table(table: &str) -> Result<(), NftError> {
     apply(&format!("add table {table}\ndelete table {table}\n")).await
 }
 
-/// What is in a table (`ip NAME`), in nft's JSON.
+/// Returns the content of a table (`ip NAME`) in nft's JSON.
 ///
 /// # Errors
-/// See [`NftError`]; [`NftError::Refused`] when there is no such table.
+/// See [`NftError`]; [`NftError::Refused`] when the table does not exist.
 pub async fn list_table(table: &str) -> Result<Vec<u8>, NftError> {
     let words: Vec<&str> = ["-j", "list", "table"].into_iter().chain(table.split(' ')).collect();
     run(&words, "").await
 }
 
-/// The named counters of a table (`ip NAME`), in nft's JSON.
+/// Returns the named counters of a table (`ip NAME`) in nft's JSON.
 ///
 /// # Errors
-/// See [`NftError`]; [`NftError::Refused`] when there is no such table.
+/// See [`NftError`]; [`NftError::Refused`] when the table does not exist.
 pub async fn list_counters(table: &str) -> Result<Vec<u8>, NftError> {
     let words: Vec<&str> = ["-j", "list", "counters", "table"].into_iter().chain(table.split(' ')).collect();
     run(&words, "").await

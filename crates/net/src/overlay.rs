@@ -1,7 +1,7 @@
-//! The way to the pods of other nodes: one VXLAN device that learns nothing and asks nobody, told from outside where each
-//! node's pods are. Everything about a node follows from its pod CIDR and its address: the far end of the tunnel has the
-//! first address of the pod CIDR and the hardware address made from it, so that nodes need not announce anything.
-//! Which nodes there are is not known here.
+//! The connection to the pods of other nodes: one VXLAN device without learning, whose entries are set explicitly.
+//! Everything about a node follows from its pod CIDR and its address: the far end of the tunnel has the first address
+//! of the pod CIDR and the hardware address derived from it, so that nodes need not announce anything. The list of
+//! nodes is passed in.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,17 +13,17 @@ use crate::config::{NetworkConfig, OverlayConfig, mac_of};
 use crate::error::NetError;
 use crate::netlink::{Links, VxlanLink};
 
-/// Another node, as far as packets to its pods need to know it.
+/// Another node, for packets to its pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Peer {
-    /// Where its pods are: routed through the tunnel to the node's address.
+    /// Its pod CIDR, which is routed through the tunnel to the node's address.
     pub subnet: Ipv4Net,
-    /// Its own address.
+    /// The node's own address.
     pub node_ip: Ipv4Addr,
 }
 
 impl Peer {
-    /// The far end of the tunnel.
+    /// Returns the address of the far end of the tunnel.
     fn endpoint(&self) -> Ipv4Addr {
         self.subnet.network()
     }
@@ -32,7 +32,7 @@ impl Peer {
     }
 }
 
-/// Makes the device as it should be, with its address; its peers come with [`connect`].
+/// Creates or repairs the device with its address; [`connect`] sets its peers.
 pub(crate) async fn ensure_device(links: &Links, config: &NetworkConfig) -> Result<(), NetError> {
     let Some(overlay) = config.overlay else { return Ok(()) };
     let (name, endpoint) = (config.vxlan(), config.subnet().network());
@@ -57,11 +57,12 @@ pub(crate) async fn ensure_device(links: &Links, config: &NetworkConfig) -> Resu
     if !device.up {
         links.set_up(device.index).await?;
     }
-    // What the host itself sends to pods of other nodes, masqueraded or not, carries this address and finds its way back.
+    // Packets of the host to pods of other nodes, masqueraded or not, have this address as their source, so that
+    // answers return.
     links.add_address(device.index, endpoint, 32).await
 }
 
-/// A node behind an address translator is told by an address that it does not have: then the kernel chooses.
+/// A node behind NAT has an address that is not on its interfaces: then the kernel chooses.
 async fn parameters(links: &Links, overlay: OverlayConfig) -> Result<VxlanLink, NetError> {
     let node_ip = IpAddr::V4(overlay.node_ip);
     let has = links.addresses().await?.iter().any(|(_, net, _)| net.addr() == node_ip);
@@ -77,7 +78,7 @@ pub(crate) async fn connect(config: &NetworkConfig, peers: &[Peer]) -> Result<()
     let links = Links::open()?;
     let device = links.by_name(&config.vxlan()).await?;
     let index = device.ok_or_else(|| NetError::Check(format!("device {} is missing", config.vxlan())))?.index;
-    // In this order a packet that finds its route finds the rest of its way too; taken away in the opposite one.
+    // In this order a packet with a route also finds the other entries; they are removed in the opposite order.
     let forwarding: BTreeMap<Vec<u8>, Ipv4Addr> = peers.iter().map(|p| (p.mac(), p.node_ip)).collect();
     let neighbours: BTreeMap<Ipv4Addr, Vec<u8>> = peers.iter().map(|p| (p.endpoint(), p.mac())).collect();
     let routes: BTreeMap<IpNet, Ipv4Addr> = peers.iter().map(|p| (p.subnet.into(), p.endpoint())).collect();

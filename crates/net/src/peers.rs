@@ -1,4 +1,4 @@
-//! Which other nodes there are, from the API, kept in the overlay. What an entry looks like in the kernel is `overlay`'s.
+//! Follows the other nodes in the API and updates the overlay. `overlay` has the format of the kernel's entries.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::config::NetworkConfig;
 use crate::network::Network;
 use crate::overlay::Peer;
 
-/// How often the kernel's entries are compared with what they should be.
+/// The interval at which the kernel's entries are checked.
 const CHECK: Duration = Duration::from_secs(300);
-/// Pauses after faults.
+/// The back-off after errors.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
-/// What is read of a Node.
+/// The fields of a Node that are read.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct NodeView {
@@ -62,17 +62,17 @@ impl NodeView {
         let internal = self.status.addresses.iter().filter(|a| a.r#type == "InternalIP");
         internal.filter_map(|a| a.address.parse().ok()).next()
     }
-    /// Whether a change from `old` matters here; heartbeats do not.
+    /// Reports whether a change from `old` matters here; heartbeats do not.
     fn differs(&self, old: &Self) -> bool {
         self.subnet() != old.subnet() || self.internal_ip() != old.internal_ip()
     }
 }
 
-/// The nodes a tunnel leads to. Not this one; not one with the same address, whose pods are on this very host; and none
-/// whose pods would be outside the cluster's range, however its object came to say so.
+/// Returns the nodes to connect to: not this one; not one with the same address, whose pods are on this host; and none
+/// with pods outside the cluster's range, whatever its object contains.
 fn peers_of<'a>(nodes: impl Iterator<Item = &'a NodeView>, own_name: &str, config: &NetworkConfig) -> Vec<Peer> {
     let own_ip = config.overlay.map(|o| o.node_ip);
-    // The older node first, so that a new one that claims the range of another does not get its traffic.
+    // The older node comes first, so that a new one that claims the range of another does not get its traffic.
     let mut nodes: Vec<&NodeView> = nodes.filter(|n| n.metadata.name != own_name).collect();
     nodes.sort_by_key(|n| (n.subnet(), &n.metadata.creation_timestamp, &n.metadata.name));
     let mut peers: Vec<Peer> = nodes
@@ -82,12 +82,12 @@ fn peers_of<'a>(nodes: impl Iterator<Item = &'a NodeView>, own_name: &str, confi
         .filter(|p| config.cluster_cidrs.iter().any(|c| c.contains(&IpNet::V4(p.subnet))))
         .filter(|p| !config.subnet().contains(&IpAddr::V4(p.subnet.network())))
         .collect();
-    // Two nodes with one range are a fault elsewhere; the older is reached.
+    // Two nodes with the same range are an error elsewhere; the older one is used.
     peers.dedup_by_key(|p| p.subnet);
     peers
 }
 
-/// Keeps the overlay of one node in step with the cluster's nodes until dropped; what was made stays.
+/// Updates the overlay of a node with the cluster's nodes until dropped; existing entries stay.
 pub struct PeerWatch {
     tasks: Tasks,
 }
@@ -99,7 +99,7 @@ impl Drop for PeerWatch {
 }
 
 impl PeerWatch {
-    /// Starts watching; after a panic anew. `client` must be allowed to list and watch nodes.
+    /// Starts watching; restarts after a panic. `client` must be allowed to list and watch nodes.
     pub fn start(network: Network, node_name: &str, client: Client, tasks: &Tasks) -> Self {
         let changed = Arc::new(Notify::new());
         let wake = Arc::clone(&changed);
@@ -120,7 +120,7 @@ impl PeerWatch {
 }
 
 async fn keep(network: Network, name: String, nodes: Arc<InformerHandle<NodeView>>, changed: Arc<Notify>) {
-    // A cluster that cannot be read has no peers to take away.
+    // Nothing is removed while the list of nodes is not known.
     nodes.synced().await;
     let (mut known, mut pause) = (None, RETRY.base);
     loop {

@@ -1,20 +1,20 @@
-//! Ports of the host that lead to pods, as a network configuration names them (`portMappings`).
+//! Host ports of pods, as in a network configuration (`portMappings`).
 use std::fmt;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// Transport of a host port.
+/// The transport protocol of a host port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
-    /// `TCP`, the protocol where none is named.
+    /// `TCP`, the default protocol.
     #[serde(alias = "TCP")]
     Tcp,
-    /// `UDP`, without connections of its own.
+    /// `UDP`, which has no connections.
     #[serde(alias = "UDP")]
     Udp,
-    /// `SCTP`, where the kernel has it.
+    /// `SCTP`, if the kernel supports it.
     #[serde(alias = "SCTP")]
     Sctp,
 }
@@ -29,16 +29,16 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// One host port of a pod.
+/// A host port of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PortMapping {
-    /// Port on the host.
+    /// The port on the host.
     pub host_port: u16,
-    /// Port in the pod.
+    /// The port in the pod.
     pub container_port: u16,
-    /// A port number means another thing in each transport.
+    /// The protocol; the same number can be used once per protocol.
     pub protocol: Protocol,
-    /// The host's address to listen on; unspecified means every one.
+    /// The host's address to listen on; unspecified means all.
     pub host_ip: IpAddr,
 }

@@ -1,5 +1,5 @@
 //! The nftables table of the pod network, as text for `nft -f -`: masquerading, host ports, and guards. One script is
-//! one transaction. Services are in the proxy's own table.
+//! one transaction. Services are in the proxy's table.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,13 +10,13 @@ use ipnet::IpNet;
 use crate::config::NetworkConfig;
 use crate::ipam::Allocation;
 
-/// Behind the proxy's rules (priority -100), so that a service's own port wins over a host port.
+/// After the proxy's rules (priority -100), so that a service's port has precedence over a host port.
 const PRIORITY_HOST_PORTS: i32 = -95;
 
-/// Maps and sets of the table whose elements follow the pods.
+/// Maps and sets of the table whose elements change with pods.
 pub(crate) const CHANGING: [&str; 3] = ["hostports", "hostports-by-ip", "hairpin"];
 
-/// The whole table, replacing whatever was there.
+/// Returns the script for the whole table, which replaces an existing one.
 pub(crate) fn table_script(config: &NetworkConfig, allocations: &BTreeMap<IpAddr, Allocation>) -> String {
     let (table, bridge, subnet) = (config.table(), config.bridge(), config.subnet());
     let mut keep: Vec<String> = config.cluster_cidrs.iter().filter(is_v4).map(IpNet::to_string).collect();
@@ -69,7 +69,7 @@ table ip {table} {{
     )
 }
 
-/// Only the host ports, refilled from the allocations.
+/// Returns the script for the host ports only, from the allocations.
 pub(crate) fn host_ports_script(config: &NetworkConfig, allocations: &BTreeMap<IpAddr, Allocation>) -> String {
     let table = config.table();
     let mut script =
@@ -92,7 +92,7 @@ pub(crate) fn host_ports_script(config: &NetworkConfig, allocations: &BTreeMap<I
     script
 }
 
-/// Removes the table; no error when there is none.
+/// Returns the script that removes the table; a missing one is not an error.
 pub(crate) fn delete_script(table: &str) -> String {
     format!("add table ip {table}\ndelete table ip {table}\n")
 }
@@ -101,7 +101,7 @@ fn is_v4(net: &&IpNet) -> bool {
     matches!(net, IpNet::V4(_))
 }
 
-/// nft refuses a set with one range inside another.
+/// Removes ranges inside others, which nft rejects in a set.
 fn without_contained(nets: &[String]) -> String {
     let parsed: Vec<IpNet> = nets.iter().filter_map(|n| n.parse().ok()).collect();
     let mut kept: Vec<IpNet> = Vec::new();

@@ -1,10 +1,10 @@
-//! A pod speaks under its own addresses alone. The hardware address that a pod gets follows from its IP ([`mac_of`]), and its port of
-//! the bridge is locked to it; so all that is left to look at is whether sender addresses within a frame follow from the frame's own
-//! hardware address. That takes the same few rules whatever the number of pods: bytes are compared by a set of all pairs of equal
-//! bytes, since nftables does not compare two fields with each other.
+//! Rules against spoofing: a pod can only use its own addresses. The hardware address of a pod follows from its IP
+//! ([`mac_of`]), and its bridge port is locked to it; so it remains to check that the sender addresses within a frame
+//! follow from the frame's hardware address. That takes the same few rules for any number of pods: bytes are compared
+//! by a set of all pairs of equal bytes, since nftables cannot compare two fields.
 //!
-//! Without this a container with NET_RAW can answer for another pod (ARP), or send as if it were one, past every rule that goes by
-//! addresses. A pod that forwards for others masquerades what it forwards, as the node does for pods.
+//! Otherwise a container with NET_RAW could answer ARP requests for another pod, or send with its address, past every
+//! rule that uses addresses. A pod that forwards for others must masquerade, as the node does for pods.
 //!
 //! [`mac_of`]: crate::config::mac_of
 
@@ -14,23 +14,24 @@ use ipnet::IpNet;
 
 use crate::config::{NetworkConfig, mac_of};
 
-/// Where a frame's own hardware address begins, in bits.
+/// The offset of a frame's source hardware address, in bits.
 const SENDER: usize = 48;
-/// Bits of a hardware address before the IP in it.
+/// The number of bits of a hardware address before the IP.
 const MARK: usize = 16;
-/// Where an IPv4 packet's source begins.
+/// The offset of an IPv4 packet's source, in bits.
 const SOURCE: usize = 96;
-/// Where the sender's hardware address and IP begin in an ARP packet.
+/// The offset of the sender's hardware address and IP in an ARP packet, in bits.
 const ARP_SENDER: usize = 64;
 const ARP_SOURCE: usize = 112;
 
-/// The table, replacing whatever was there. In a family of its own: kernels that have no netfilter for bridges lack no other rule.
+/// Returns the script for the table, which replaces an existing one. The table has a separate family, so that kernels
+/// without netfilter for bridges still get all other rules.
 pub(crate) fn table_script(config: &NetworkConfig) -> String {
     let (table, ports, subnet) = (config.table(), config.veth_prefix(), config.subnet());
     let pairs: Vec<String> = (0..=u8::MAX).map(|byte| format!("{byte} . {byte}")).collect();
     let whole = usize::from(subnet.prefix_len()) / 8;
     let start = start_of_macs(&subnet, whole);
-    // What the prefix of the range does not say already.
+    // Bits that the prefix of the range does not determine.
     let differs = |mac: (&str, usize), ip: usize| {
         (whole..4).fold(String::new(), |mut rules, byte| {
             let (base, mac, ip) = (mac.0, mac.1 + MARK + 8 * byte, ip + 8 * byte);
@@ -72,12 +73,13 @@ table bridge {table} {{
     )
 }
 
-/// Removes the table; no error when there is none.
+/// Returns the script that removes the table; a missing one is not an error.
 pub(crate) fn delete_script(table: &str) -> String {
     format!("add table bridge {table}\ndelete table bridge {table}\n")
 }
 
-/// What the hardware addresses of a range begin with, as a number: the mark and the bytes that are the same in the whole range.
+/// Returns the common prefix of a range's hardware addresses as a number: the mark and the bytes that are equal in the
+/// whole range.
 fn start_of_macs(subnet: &IpNet, whole: usize) -> String {
     mac_of(subnet.network()).iter().take(MARK / 8 + whole).fold("0x".to_owned(), |mut hex, byte| {
         let _ = write!(hex, "{byte:02x}");

@@ -1,10 +1,10 @@
-//! The content of one nftables table, as claims on sets, counters, chains and elements, and the transaction that brings the
-//! kernel from what it has to what it should have. Pure data, for every crate that keeps a table: what the rules say is theirs,
-//! running `nft` is [`crate::nft`]'s.
+//! The content of one nftables table, as claims on sets, counters, chains and elements, and the transaction that
+//! changes the kernel's content to the desired one. Pure data, for every crate that maintains a table: those write the
+//! rules, and [`crate::nft`] runs `nft`.
 //!
-//! Several owners may claim one item: pods with the same rules share a chain, two services may have one external address.
-//! An item is in the table while it has a claim. Where claims differ, the first owner's counts, and another gets the item when
-//! the first releases it.
+//! Several owners may claim one item: pods with the same rules share a chain, two services may have the same external
+//! address. An item is in the table while it has a claim. If claims differ, the first owner's value is used, and
+//! another owner gets the item when the first releases it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -13,51 +13,56 @@ use std::sync::Arc;
 
 use crate::listing::{DYNAMIC, TableContent};
 
-/// Elements in one command: keeps lines short enough to read.
+/// The maximum number of elements in one command, which keeps lines short.
 const ELEMENTS_PER_COMMAND: usize = 256;
 
-/// One thing in a table, in the order of creation: chains name sets and counters.
+/// An item of a table, in the order of creation: chains refer to sets and counters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Item {
     /// A named counter.
     Counter(String),
-    /// A named set; the value is its specification. A set is never changed in place: its name must carry what its
+    /// A named set; the value is its specification. A set is never changed in place: its name must contain what its
     /// specification depends on.
     Set(String),
-    /// A chain; the value is its rules, one a line.
+    /// A chain; the value is its rules, one per line.
     Chain(String),
-    /// An element of a named set or map; the value is a map's data, empty in a set.
+    /// An element of a named set or map; the value is a map's data, empty for a set.
     Element(Arc<str>, String),
 }
 
 /// The items of one owner.
 pub type Fragment = BTreeMap<Item, Arc<str>>;
 
-/// A table with claims of owners `O`; see the module.
+/// The desired content of one nftables table, with claims of owners `O`.
+///
+/// Owners replace their claims with [`Table::replace`]; [`Table::take_diff`] returns the transaction since the last
+/// one, and [`Table::take_full`] one that replaces the whole table after an error or a change by another program.
+/// [`Table::expected`] is what a listing of the table must show. The type does no I/O, so tests can compare
+/// transactions with a model of the kernel.
 #[derive(Debug)]
 pub struct Table<O> {
     /// Family and name: `ip kelson-…-proxy`.
     name: String,
-    /// Containers and chains that never change, the lines of a table block.
+    /// Containers and chains that never change, as lines of a table block.
     base: String,
     fragments: HashMap<O, Fragment>,
     claims: HashMap<Item, Vec<(O, Arc<str>)>>,
-    /// The value before, of each item touched since the last transaction was taken.
+    /// The previous value of each item changed since the last transaction.
     touched: BTreeMap<Item, Option<Arc<str>>>,
 }
 
 impl<O: Clone + Ord + Hash> Table<O> {
-    /// An empty table; `name` is family and name, `base` the lines inside its block that never change.
+    /// Creates an empty table; `name` is family and name, `base` the lines of its block that never change.
     pub fn new(name: String, base: String) -> Self {
         Self { name, base, fragments: HashMap::new(), claims: HashMap::new(), touched: BTreeMap::new() }
     }
 
-    /// Family and name.
+    /// Returns family and name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Makes `fragment` all that `owner` claims. Returns the items that another owner's claim decides otherwise.
+    /// Replaces all claims of `owner` by `fragment`. Returns the items for which another owner's claim has precedence.
     pub fn replace(&mut self, owner: &O, fragment: Fragment) -> Vec<Item> {
         let old = self.fragments.remove(owner).unwrap_or_default();
         for item in old.keys().filter(|item| !fragment.contains_key(*item)) {
@@ -88,7 +93,7 @@ impl<O: Clone + Ord + Hash> Table<O> {
         }
     }
 
-    /// Notes a claim; false where another owner's value is in force.
+    /// Adds a claim; returns false if another owner's value is used.
     fn claim(&mut self, owner: &O, item: &Item, value: &Arc<str>) -> bool {
         self.touch(item);
         let claims = self.claims.entry(item.clone()).or_default();
@@ -119,12 +124,12 @@ impl<O: Clone + Ord + Hash> Table<O> {
         }
     }
 
-    /// The owners that claim something.
+    /// Returns the owners with claims.
     pub fn owners(&self) -> impl Iterator<Item = &O> {
         self.fragments.keys()
     }
 
-    /// The transaction from what the last one made to what is claimed; `None` when nothing changed.
+    /// Returns the transaction since the last one; `None` when nothing changed.
     pub fn take_diff(&mut self) -> Option<Transaction> {
         let touched = std::mem::take(&mut self.touched);
         let mut parts = Parts::default();
@@ -138,7 +143,7 @@ impl<O: Clone + Ord + Hash> Table<O> {
         (!script.is_empty()).then_some(Transaction { script, narrows: parts.narrows })
     }
 
-    /// The transaction that replaces the whole table, whatever is there.
+    /// Returns a transaction that replaces the whole table, whatever its content is.
     pub fn take_full(&mut self) -> Transaction {
         self.touched.clear();
         let mut parts = Parts::default();
@@ -150,12 +155,12 @@ impl<O: Clone + Ord + Hash> Table<O> {
         Transaction { script: format!("add table {name}\ndelete table {name}\n{body}"), narrows: true }
     }
 
-    /// Every item with its value.
+    /// Returns every item with its value.
     fn items(&self) -> impl Iterator<Item = (&Item, &str)> {
         self.claims.iter().filter_map(|(item, c)| c.first().map(|(_, value)| (item, &**value)))
     }
 
-    /// What the kernel's table should hold after the last transaction.
+    /// Returns the expected size of the kernel's table after the last transaction.
     pub fn expected(&self) -> TableContent {
         let mut content = content_of(&self.base);
         for (item, value) in self.items() {
@@ -174,7 +179,7 @@ impl<O: Clone + Ord + Hash> Table<O> {
     }
 }
 
-/// Notes a set without elements, unless some were counted.
+/// Adds a set without elements, unless it has some.
 fn add_set(content: &mut TableContent, name: &str, specification: &str) {
     let dynamic = specification.split([' ', ',', ';']).any(|word| word == DYNAMIC);
     let count = content.elements.entry(name.to_owned()).or_insert(Some(0));
@@ -183,7 +188,7 @@ fn add_set(content: &mut TableContent, name: &str, specification: &str) {
     }
 }
 
-/// What the lines of a table block make.
+/// Returns the content that the lines of a table block create.
 fn content_of(block: &str) -> TableContent {
     let mut content = TableContent::default();
     let mut chain: Option<(&str, usize)> = None;
@@ -206,14 +211,14 @@ fn content_of(block: &str) -> TableContent {
 /// A script for `nft -f -`: one transaction.
 #[derive(Debug, Default)]
 pub struct Transaction {
-    /// The commands, in an order in which nothing is named before it exists or deleted while it is named.
+    /// The commands, ordered so that nothing is used before it exists or deleted while it is used.
     pub script: String,
-    /// Whether an element was removed, or one of a map added or changed: in a table that says what may pass, a packet that
-    /// passed before may be stopped now.
+    /// Whether an element was removed, or one of a map added or changed: in a table that decides what may pass, a
+    /// packet that passed before may be dropped now.
     pub narrows: bool,
 }
 
-/// The commands of a transaction by their kind, in the order in which the kernel takes them.
+/// The commands of a transaction by their kind, in the order that the kernel accepts.
 #[derive(Default)]
 struct Parts {
     narrows: bool,
@@ -236,7 +241,7 @@ impl Parts {
             },
             Item::Chain(name) => {
                 if before.is_some() {
-                    // The rules name sets: they go before the sets do.
+                    // Rules refer to sets, so they are removed before the sets.
                     let _ = writeln!(self.flushed, "flush chain {table} {name}");
                 }
                 let _ = match after {
@@ -261,7 +266,7 @@ impl Parts {
         self.added.entry(Arc::clone(set)).or_default().push(element);
     }
 
-    /// The parts in order; empty when there is nothing to do.
+    /// Returns the parts in order; empty when there is nothing to do.
     fn script(&self, table: &str, base: &str) -> String {
         let mut script = String::new();
         elements(&mut script, "delete", table, &self.removed);

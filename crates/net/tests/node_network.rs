@@ -1,5 +1,5 @@
-//! The pod network on a real kernel: a network namespace stands for the host, others for pods, and the plugin runs as a
-//! runtime would run it. Needs root; says SKIPPED otherwise. The machine's own network is never touched.
+//! The pod network on a real kernel: a network namespace represents the host, others represent pods, and the plugin
+//! runs as under a runtime. Needs root; prints SKIPPED otherwise. The machine's own network is not changed.
 
 // Helpers of a test are a test: a panic is how they fail.
 #![allow(clippy::unwrap_used)]
@@ -16,13 +16,13 @@ use serde_json::{Value, json};
 
 const PLUGIN: &str = env!("CARGO_BIN_EXE_kelson-cni");
 
-/// A stand-in host: a namespace with an uplink, and pods beside it.
+/// A simulated host: a namespace with an uplink, and pods.
 struct Host {
     name: String,
     dir: tempfile::TempDir,
     pods: Vec<String>,
     subnet: &'static str,
-    /// The node's address, where it has a way to other nodes.
+    /// The node's address, if it has an overlay.
     overlay: Option<&'static str>,
 }
 
@@ -61,7 +61,7 @@ impl Host {
         }))
     }
 
-    /// What a node does at its start, and when others come and go. The MTU is found, not given.
+    /// Does what a node does at its start, and when others come and go. The MTU is detected.
     fn connect(&self, peers: &[&Host]) {
         let mut config = self.network();
         config.mtu = 0;
@@ -71,7 +71,7 @@ impl Host {
         };
         let peers: Vec<_> = peers.iter().map(peer).collect();
         inside(&format!("/run/netns/{}", self.name), move || {
-            // Its threads are made in here, and so belong to this namespace.
+            // Its threads are started here, and so are in this namespace.
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             runtime.block_on(async {
                 let network = kelson_net::Network::new(config);
@@ -139,7 +139,7 @@ fn in_pod(netns: &str, script: &str) -> String {
     text(Command::new("ip").args(["netns", "exec"]).arg(name).args(["sh", "-ec", script]).output().unwrap())
 }
 
-/// Runs `work` on a thread inside a namespace; sockets made there stay there.
+/// Runs `work` on a thread inside a namespace; sockets created there stay there.
 fn inside<T: Send + 'static>(netns: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let file = std::fs::File::open(netns).unwrap();
     let enter = move || {
@@ -149,7 +149,7 @@ fn inside<T: Send + 'static>(netns: &str, work: impl FnOnce() -> T + Send + 'sta
     std::thread::spawn(enter).join().unwrap()
 }
 
-/// Says hello to whoever connects.
+/// Sends a greeting to every client.
 fn serve(netns: &str, port: u16) {
     let listener = inside(netns, move || TcpListener::bind(("0.0.0.0", port)).unwrap());
     std::thread::spawn(move || {
@@ -186,14 +186,14 @@ fn pods_reach_the_gateway_each_other_and_their_host_ports() {
     in_pod(&a, "busybox ping -c1 -W2 192.0.2.2");
     host.run(&format!("busybox ping -c1 -W2 {ip_b}"));
     assert!(in_pod(&a, "ip link show eth0").contains("mtu 1400"));
-    // The host port answers from another pod, from the pod behind it, from the host and on the host's loopback.
+    // The host port answers from another pod, from the pod itself, from the host and on the host's loopback.
     serve(&b, 80);
     let host_netns = format!("/run/netns/{}", host.name);
     for (from, target) in [(&a, "192.0.2.2"), (&b, "192.0.2.2"), (&host_netns, "192.0.2.2"), (&host_netns, "127.0.0.1")]
     {
         assert_eq!(ask(from, &format!("{target}:8080")), "hello", "{from} -> {target}");
     }
-    // A second owner is refused in CNI's form, and keeps nothing.
+    // A second owner gets an error in CNI's format, and no allocation.
     let c = host.pod("r");
     let refused = host.plugin("ADD", "ccc", &c, ports);
     let error: Value = serde_json::from_slice(&refused.stdout).unwrap();
@@ -201,7 +201,7 @@ fn pods_reach_the_gateway_each_other_and_their_host_ports() {
     assert_eq!(address(&host.add("ddd", &c, json!({}))), "10.42.7.4");
 }
 
-/// Docker's iptables policy is in force, and the world outside knows no pods.
+/// Docker's iptables policy is in force, and the outside has no routes to pods.
 #[test]
 fn pods_reach_the_outside_as_the_host() {
     let Some(mut host) = Host::new("w") else { return };
@@ -219,7 +219,7 @@ fn pods_reach_the_outside_as_the_host() {
         TcpStream::connect_timeout(&"192.0.2.1:9000".parse().unwrap(), Duration::from_secs(5)).unwrap();
     });
     assert_eq!(seen.join().unwrap(), "192.0.2.2");
-    // What another pod on this node sees is the pod's own address.
+    // Another pod on this node sees the pod's own address.
     let other = host.pod("q");
     host.add("bbb", &other, json!({}));
     let listener = inside(&other, || TcpListener::bind("0.0.0.0:9000").unwrap());
@@ -240,7 +240,7 @@ fn delete_is_idempotent_and_gives_everything_back() {
     text(host.plugin("CHECK", "aaa", &pod, json!({})));
     let veth = made["interfaces"][0]["name"].as_str().unwrap().to_owned();
     assert!(host.run("nft list ruleset").contains("192.0.2.2 . udp . 81"));
-    // Asked again after a crash between our answer and its arrival: the same address.
+    // A repeated call after a crash between our answer and its arrival: the same address.
     ip(&["-n", &host.name, "link", "del", &veth]);
     assert_eq!(address(&host.add("aaa", &pod, json!({}))), address(&made));
     for netns in [pod.as_str(), "", "/run/netns/long-gone"] {
@@ -282,7 +282,7 @@ fn an_overlapping_range_is_named() {
 #[test]
 fn pods_of_two_nodes_reach_each_other() {
     let (Some(mut a), Some(mut b)) = (Host::new("e"), Host::new("f")) else { return };
-    // The cable that ends at the first host's own other end goes to the second host.
+    // The cable's other end, now on the first host, is moved to the second host.
     a.run("ip link set up1 down && ip link set up1 name cable");
     ip(&["-n", &a.name, "link", "set", "cable", "netns", &b.name]);
     b.run("ip link del up0; ip addr add 192.0.2.1/24 dev cable && ip link set cable up");
@@ -304,7 +304,7 @@ fn pods_of_two_nodes_reach_each_other() {
     let target: SocketAddr = format!("{ip_b}:9000").parse().unwrap();
     inside(&pod_a, move || drop(TcpStream::connect_timeout(&target, Duration::from_secs(5)).unwrap()));
     assert_eq!(seen.join().unwrap(), ip_a);
-    // Again is the same again; a node that goes takes its way with it.
+    // A repeated call changes nothing; a removed node is disconnected.
     a.connect(&[&b]);
     assert_eq!(a.run("ip route").matches("10.42.8.0/24").count(), 1);
     a.connect(&[]);
@@ -318,11 +318,11 @@ fn pods_of_two_nodes_reach_each_other() {
     assert!(!a.run("ip -o link").contains("kv"), "{}", a.run("ip -o link"));
 }
 
-/// What a socket in the host's namespace hears of a pod that sends from `source` once, and then once from its own address.
+/// Returns what a socket on the host receives from a pod that sends from `source` once, and then from its own address.
 fn heard(host: &Host, pod: &str, source: &str) -> Vec<String> {
     let host_netns = format!("/run/netns/{}", host.name);
     let listener = inside(&host_netns, || std::net::UdpSocket::bind("10.42.7.1:0").unwrap());
-    // The last datagram is the pod's own, and always comes: no silence has to be waited for.
+    // The last datagram is the pod's own, and always arrives, so no timeout is needed.
     listener.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let (target, source) = (listener.local_addr().unwrap(), source.to_owned());
     inside(pod, move || {
@@ -352,10 +352,11 @@ fn a_pod_sends_from_no_other_pods_address_and_answers_for_none() {
     let (own_mac, their_mac) = (mac(&pod), mac(&victim));
     let network = host.network();
     let (bridge, table, port) = (network.bridge(), network.table(), network.veth("aaa", "eth0"));
-    // The kernel forgets no neighbour for a second, which would hide what this looks for.
+    // The kernel keeps a neighbour for a second, which would hide what this test checks.
     host.run(&format!("echo 0 > /proc/sys/net/ipv4/neigh/{bridge}/locktime"));
     in_pod(&pod, &format!("ip addr add {theirs}/32 dev eth0"));
-    // Whom the host takes for the victim after the pod said that it was it; the pod's own ping comes after all it said.
+    // Returns the neighbour entry of the victim after the pod has claimed its address; the pod's own ping comes after
+    // all its claims.
     let believed = || {
         host.run(&format!("busybox ping -c1 -W30 {theirs}"));
         in_pod(&pod, &format!("busybox arping -q -U -c1 -w30 -I eth0 -s {theirs} 10.42.7.1 || true"));
@@ -366,23 +367,23 @@ fn a_pod_sends_from_no_other_pods_address_and_answers_for_none() {
     let entry = believed();
     assert!(entry.contains(&their_mac) && !entry.contains(&own_mac), "{entry}");
     assert_eq!(heard(&host, &pod, &theirs), Vec::<String>::new());
-    // Not under the victim's hardware address either: the port takes the pod's own alone.
+    // Not with the victim's hardware address either: the port only accepts the pod's own.
     in_pod(&pod, &format!("ip link set eth0 address {their_mac}"));
     let ping = "busybox ping -c1 -W2 10.42.7.1 || echo lost";
     assert!(in_pod(&pod, ping).contains("lost"), "a frame from another hardware address came through");
     host.run(&format!("busybox ping -c1 -W30 {theirs}"));
     in_pod(&pod, &format!("ip link set eth0 address {own_mac}"));
-    // Without the defence all of that goes through, so this test would see it.
+    // Without the rules all of that passes, which shows that this test would detect it.
     host.run(&format!("nft delete table bridge {table}; bridge link set dev {port} locked off learning on"));
     assert!(believed().contains(&own_mac), "the host believes whoever spoke last");
     assert_eq!(heard(&host, &pod, &theirs), std::slice::from_ref(&theirs));
-    // A node that starts again locks the ports that are there.
+    // A node that starts again locks the existing ports.
     host.connect(&[]);
     assert_eq!(heard(&host, &pod, &theirs), Vec::<String>::new());
     assert!(host.run(&format!("bridge -d link show dev {port}")).contains("locked on"));
 }
 
-/// Makes the network, lets `others` do something harmless and then some damage, and gives what is noticed of it.
+/// Sets up the network, runs the script `harmless` and then `damage`, and returns the detected damage.
 fn noticed(host: &Host, harmless: &str, damage: &str) -> Vec<(kelson_net::Damage, String)> {
     let (config, script) = (host.network(), format!("{harmless}\n{damage}"));
     inside(&format!("/run/netns/{}", host.name), move || {
@@ -414,7 +415,7 @@ fn what_another_program_takes_away_is_noticed_and_comes_back() {
     host.add("aaa", &pod, port);
     let network = host.network();
     let (table, bridge) = (network.table(), network.bridge());
-    // What pods and other programs do all the time is no damage.
+    // Changes that pods and other programs make all the time are not damage.
     let harmless = format!(
         "nft add table ip other; nft add chain ip other c; nft delete table ip other
          nft add element ip {table} hostports '{{ tcp . 81 : 10.42.7.9 . 80 }}'

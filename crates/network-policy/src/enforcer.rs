@@ -1,6 +1,6 @@
-//! Keeps the tables of one node what the cluster's policies ask for, change by change. A change costs what it concerns:
-//! a pod is compared with each distinct selector once, and only the pods of this node that a policy selects get new
-//! chains. Pure; [`crate::sync`] watches and applies.
+//! Updates the tables of a node to what the cluster's policies require, change by change. The cost of a change depends
+//! on what it affects: a pod is compared with each distinct selector once, and only the pods of this node that a policy
+//! selects get new chains. Pure; [`crate::sync`] watches and applies.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -15,40 +15,45 @@ use crate::pod::PodFacts;
 use crate::policy::{Direction, PeerSelector, Peers, Policy, PortMatch};
 use crate::render;
 
-/// A set whose elements are pods that a selector selects.
+/// A set whose elements are the pods of a selector.
 #[derive(Clone, Debug)]
 struct Selection {
     selector: Arc<PeerSelector>,
-    /// The port that elements name besides the address; `None` in a set of addresses.
+    /// The port in elements of address and port; `None` for a set of addresses.
     port: Option<(Protocol, String)>,
-    /// Rules of policies that name the set.
+    /// The number of rules of policies that use the set.
     users: usize,
 }
 
-/// Who claims an item of a table.
+/// The owner of an item in a table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Owner {
     /// A policy: its counters, sets and blocks.
     Policy(ObjectKey),
-    /// A pod of the cluster: its elements of sets.
+    /// A pod of the cluster: its elements in sets.
     Pod(ObjectKey),
     /// A pod of this node: its chains.
     Local(ObjectKey),
 }
 
-/// The tables of one node and what they are made from.
+/// Computes the tables of a node from the cluster's pods, namespaces and policies.
+///
+/// The `set_*` and `remove_*` methods apply one change each and update the claims on table items; [`Enforcer::tables`]
+/// returns the tables, whose transactions the caller applies. [`Enforcer::assign`] adds the addresses of a starting pod
+/// before its status has them, so that its rules are in force before it runs. No clock, no I/O.
 #[derive(Debug)]
 pub struct Enforcer {
     node: String,
     cluster: Cluster,
-    /// Addresses that pods of this node got, before their status says so.
+    /// Addresses of this node's pods before their status has them.
     assigned: HashMap<ObjectKey, Vec<IpAddr>>,
     selections: HashMap<Arc<str>, Selection>,
     tables: Vec<(Family, Table<Owner>)>,
 }
 
 impl Enforcer {
-    /// An enforcer for the pods of `node`, with a table for each family; `name` names the table of a family.
+    /// Creates an enforcer for the pods of `node`, with a table for each family; `name` returns the name of a family's
+    /// table.
     pub fn new(node: &str, families: &[Family], name: impl Fn(Family) -> String) -> Self {
         let tables = families.iter().map(|f| (*f, Table::new(name(*f), render::base(*f)))).collect();
         Self {
@@ -60,24 +65,24 @@ impl Enforcer {
         }
     }
 
-    /// What is known of the cluster.
+    /// Returns the state of the cluster.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
-    /// The tables, by family.
+    /// Returns the tables, by family.
     pub fn tables(&mut self) -> impl Iterator<Item = (Family, &mut Table<Owner>)> {
         self.tables.iter_mut().map(|(family, table)| (*family, table))
     }
 
-    /// Adds or changes a pod.
+    /// Adds or updates a pod.
     pub fn set_pod(&mut self, mut pod: PodFacts) {
         let key = pod.key();
         if let Some(assigned) = self.assigned.get(&key) {
             if pod.node != self.node || assigned.iter().all(|ip| pod.ips.contains(ip)) {
                 self.assigned.remove(&key);
             } else {
-                // The status is of an earlier sandbox: until it follows, policies hold for both addresses.
+                // The status may be that of an earlier sandbox: until it is updated, policies apply to both addresses.
                 pod.ips.extend(assigned.iter().filter(|ip| !pod.ips.contains(ip)).copied().collect::<Vec<_>>());
             }
         }
@@ -88,7 +93,7 @@ impl Enforcer {
         self.refresh_pod(&key);
     }
 
-    /// Forgets a pod.
+    /// Removes a pod.
     pub fn remove_pod(&mut self, key: &ObjectKey) {
         self.assigned.remove(key);
         if self.cluster.remove_pod(key).is_some() {
@@ -96,7 +101,7 @@ impl Enforcer {
         }
     }
 
-    /// Notes the addresses that a pod of this node just got, so that its rules are in force before it runs.
+    /// Stores the addresses that a pod of this node just got, so that its rules are in force before it runs.
     pub fn assign(&mut self, mut pod: PodFacts, ips: Vec<IpAddr>) {
         self.assigned.insert(pod.key(), ips);
         pod.node.clone_from(&self.node);
@@ -110,18 +115,18 @@ impl Enforcer {
         }
     }
 
-    /// Forgets a namespace.
+    /// Removes a namespace.
     pub fn remove_namespace(&mut self, name: &str) {
         if self.cluster.remove_namespace(name) {
             self.refresh_namespace(name);
         }
     }
 
-    /// Adds or changes a policy.
+    /// Adds or updates a policy.
     pub fn set_policy(&mut self, policy: Policy) {
         let policy = Arc::new(policy);
         let before = self.cluster.set_policy(Arc::clone(&policy));
-        // New sets first: one that both use is not emptied in between.
+        // New sets first: one that both versions use is not emptied in between.
         self.use_sets(&policy, true);
         if let Some(before) = &before {
             self.use_sets(before, false);
@@ -133,7 +138,7 @@ impl Enforcer {
         self.refresh_selected(&policy, before.as_deref());
     }
 
-    /// Forgets a policy.
+    /// Removes a policy.
     pub fn remove_policy(&mut self, key: &ObjectKey) {
         let Some(policy) = self.cluster.remove_policy(key) else { return };
         self.use_sets(&policy, false);
@@ -143,7 +148,8 @@ impl Enforcer {
         self.refresh_selected(&policy, None);
     }
 
-    /// Counts a policy as a user of its sets; a set gets its elements with its first user and loses them with its last.
+    /// Adds or removes a policy as a user of its sets; a set gets its elements with its first user and loses them with
+    /// its last.
     fn use_sets(&mut self, policy: &Policy, used: bool) {
         for (set, selector, port) in sets_of(policy) {
             let selection =
@@ -169,7 +175,7 @@ impl Enforcer {
         }
     }
 
-    /// Gives the pods of this node that either form of a policy selects their chains.
+    /// Updates the chains of this node's pods that the old or the new version of a policy selects.
     fn refresh_selected(&mut self, policy: &Policy, before: Option<&Policy>) {
         let selected = |pod: &&PodFacts| policy.selects(pod) || before.is_some_and(|b| b.selects(pod));
         let pods: Vec<ObjectKey> = self
@@ -196,7 +202,7 @@ impl Enforcer {
         self.refresh_chains(key);
     }
 
-    /// The pod's places in sets.
+    /// Updates the elements of a pod in all sets.
     fn refresh_sets(&mut self, key: &ObjectKey) {
         let pod = self.cluster.pod(key);
         let owner = Owner::Pod(key.clone());
@@ -214,7 +220,7 @@ impl Enforcer {
         }
     }
 
-    /// The chains of a pod of this node, and the elements that lead to them.
+    /// Updates the chains of a pod of this node, and the elements that refer to them.
     fn refresh_chains(&mut self, key: &ObjectKey) {
         let pod = self.cluster.pod(key).filter(|pod| pod.node == self.node);
         let owner = Owner::Local(key.clone());
@@ -226,7 +232,7 @@ impl Enforcer {
     }
 }
 
-/// The sets of pods that a policy's rules name: name, selector and, for pairs of address and port, the port.
+/// Returns the sets that a policy's rules use: name, selector and, for pairs of address and port, the port.
 fn sets_of(policy: &Policy) -> Vec<(Arc<str>, Arc<PeerSelector>, Option<(Protocol, String)>)> {
     let mut sets = HashMap::new();
     for direction in Direction::ALL {
@@ -254,7 +260,7 @@ fn sets_of(policy: &Policy) -> Vec<(Arc<str>, Arc<PeerSelector>, Option<(Protoco
     sets.into_iter().map(|(set, (selector, port))| (Arc::from(set), selector, port)).collect()
 }
 
-/// The elements by which a pod is in a set.
+/// Returns the elements of a pod in a set.
 fn members<'a>(
     family: Family,
     pod: &'a PodFacts,
@@ -276,7 +282,7 @@ fn members<'a>(
     })
 }
 
-/// What a policy claims in a table: its counters, and the sets that its rules name.
+/// Returns the items of a policy in a table: its counters, and the sets that its rules use.
 fn policy_items(family: Family, policy: &Policy) -> Fragment {
     let (mut items, addr) = (Fragment::new(), family.address_type());
     for (set, _, port) in sets_of(policy) {
@@ -301,8 +307,8 @@ fn policy_items(family: Family, policy: &Policy) -> Fragment {
     items
 }
 
-/// What a pod of this node claims in a table: for each direction in which it is isolated its chain, and the element that
-/// leads there.
+/// Returns the items of a pod of this node in a table: for each direction in which it is isolated its chain, and the
+/// element that refers to it.
 fn pod_items(family: Family, pod: &PodFacts, policies: &[&Arc<Policy>]) -> Fragment {
     let mut items = Fragment::new();
     let ips: Vec<&IpAddr> = pod.ips.iter().filter(|ip| Family::of(ip) == family).collect();

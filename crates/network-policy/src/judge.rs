@@ -1,5 +1,5 @@
-//! A plain reading of the NetworkPolicy API: what happens to one connection, and which policy and rule decide. The rules
-//! in the kernel must agree with it; `explain` and the end of forbidden connections use it directly.
+//! Evaluates the NetworkPolicy API directly for one connection: whether it is allowed, and by which policy and rule.
+//! The rules in the kernel must agree with it; `explain` and the deletion of forbidden connections use it.
 
 use std::net::IpAddr;
 
@@ -10,18 +10,18 @@ use crate::cluster::Cluster;
 use crate::pod::PodFacts;
 use crate::policy::{Direction, NamespaceScope, PeerSelector, Peers, Policy, PortMatch, PortRule, Rule};
 
-/// A connection, by its real source and destination (after the translation of service addresses).
+/// A connection, by its real source and destination (after service addresses were translated).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
-    /// Who begins it.
+    /// The address that opens it.
     pub source: IpAddr,
-    /// Whom it is for.
+    /// The address it is opened to.
     pub destination: IpAddr,
     /// Protocol and destination port; `None` for protocols without ports, such as ICMP.
     pub port: Option<(Protocol, u16)>,
 }
 
-/// What decides on one side of a connection.
+/// The decision for one side of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// No policy applies to the pod in this direction.
@@ -30,7 +30,7 @@ pub enum Verdict {
     Allowed {
         /// The first policy, by name, with a matching rule.
         policy: ObjectKey,
-        /// Position of the rule in `ingress` or `egress`.
+        /// The index of the rule in `ingress` or `egress`.
         rule: usize,
     },
     /// Policies apply to the pod, and none allows it.
@@ -41,15 +41,15 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Whether the connection may pass this side.
+    /// Reports whether the connection may pass this side.
     pub fn passes(&self) -> bool {
         !matches!(self, Self::Denied { .. })
     }
 }
 
 impl Cluster {
-    /// Judges one side of a connection: egress at its source, ingress at its destination. A pod always reaches itself;
-    /// what has no pod's address is not judged.
+    /// Evaluates one side of a connection: egress at its source, ingress at its destination. A pod can always reach
+    /// itself; an address that is not a pod's is not restricted.
     pub fn judge(&self, direction: Direction, connection: &Connection) -> Verdict {
         let (own, other) = match direction {
             Direction::Ingress => (connection.destination, connection.source),
@@ -58,7 +58,7 @@ impl Cluster {
         if own == other {
             return Verdict::NotIsolated;
         }
-        // Where an address changes hands, the pod that is isolated counts.
+        // While an address moves between pods, the isolated pod counts.
         let isolated = self.pods_at(own).map(|pod| (pod, self.applying(pod, direction)));
         let Some((pod, applying)) = isolated.into_iter().find(|(_, policies)| !policies.is_empty()) else {
             return Verdict::NotIsolated;
@@ -72,12 +72,13 @@ impl Cluster {
         Verdict::Denied { policies: applying.iter().map(|p| p.key.clone()).collect() }
     }
 
-    /// The policies that isolate a pod in a direction.
+    /// Returns the policies that isolate a pod in a direction.
     fn applying<'a>(&'a self, pod: &'a PodFacts, direction: Direction) -> Vec<&'a Policy> {
         self.policies_of(pod).filter(|p| p.rules(direction).is_some()).map(|p| &**p).collect()
     }
 
-    /// Whether a rule of the side `own` allows a connection. A port's name is that of the destination pod's port.
+    /// Reports whether a rule of the side `own` allows a connection. A port's name is that of the destination pod's
+    /// port.
     fn allows(&self, rule: &Rule, own: (Direction, &PodFacts), connection: &Connection) -> bool {
         let other = if own.0 == Direction::Ingress { connection.source } else { connection.destination };
         let has_peer = || match &rule.peers {
@@ -105,8 +106,8 @@ impl Cluster {
         selectors.iter().any(|selector| self.selects(selector, pod))
     }
 
-    /// Whether a selector selects a pod as a peer. Pods on the host's network are never selected: their address is the
-    /// node's.
+    /// Reports whether a selector selects a pod as a peer. Pods on the host's network are never selected: their address
+    /// is the node's.
     pub(crate) fn selects(&self, selector: &PeerSelector, pod: &PodFacts) -> bool {
         let in_scope = match &selector.namespaces {
             NamespaceScope::Named(name) => *name == pod.namespace,

@@ -1,13 +1,14 @@
 //! Network policies: enforces `networking.k8s.io/v1` NetworkPolicies for the pods of one node, in nftables tables named
 //! `kelson-ID-policy`, one for each address family.
 //!
-//! Traffic is judged where it is forwarded, by its real source and destination: after the addresses of services were
-//! translated, before anything is masqueraded. Egress is judged on the node of the sending pod, ingress on the node of
-//! the receiving pod. Traffic between a pod and its own node is always allowed, as the API says; it is never forwarded.
+//! Traffic is filtered where it is forwarded, by its real source and destination: after the addresses of services were
+//! translated, before anything is masqueraded. Egress is filtered on the node of the sending pod, ingress on the node
+//! of the receiving pod. Traffic between a pod and its own node is always allowed, as the API says; it is never
+//! forwarded.
 //!
-//! [`policy`] decodes policies, [`judge`](Cluster::judge) is a plain reading of the API, [`enforcer`] keeps tables what
-//! policies ask for, [`render`] is the text of rules, [`kelson_net::table`] finds what changed. All of these are pure. `sync`
-//! watches and applies.
+//! [`policy`] decodes policies, [`Cluster::judge`] evaluates connections by the API, [`enforcer`] computes the tables,
+//! [`render`] writes the rules, [`kelson_net::table`] computes the changes. All of these are pure. `sync` watches and
+//! applies.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod cluster;
@@ -47,19 +48,19 @@ use metrics::Metrics;
 use reports::Reports;
 use sync::{Arrival, Inbox, Shared};
 
-/// The component that events name as their source.
+/// The event source of this component.
 const COMPONENT: &str = "network-policy";
-/// How long the end of the tasks is waited for.
+/// The time limit for stopping the tasks.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
-/// How long a starting pod waits for its policies in one attempt; the kubelet tries again.
+/// How long a starting pod waits for its policies in one attempt; the kubelet retries.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Starts enforcement on this node; see [`NetworkPolicies::start`].
 pub struct NetworkPolicies;
 
 impl NetworkPolicies {
-    /// Starts watching and applying. A transaction that the kernel rejects is logged and retried; pods keep the rules
-    /// that they have. After a panic the tables are made again. `clock` dates events.
+    /// Starts watching and applying. A transaction that the kernel rejects is logged and retried; pods keep their
+    /// current rules. After a panic the tables are replaced. `clock` is used for events.
     pub fn start(config: Config, client: Client, clock: Arc<dyn Clock>, tasks: &Tasks) -> Running {
         let (ready, seen) = watch::channel(false);
         let tasks = tasks.child("network-policies");
@@ -96,17 +97,17 @@ impl Running {
         let _ = self.ready.clone().wait_for(|ready| *ready).await;
     }
 
-    /// The gate that starting pods pass.
+    /// Returns the gate for starting pods.
     pub fn gate(&self) -> Gate {
         self.gate.clone()
     }
 
-    /// The metrics of enforcement, to be served with those of another component.
+    /// Returns the metrics, to be served with those of another component.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// Stops; the rules stay in force.
+    /// Stops enforcement; the rules stay in force.
     pub async fn shutdown(self) {
         self.tasks.shutdown(SHUTDOWN_MAX).await;
     }
@@ -151,8 +152,8 @@ impl Gate {
     }
 }
 
-/// The new connections that a policy has allowed and denied on this node since its rules were last made; `None` where
-/// this node has no such counters, or they cannot be read.
+/// Returns the number of new connections that a policy has allowed and denied on this node since its rules were last
+/// replaced; `None` if this node has no such counters, or they cannot be read.
 pub async fn decisions(data_dir: &Path, policy: &ObjectKey, direction: Direction) -> Option<(u64, u64)> {
     let mut found = None;
     for family in Family::ALL {
@@ -166,7 +167,7 @@ pub async fn decisions(data_dir: &Path, policy: &ObjectKey, direction: Direction
     found
 }
 
-/// Removes what enforcement for this data directory made on the host. Goes on after a fault; returns all of them.
+/// Removes what enforcement for this data directory created on the host. Continues after errors; returns all of them.
 pub async fn cleanup(data_dir: &Path) -> Vec<String> {
     let mut faults = Vec::new();
     for family in Family::ALL {

@@ -1,4 +1,4 @@
-//! What enforcement counts: syncs, ended connections, and the decisions of each policy.
+//! The metrics of enforcement: syncs, deleted connections, and the decisions of each policy.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use crate::policy::{Direction, Policy};
 use crate::render;
 
-/// The metrics of one node's enforcement.
+/// The metrics of a node's enforcement.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -22,11 +22,11 @@ pub struct Metrics {
     decisions: Arc<Mutex<Decisions>>,
 }
 
-/// New connections by policy, direction and decision, summed over the lives of the kernel's counters.
+/// New connections by policy, direction and decision, summed over all instances of the kernel's counters.
 #[derive(Debug, Default)]
 struct Decisions {
     totals: BTreeMap<(ObjectKey, Direction, bool), u64>,
-    /// The last reading of each counter of the kernel.
+    /// The last value of each counter of the kernel.
     readings: HashMap<String, u64>,
 }
 
@@ -47,7 +47,7 @@ impl Default for Metrics {
                     ("direction", direction.as_str()),
                     ("decision", decision),
                 ];
-                // A count of packets is far below what a float holds exactly.
+                // Packet counts are far below the largest integer that a float represents exactly.
                 family.sample(&labels, *count as f64);
             }
         });
@@ -74,7 +74,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// The registry to serve.
+    /// Returns the registry to serve.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
@@ -95,8 +95,8 @@ impl Metrics {
         self.connections_ended.inc_by(u64::try_from(connections).unwrap_or(u64::MAX));
     }
 
-    /// Takes over a reading of the kernel's counters, by name. A reading below the last one is of a counter that was made
-    /// again. Policies that are gone are forgotten.
+    /// Adds the values of the kernel's counters, by name. A value below the last one is from a counter that was created
+    /// again. Removed policies are dropped.
     pub(crate) fn read(&self, policies: &[Arc<Policy>], counters: &[HashMap<String, u64>]) {
         let mut decisions = self.decisions.lock();
         let mut totals = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! What enforcement knows of one pod.
+//! The facts about a pod that enforcement uses.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,14 +8,14 @@ use kelson_net::Protocol;
 
 use crate::view::{ContainerPort, Pod};
 
-/// What policies need to know of a pod with an address of its own.
+/// The fields of a pod with its own address that policies need.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodFacts {
-    /// The namespace that the pod is in; policies of this namespace may select it.
+    /// The namespace of the pod; policies of this namespace may select it.
     pub namespace: String,
     /// The pod's name in its namespace.
     pub name: String,
-    /// What selectors of policies look at.
+    /// The labels for selectors of policies.
     pub labels: LabelMap,
     /// The pod's addresses, at most one per family; empty before the pod has one.
     pub ips: Vec<IpAddr>,
@@ -25,20 +25,20 @@ pub struct PodFacts {
     pub node: String,
 }
 
-/// A port that policies may name.
+/// A named port of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedPort {
     /// The name in the container's specification (`ports[].name`).
     pub name: String,
-    /// The transport protocol, which a rule must name too.
+    /// The transport protocol, which a rule must match too.
     pub protocol: Protocol,
     /// The port number that the container listens on.
     pub number: u16,
 }
 
 impl PodFacts {
-    /// The facts of a pod; `None` for a pod that policies do not concern: one on the host's network, or one that has
-    /// ended and no longer has its address.
+    /// Returns the facts of a pod; `None` for a pod that policies do not apply to: one on the host's network, or one
+    /// that has ended and no longer has its address.
     pub fn of(pod: &Pod) -> Option<Self> {
         if pod.spec.host_network || matches!(pod.status.phase.as_str(), "Succeeded" | "Failed") {
             return None;
@@ -62,12 +62,12 @@ impl PodFacts {
         })
     }
 
-    /// The key under which the pod is known.
+    /// Returns the key of the pod.
     pub fn key(&self) -> ObjectKey {
         ObjectKey::new(&self.namespace, &self.name)
     }
 
-    /// Whether the pod has a port of this name and number.
+    /// Reports whether the pod has a port with this name and number.
     pub fn has_port(&self, name: &str, protocol: Protocol, number: u16) -> bool {
         self.ports.iter().any(|p| p.name == name && p.protocol == protocol && p.number == number)
     }

@@ -1,5 +1,5 @@
-//! What one NetworkPolicy means: which pods it selects, for which directions, and which peers and ports each of its
-//! rules allows. Decoded once; [`crate::judge`] and [`crate::render`] work with this form.
+//! Decodes a NetworkPolicy: the pods it selects, its directions, and the peers and ports of its rules. Decoded once;
+//! [`crate::judge`] and [`crate::render`] use this form.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::pod::PodFacts;
 use crate::ranges::Ranges;
 use crate::view::{NetworkPolicy, Peer, Port, PortRef};
 
-/// The side of a pod that traffic is judged on.
+/// The direction of traffic as seen by a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Direction {
     /// Traffic to the pod.
@@ -26,7 +26,7 @@ impl Direction {
     /// Both directions, in the order of the API.
     pub const ALL: [Self; 2] = [Self::Ingress, Self::Egress];
 
-    /// The value of `policyTypes`.
+    /// Returns the value in `policyTypes`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ingress => "Ingress",
@@ -35,23 +35,23 @@ impl Direction {
     }
 }
 
-/// A NetworkPolicy, decoded.
+/// A decoded NetworkPolicy.
 #[derive(Debug)]
 pub struct Policy {
     /// Namespace and name.
     pub key: ObjectKey,
     /// The pods of the namespace that it applies to.
     pub selects: LabelSelector,
-    /// Rules of `ingress`; `None` where the policy leaves that direction alone.
+    /// Rules of `ingress`; `None` when the policy does not apply to that direction.
     pub ingress: Option<Vec<Rule>>,
-    /// Rules of `egress`; `None` where the policy leaves that direction alone.
+    /// Rules of `egress`; `None` when the policy does not apply to that direction.
     pub egress: Option<Vec<Rule>>,
     /// Parts that have no effect, each as field path and reason.
     pub faults: Vec<String>,
 }
 
 impl Policy {
-    /// The rules of a direction; `None` where the policy does not isolate pods in that direction.
+    /// Returns the rules of a direction; `None` when the policy does not isolate pods in that direction.
     pub fn rules(&self, direction: Direction) -> Option<&[Rule]> {
         match direction {
             Direction::Ingress => self.ingress.as_deref(),
@@ -59,7 +59,8 @@ impl Policy {
         }
     }
 
-    /// The parts that have no effect on a pod network of these address families, each as field path and reason.
+    /// Returns the parts that have no effect on a pod network with these address families, each as field path and
+    /// reason.
     pub fn ineffective(&self, families: &[Family]) -> Vec<String> {
         let mut parts = self.faults.clone();
         for (direction, field) in [(Direction::Ingress, "ingress"), (Direction::Egress, "egress")] {
@@ -76,7 +77,7 @@ impl Policy {
         parts
     }
 
-    /// Whether the policy applies to a pod with these labels in its namespace.
+    /// Reports whether the policy applies to a pod with these labels in its namespace.
     pub fn selects(&self, pod: &PodFacts) -> bool {
         pod.namespace == self.key.namespace && self.selects.matches(&pod.labels)
     }
@@ -85,20 +86,20 @@ impl Policy {
 /// One rule of a policy: it allows what matches a peer and a port.
 #[derive(Debug)]
 pub struct Rule {
-    /// Which other ends are allowed.
+    /// The peers that are allowed.
     pub peers: Peers,
-    /// Which destination ports are allowed; empty: all, of every protocol.
+    /// The destination ports that are allowed; empty allows all, of every protocol.
     pub ports: Vec<PortRule>,
 }
 
-/// The other ends that a rule allows.
+/// The peers that a rule allows.
 #[derive(Debug)]
 pub enum Peers {
-    /// Every address, as a rule without peers allows.
+    /// Every address, for a rule without peers.
     Any,
-    /// Pods that one of the selectors selects, and addresses in one of the blocks.
+    /// Pods of one of the selectors, and addresses in one of the blocks.
     Listed {
-        /// Pods by namespace and label.
+        /// Selectors of pods by namespace and label.
         selectors: Vec<Arc<PeerSelector>>,
         /// `ipBlock` entries with their exceptions.
         blocks: Vec<(IpNet, Vec<IpNet>)>,
@@ -106,7 +107,7 @@ pub enum Peers {
 }
 
 impl Peers {
-    /// The addresses of a family in the rule's blocks.
+    /// Returns the addresses of a family in the rule's blocks.
     pub fn ranges(&self, family: Family) -> Ranges {
         match self {
             Self::Any => Ranges::default(),
@@ -115,33 +116,33 @@ impl Peers {
     }
 }
 
-/// Pods by namespace and label.
+/// Selects pods by namespace and label.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PeerSelector {
-    /// In which namespaces.
+    /// The namespaces.
     pub namespaces: NamespaceScope,
-    /// With which labels.
+    /// The labels of pods.
     pub pods: LabelSelector,
 }
 
-/// The namespaces that a peer's pods are in.
+/// The namespaces of a peer's pods.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum NamespaceScope {
-    /// The policy's own.
+    /// The policy's own namespace.
     Named(String),
     /// Those with matching labels.
     Matching(LabelSelector),
-    /// All of them, for ports that a rule names without naming pods.
+    /// All of them, for ports that a rule names without selecting pods.
     Every,
 }
 
 impl PeerSelector {
-    /// Every pod of the cluster.
+    /// Creates a selector of every pod of the cluster.
     pub fn every_pod() -> Self {
         Self { namespaces: NamespaceScope::Every, pods: LabelSelector::everything() }
     }
 
-    /// A name that is the same for equal selectors and differs for others.
+    /// Returns a name that is equal for equal selectors and differs for others.
     pub fn identity(&self) -> String {
         let mut text = String::new();
         let _ = match &self.namespaces {
@@ -154,12 +155,12 @@ impl PeerSelector {
     }
 }
 
-/// One allowed destination port.
+/// An allowed destination port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortRule {
     /// The transport protocol.
     pub protocol: Protocol,
-    /// Which ports of it.
+    /// The ports of the protocol.
     pub port: PortMatch,
 }
 
@@ -175,8 +176,8 @@ pub enum PortMatch {
 }
 
 impl Policy {
-    /// Decodes a policy. Parts that cannot be understood allow nothing and are listed in `faults`: the API server refuses
-    /// them, so they come from an older store alone.
+    /// Decodes a policy. Invalid parts allow nothing and are listed in `faults`: the API server rejects them, so they
+    /// can only come from an older store.
     pub fn new(object: &NetworkPolicy) -> Self {
         let (spec, mut faults) = (&object.spec, Vec::new());
         let namespace = &object.metadata.namespace;

@@ -1,5 +1,5 @@
-//! Address ranges of `ipBlock` rules: the union of blocks less their exceptions, as ranges that do not overlap. That is
-//! the form a set of intervals in nftables takes.
+//! Address ranges of `ipBlock` rules: the union of blocks less their exceptions, as ranges that do not overlap, which
+//! is the form of interval sets in nftables.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ type Range = (u128, u128);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ranges(Vec<Range>);
 
-/// The number of an address in its family.
+/// Returns the number of an address in its family.
 fn number(ip: IpAddr) -> u128 {
     match ip {
         IpAddr::V4(v4) => u128::from(u32::from(v4)),
@@ -47,8 +47,8 @@ fn joined(mut ranges: Vec<Range>) -> Vec<Range> {
 }
 
 impl Ranges {
-    /// The addresses of `family` in any of the blocks. A block is a network and the networks left out of it; an
-    /// exception narrows its own block alone.
+    /// Returns the addresses of `family` in any of the blocks. A block is a network with excluded networks; an
+    /// exception only applies to its own block.
     pub fn of_blocks(family: Family, blocks: &[(IpNet, Vec<IpNet>)]) -> Self {
         let mut all = Vec::new();
         for (net, except) in blocks.iter().filter(|(net, _)| Family::of(&net.addr()) == family) {
@@ -74,19 +74,19 @@ impl Ranges {
         Self(joined(all))
     }
 
-    /// Whether there is no address.
+    /// Reports whether there is no address.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether an address of the same family is in it.
+    /// Reports whether an address of the same family is in it.
     pub fn contains(&self, ip: IpAddr) -> bool {
         let ip = number(ip);
         let after = self.0.partition_point(|(start, _)| *start <= ip);
         after > 0 && ip <= self.0[after - 1].1
     }
 
-    /// The ranges as nft writes them: `10.0.0.0-10.0.0.9`, a single address alone.
+    /// Returns the ranges in nft's format: `10.0.0.0-10.0.0.9`, or a single address.
     pub fn elements(&self, family: Family) -> impl Iterator<Item = String> + '_ {
         self.0.iter().map(move |(start, end)| {
             let (first, last) = (address(family, *start), address(family, *end));

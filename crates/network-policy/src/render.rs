@@ -1,10 +1,10 @@
-//! The text of rules: what never changes in a table, and one chain for each distinct list of rules that a pod of this
-//! node has in a direction. The cost of a packet is that of two look-ups by address and the rules of the policies that
-//! select its two pods; it does not depend on the number of other pods and policies.
+//! The text of rules: the constant part of a table, and one chain for each distinct list of rules that a pod of this
+//! node has in a direction. The cost of a packet is that of two lookups by address and of the rules of the policies
+//! that select its two pods; it does not depend on the number of other pods and policies.
 //!
-//! A chain returns where a rule allows the connection, and its end drops. Replies and established connections are
+//! A chain returns if a rule allows the connection, and drops at its end. Replies and established connections are
 //! accepted before. A TCP packet in the middle of a connection that the kernel does not track is dropped: it may be the
-//! answer of a connection that was ended because no policy allows it, and would open it again from the other side.
+//! answer of a connection that was deleted because no policy allows it, and would open it again from the other side.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -17,18 +17,18 @@ use crate::pod::PodFacts;
 use crate::policy::{Direction, PeerSelector, Peers, Policy, PortMatch, PortRule, Rule};
 use crate::ranges::Ranges;
 
-/// Map from the address of an isolated pod of this node to its chain for traffic to it.
+/// The map from the address of an isolated pod of this node to its chain for traffic to it.
 pub const INGRESS_MAP: &str = "ingress";
-/// The same for traffic from it.
+/// The map from the address of an isolated pod of this node to its chain for traffic from it.
 pub const EGRESS_MAP: &str = "egress";
-/// Addresses of the isolated pods of this node.
+/// The set of addresses of this node's isolated pods.
 pub const ISOLATED_SET: &str = "isolated";
-/// Pairs of an isolated pod's address with itself.
+/// The set of pairs of an isolated pod's address with itself.
 pub const SELF_SET: &str = "self";
-/// Counters in one rule: the kernel allows 128 expressions.
+/// The maximum number of counters in one rule: the kernel allows 128 expressions.
 const COUNTERS_PER_RULE_MAX: usize = 16;
 
-/// Containers and base chain, the lines of a table block.
+/// Returns containers and base chain, the lines of a table block.
 pub fn base(family: Family) -> String {
     let (ip, addr) = (family.as_str(), family.address_type());
     format!(
@@ -49,29 +49,30 @@ pub fn base(family: Family) -> String {
     )
 }
 
-/// Set of the addresses of the pods that a selector selects.
+/// Returns the set of the addresses of a selector's pods.
 pub fn peers_set(selector: &PeerSelector) -> String {
     format!("peers-{}", selector.identity())
 }
 
-/// Set of `address . port` of the pods that a selector selects and that have a port of this name.
+/// Returns the set of `address . port` of a selector's pods that have a port with this name.
 pub fn ports_set(selector: &PeerSelector, protocol: Protocol, name: &str) -> String {
     format!("ports-{}", short_digest(&format!("{}/{protocol}/{name}", selector.identity())))
 }
 
-/// Set of the addresses in a rule's blocks. The name follows from the content, so such a set never changes.
+/// Returns the set of the addresses in a rule's blocks. The name is derived from the content, so such a set never
+/// changes.
 pub fn blocks_set(family: Family, ranges: &Ranges) -> String {
     let text: Vec<String> = ranges.elements(family).collect();
     format!("blocks-{}", short_digest(&text.join(",")))
 }
 
-/// Counter of the connections that a policy allowed or, being one of those that apply, did not allow.
+/// Returns the counter of the connections that a policy allowed or, as one of those that apply, did not allow.
 pub fn counter(policy: &ObjectKey, direction: Direction, allowed: bool) -> String {
     let text = format!("{}/{}/{}", policy.namespace, policy.name, direction.as_str());
     format!("{}-{}", if allowed { "allow" } else { "deny" }, short_digest(&text))
 }
 
-/// A chain: its name, which depends on its rules alone, and the rules.
+/// Returns a chain: its name, which depends only on its rules, and the rules.
 pub fn chain(family: Family, direction: Direction, policies: &[&Policy], pod: &PodFacts) -> (String, String) {
     let mut text = String::new();
     for policy in policies {
@@ -99,7 +100,7 @@ struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// The match of each nft rule that one rule of a policy becomes; each ends with a space unless empty.
+    /// Returns the match of each nft rule that one rule of a policy becomes; each ends with a space unless empty.
     fn matches(&self, rule: &Rule) -> Vec<String> {
         if self.direction == Direction::Egress {
             return self.egress(rule);
@@ -111,7 +112,7 @@ impl Context<'_> {
         product(&self.peers(&rule.peers), &ports)
     }
 
-    /// Named ports of destinations differ from pod to pod, so that they are pairs of address and port.
+    /// Named ports of destinations differ between pods, so they are pairs of address and port.
     fn egress(&self, rule: &Rule) -> Vec<String> {
         let named: Vec<(&str, Protocol)> = rule
             .ports
@@ -156,7 +157,7 @@ impl Context<'_> {
         sets.iter().map(|set| format!("{} @{set} ", self.other())).chain(self.blocks(peers)).collect()
     }
 
-    /// The matches on destination ports; empty when the rule names none that exists.
+    /// Returns the matches on destination ports; empty when the rule names none that exists.
     fn numbers(&self, ports: &[PortRule], named: impl Fn(&str, Protocol) -> Vec<(u16, u16)>) -> Vec<String> {
         if ports.is_empty() {
             return vec![String::new()];
@@ -189,7 +190,7 @@ fn product(left: &[String], right: &[String]) -> Vec<String> {
     left.iter().flat_map(|l| right.iter().map(move |r| format!("{l}{r}"))).collect()
 }
 
-/// Ranges of ports without overlaps, which nft refuses in a set.
+/// Joins ranges of ports that overlap, which nft rejects in a set.
 fn joined(mut ranges: Vec<(u16, u16)>) -> Vec<(u16, u16)> {
     ranges.sort_unstable();
     let mut out: Vec<(u16, u16)> = Vec::with_capacity(ranges.len());

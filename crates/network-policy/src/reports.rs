@@ -1,12 +1,12 @@
-//! What users see of enforcement beside metrics: log lines and events, about policies and about the node.
+//! Log lines and events of enforcement, about policies and about the node.
 
 use kelson_client::{EventRecorder, EventType, ObjectRef};
 
 use crate::view::NetworkPolicy;
 
-/// A policy has parts that have no effect.
+/// Reason: a policy has parts that have no effect.
 const INEFFECTIVE: &str = "PolicyPartIneffective";
-/// Rules that another program changed are restored.
+/// Reason: rules that another program changed are restored.
 const RESTORED: &str = "NetworkPoliciesRestored";
 
 /// Writes log lines and events.
@@ -16,9 +16,9 @@ pub(crate) struct Reports {
 }
 
 impl Reports {
-    /// Reports of the node with this name.
+    /// Creates reports for the node with this name.
     pub fn new(recorder: EventRecorder, node_name: &str) -> Self {
-        // As the kubelet's events, these name the node by its name where the UID belongs.
+        // Like the kubelet's events, these have the node's name in place of its UID.
         let node = ObjectRef {
             api_version: "v1".to_owned(),
             kind: "Node".to_owned(),

@@ -1,5 +1,6 @@
-//! Watches policies and, from the first policy on, pods and namespaces; applies changes to the kernel, one transaction
-//! per family, and ends connections that are no longer allowed. A transaction that fails is followed by the whole table.
+//! Watches policies and, once there is a policy, pods and namespaces; applies changes to the kernel, one transaction
+//! per family, and deletes connections that are no longer allowed. After a failed transaction the whole table is
+//! replaced.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -27,24 +28,25 @@ use crate::view::{Namespace, NetworkPolicy, Pod};
 
 /// Changes within this time after a transaction share the next one.
 const SYNC_PERIOD_MIN: Duration = Duration::from_millis(10);
-/// After a failed transaction.
+/// The back-off after a failed transaction.
 const RETRY: Backoff = Backoff { base: Duration::from_millis(500), max: Duration::from_secs(30) };
-/// How often the kernel's counters are read for the metrics.
+/// The interval at which the kernel's counters are read for the metrics.
 const COUNT_PERIOD: Duration = Duration::from_secs(15);
-/// The kernel may list a hundred thousand flows before it answers.
+/// The blocking pool for flows: the kernel may list a hundred thousand of them.
 static FLOWS: Lane = Lane::new("policy-conntrack", 1);
 
 /// A pod of this node that has just got its addresses and must not run before its policies are in force.
 pub(crate) struct Arrival {
     /// The pod, without addresses.
     pub pod: PodFacts,
-    /// The addresses that the pod has just got.
+    /// The new addresses of the pod.
     pub ips: Vec<IpAddr>,
-    /// Answered when the rules are in force.
+    /// Notified when the rules are in force.
     pub done: oneshot::Sender<()>,
 }
 
-/// What watches and the kubelet leave for the loop. Its size is bounded by the number of objects and of pods that start.
+/// Changes that watches and the kubelet leave for the loop. Its size is bounded by the number of objects and of
+/// starting pods.
 #[derive(Default)]
 pub(crate) struct Inbox {
     pods: Mutex<HashSet<ObjectKey>>,
@@ -55,7 +57,7 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    /// Leaves an arrival for the loop.
+    /// Adds an arrival for the loop.
     pub fn arrive(&self, arrival: Arrival) {
         self.arrivals.lock().push(arrival);
         self.changed.notify_one();
@@ -81,7 +83,7 @@ fn informer<T: Object>(
     Informer::<T>::new(client.clone(), InformerConfig::default()).on_change(mark).start_in(tasks)
 }
 
-/// The watches that only a cluster with policies needs.
+/// The watches that are only needed with policies.
 struct Watches {
     pods: InformerHandle<Pod>,
     namespaces: InformerHandle<Namespace>,
@@ -97,18 +99,18 @@ struct Syncer {
     policies: InformerHandle<NetworkPolicy>,
     watches: Option<Watches>,
     enforcer: Enforcer,
-    /// The kernel's tables must be made again.
+    /// Whether the kernel's tables must be replaced.
     stale: bool,
-    /// The kernel has tables of ours.
+    /// Whether the kernel has tables of this node.
     present: bool,
-    /// Arrivals that the next transaction answers.
+    /// Arrivals that the next transaction completes.
     waiting: Vec<oneshot::Sender<()>>,
     conntrack_works: bool,
     /// Policies with parts that have no effect, until that is reported.
     unreported: HashSet<ObjectKey>,
 }
 
-/// What outlives a restart of the loop.
+/// State that survives a restart of the loop.
 pub(crate) struct Shared {
     pub inbox: Arc<Inbox>,
     pub metrics: Arc<Metrics>,
@@ -135,7 +137,7 @@ pub(crate) async fn run(config: Config, client: Client, shared: Shared, tasks: T
         watches: None,
         enforcer,
         stale: true,
-        // An earlier process may have left some.
+        // An earlier process may have left tables.
         present: true,
         waiting: Vec::new(),
         conntrack_works: true,
@@ -153,7 +155,7 @@ impl Syncer {
         };
         let (mut check, mut count) = (every(self.config.check_period), every(COUNT_PERIOD));
         let names: Vec<String> = self.enforcer.tables().map(|(_, table)| table.name().to_owned()).collect();
-        // At once: until the rules are back, what they forbid passes.
+        // Immediately: until the rules are restored, forbidden packets pass.
         let mut changes = TableWatch::new(names.iter().map(String::as_str), Duration::ZERO);
         let (inbox, mut failures, mut due) = (Arc::clone(&self.inbox), 0u32, true);
         loop {
@@ -191,7 +193,7 @@ impl Syncer {
             self.remove_tables().await?;
         } else {
             let full = self.stale;
-            // Stale until proven applied: also when this future is dropped in the middle.
+            // Stale until it is applied, also when this future is dropped in between.
             self.stale = true;
             for (family, table) in self.enforcer.tables() {
                 let transaction = if full { Some(table.take_full()) } else { table.take_diff() };
@@ -210,7 +212,7 @@ impl Syncer {
             (self.stale, self.present) = (false, true);
         }
         for waiting in self.waiting.drain(..) {
-            // The kubelet may have given up; it asks again.
+            // The kubelet may have given up; it retries.
             let _ = waiting.send(());
         }
         self.metrics.synced(began.elapsed());
@@ -220,7 +222,7 @@ impl Syncer {
         Ok(())
     }
 
-    /// Takes what changed into the enforcer. With the first policy, pods and namespaces are watched as well.
+    /// Passes changes to the enforcer. With the first policy, pods and namespaces are watched as well.
     async fn gather(&mut self) {
         let changed = std::mem::take(&mut *self.inbox.policies.lock());
         for key in changed {
@@ -264,14 +266,14 @@ impl Syncer {
         self.report_ineffective();
     }
 
-    /// Reports parts of policies that have no effect, once for each change of a policy and from the nodes of the pods that it
-    /// selects alone.
+    /// Reports parts of policies that have no effect, once for each change of a policy and only from the nodes of the
+    /// pods that it selects.
     fn report_ineffective(&mut self) {
         let (cluster, node, families) = (self.enforcer.cluster(), &self.config.node_name, &self.config.families);
         self.unreported.retain(|key| {
             let Some((policy, object)) = cluster.policy(key).zip(self.policies.get(key)) else { return false };
             let mut pods = cluster.pods_in(&key.namespace);
-            // A selector that cannot be understood selects no pod anywhere.
+            // An invalid selector selects no pod.
             if !policy.selects.nothing && !pods.any(|pod| pod.node == *node && policy.selects(pod)) {
                 return true;
             }
@@ -280,13 +282,13 @@ impl Syncer {
         });
     }
 
-    /// Without policies the kernel needs no table.
+    /// Removes the tables, which the kernel does not need without policies.
     async fn remove_tables(&mut self) -> Result<(), NftError> {
         if std::mem::take(&mut self.present) {
             for (_, table) in self.enforcer.tables() {
                 match nft::delete_table(table.name()).await {
                     Ok(()) => {}
-                    // Without nft there is no table either; the first policy will say that it is missing.
+                    // Without nft there is no table either; the first policy will report that it is missing.
                     Err(NftError::Missing) => {}
                     Err(e) => {
                         self.present = true;
@@ -298,7 +300,8 @@ impl Syncer {
         Ok(())
     }
 
-    /// Ends the tracked connections of this node's pods that policies forbid: their packets would pass as established.
+    /// Deletes the tracked connections of this node's pods that policies forbid: their packets would pass as
+    /// established.
     async fn end_connections(&mut self, family: Family) {
         let ended = self.delete_forbidden(family).await;
         match ended {
@@ -316,7 +319,7 @@ impl Syncer {
     }
 
     async fn delete_forbidden(&self, family: Family) -> std::io::Result<usize> {
-        // Traffic between a pod and its node is always allowed, whichever of the node's addresses it uses.
+        // Traffic between a pod and its node is always allowed, with any of the node's addresses.
         let host = kelson_net::host_addresses().await.map_err(std::io::Error::other)?;
         let cluster = self.enforcer.cluster().clone();
         let node = self.config.node_name.clone();
@@ -335,7 +338,7 @@ impl Syncer {
         work.await.unwrap_or_else(|e| Err(std::io::Error::other(e)))
     }
 
-    /// Compares the kernel's tables with what they should be; true when they must be made again.
+    /// Compares the kernel's tables with the expected ones; returns true when they must be replaced.
     async fn check(&mut self) -> bool {
         if self.watches.is_none() || self.stale {
             return self.stale && self.watches.is_some();

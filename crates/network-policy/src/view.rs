@@ -1,12 +1,11 @@
-//! The fields of Pods, Namespaces and NetworkPolicies that enforcement reads. What a policy means is
-//! [`crate::policy`]'s.
+//! The fields of Pods, Namespaces and NetworkPolicies that enforcement reads. [`crate::policy`] interprets policies.
 
 use kelson_client::{ResourceType, slim_object};
 use kelson_meta::{LabelSelectorSpec, ObjectMeta, null_default};
 use kelson_net::Protocol;
 use serde::Deserialize;
 
-/// The part of a Pod that decides which policies apply to it.
+/// The fields of a Pod that decide which policies apply to it.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Pod {
@@ -19,7 +18,7 @@ pub struct Pod {
 }
 slim_object!(Pod, ResourceType::namespaced("", "v1", "pods", "Pod"));
 
-/// The part of `v1.PodSpec` that enforcement reads.
+/// The fields of `v1.PodSpec` that enforcement reads.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodSpec {
@@ -29,7 +28,7 @@ pub struct PodSpec {
     /// A pod on the host's network has the node's address; policies do not apply to it.
     #[serde(deserialize_with = "null_default")]
     pub host_network: bool,
-    /// Their ports may be named by policies.
+    /// The containers; policies may refer to their ports by name.
     #[serde(deserialize_with = "null_default")]
     pub containers: Vec<Container>,
     /// Sidecars (restartable init containers) have ports too.
@@ -44,7 +43,7 @@ pub struct Container {
     /// `Always` makes an init container a sidecar.
     #[serde(deserialize_with = "null_default")]
     pub restart_policy: String,
-    /// What the container listens on.
+    /// The ports that the container listens on.
     #[serde(deserialize_with = "null_default")]
     pub ports: Vec<ContainerPort>,
 }
@@ -53,16 +52,16 @@ pub struct Container {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ContainerPort {
-    /// A policy refers to the port by this name; empty for an unnamed port.
+    /// The name by which policies refer to the port; empty for an unnamed port.
     #[serde(deserialize_with = "null_default")]
     pub name: String,
-    /// Port number in the pod.
+    /// The port number in the pod.
     pub container_port: u16,
-    /// Absent means TCP.
+    /// The protocol; absent means TCP.
     pub protocol: Option<Protocol>,
 }
 
-/// The part of `v1.PodStatus` that enforcement reads.
+/// The fields of `v1.PodStatus` that enforcement reads.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodStatus {
@@ -100,7 +99,7 @@ slim_object!(Namespace, ResourceType::cluster("", "v1", "namespaces", "Namespace
 pub struct NetworkPolicy {
     /// Namespace and name.
     pub metadata: ObjectMeta,
-    /// What is allowed.
+    /// The specification.
     pub spec: NetworkPolicySpec,
 }
 slim_object!(NetworkPolicy, ResourceType::namespaced("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"));
@@ -112,13 +111,13 @@ pub struct NetworkPolicySpec {
     /// The pods that the policy applies to; empty selects every pod of the namespace.
     #[serde(deserialize_with = "null_default")]
     pub pod_selector: LabelSelectorSpec,
-    /// What the selected pods may receive.
+    /// Allowed traffic to the selected pods.
     #[serde(deserialize_with = "null_default")]
     pub ingress: Vec<IngressRule>,
-    /// What the selected pods may send.
+    /// Allowed traffic from the selected pods.
     #[serde(deserialize_with = "null_default")]
     pub egress: Vec<EgressRule>,
-    /// `Ingress`, `Egress`; when absent, Ingress, and Egress where there is an egress rule.
+    /// `Ingress`, `Egress`; when absent, Ingress, and Egress if there is an egress rule.
     #[serde(deserialize_with = "null_default")]
     pub policy_types: Vec<String>,
 }
@@ -147,13 +146,13 @@ pub struct EgressRule {
     pub ports: Vec<Port>,
 }
 
-/// The other end of allowed traffic (`networking.k8s.io/v1` NetworkPolicyPeer): pods, or a block of addresses.
+/// The peer of allowed traffic (`networking.k8s.io/v1` NetworkPolicyPeer): pods, or a block of addresses.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Peer {
-    /// Pods by label, in the namespaces that `namespace_selector` selects, else in the policy's own.
+    /// Selects pods by label, in the namespaces that `namespace_selector` selects, else in the policy's own.
     pub pod_selector: Option<LabelSelectorSpec>,
-    /// Namespaces by label.
+    /// Selects namespaces by label.
     pub namespace_selector: Option<LabelSelectorSpec>,
     /// A range of addresses.
     pub ip_block: Option<IpBlock>,
@@ -165,7 +164,7 @@ pub struct Peer {
 pub struct IpBlock {
     /// The range, such as `192.168.1.0/24`.
     pub cidr: String,
-    /// Parts of the range that are left out.
+    /// Parts of the range that are excluded.
     #[serde(deserialize_with = "null_default")]
     pub except: Vec<String>,
 }
@@ -174,7 +173,7 @@ pub struct IpBlock {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Port {
-    /// Absent means TCP.
+    /// The protocol; absent means TCP.
     pub protocol: Option<Protocol>,
     /// Number or name; absent means every port of the protocol.
     pub port: Option<PortRef>,
@@ -186,7 +185,7 @@ pub struct Port {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
 pub enum PortRef {
-    /// The port number itself.
+    /// The port number.
     Number(u16),
     /// The name of a container's port.
     Name(String),

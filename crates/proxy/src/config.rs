@@ -1,4 +1,4 @@
-//! What one node's proxy is told, and what follows from it: the families with rules and the names of their tables.
+//! The configuration of a node's proxy, and the families and table names that follow from it.
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,35 +9,35 @@ use kelson_metrics::Registry;
 use crate::model::Family;
 use crate::render::Options;
 
-/// What one node's proxy needs to know.
+/// The configuration of a node's proxy.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The server's data directory; the tables are named after it.
+    /// The server's data directory; the names of the tables are derived from it.
     pub data_dir: PathBuf,
-    /// The node's name: which endpoints are local, and whose zone counts.
+    /// The node's name, which determines local endpoints and the zone.
     pub node_name: String,
-    /// The node's primary addresses, at most one per family. Rules are made for the families found here and in
+    /// The node's primary addresses, at most one per family. Rules are created for the families found here and in
     /// `cluster_cidrs`.
     pub node_ips: Vec<IpAddr>,
-    /// The pods' ranges. Traffic to a cluster address from elsewhere is masqueraded; empty: none is.
+    /// The pods' ranges. Traffic to a cluster address from other sources is masqueraded; empty disables that.
     pub cluster_cidrs: Vec<IpNet>,
-    /// The ranges of the node's addresses on which node ports answer; empty: `node_ips` only, as upstream's nftables
-    /// mode. Loopback never does.
+    /// The ranges of the node's addresses on which node ports are served; empty means only `node_ips`, as in upstream's
+    /// nftables mode. Loopback is always excluded.
     pub nodeport_addresses: Vec<IpNet>,
-    /// Least time between two transactions; after a quiet time a change is applied at once.
+    /// The minimum time between two transactions; after an idle period a change is applied immediately.
     pub min_sync_period: Duration,
-    /// How often the kernel's tables are compared with what they should be.
+    /// The interval at which the kernel's tables are checked.
     pub check_period: Duration,
-    /// Where to serve `/healthz` and `/livez` (kube-proxy: port 10256); none: nowhere.
+    /// Addresses for `/healthz` and `/livez` (kube-proxy: port 10256); may be empty.
     pub health_bind: Vec<SocketAddr>,
-    /// Where to serve `/metrics`, `/healthz` and `/proxyMode` (kube-proxy: port 10249); none: nowhere.
+    /// Addresses for `/metrics`, `/healthz` and `/proxyMode` (kube-proxy: port 10249); may be empty.
     pub metrics_bind: Vec<SocketAddr>,
-    /// Metrics of other parts of the node, served with the proxy's own.
+    /// Metrics of other components of the node, served with the proxy's own.
     pub more_metrics: Vec<Registry>,
 }
 
 impl Config {
-    /// The defaults for a node.
+    /// Creates the default configuration of a node.
     pub fn new(data_dir: &Path, node_name: &str, node_ips: Vec<IpAddr>, cluster_cidrs: Vec<IpNet>) -> Self {
         Self {
             data_dir: data_dir.to_path_buf(),
@@ -53,7 +53,7 @@ impl Config {
         }
     }
 
-    /// The families with rules; IPv4 when nothing tells.
+    /// Returns the families with rules; IPv4 when no address is known.
     pub(crate) fn families(&self) -> Vec<Family> {
         let has = |family: &Family| {
             self.node_ips.iter().any(|ip| Family::of(ip) == *family)
@@ -72,7 +72,7 @@ impl Config {
     }
 }
 
-/// Family and name of a table, as nft wants them.
+/// Returns family and name of a table, in nft's form.
 pub(crate) fn table(family: Family, data_dir: &Path) -> String {
     format!("{} kelson-{}-proxy", family.as_str(), kelson_net::network_id(data_dir))
 }

@@ -1,4 +1,4 @@
-//! The named sets and maps that every proxy table has.
+//! The named sets and maps of every proxy table.
 
 use std::sync::{Arc, LazyLock};
 
@@ -9,21 +9,21 @@ use kelson_net::table::Item;
 pub enum Container {
     /// Every cluster address.
     ClusterIps,
-    /// Endpoints of this node with themselves.
+    /// Endpoints of this node, paired with themselves.
     Hairpin,
-    /// Address, protocol and port to the chain that answers.
+    /// Address, protocol and port, to the chain of the service.
     ServiceIps,
-    /// Protocol and node port to the chain that answers.
+    /// Protocol and node port, to the chain of the service.
     ServiceNodePorts,
-    /// Addresses, protocols and ports without an endpoint, to what happens to their packets.
+    /// Addresses, protocols and ports without an endpoint, to the verdict for their packets.
     NoEndpointServices,
-    /// The same for node ports.
+    /// Protocols and node ports without an endpoint, to the verdict for their packets.
     NoEndpointNodePorts,
     /// Addresses whose clients must be in a list of source ranges.
     FirewallIps,
 }
 
-/// The names, in the order of the variants: an element shares its container's.
+/// The names, in the order of the variants: elements share the name of their container.
 static NAMES: LazyLock<[Arc<str>; 7]> = LazyLock::new(|| {
     [
         "cluster-ips",
@@ -38,12 +38,12 @@ static NAMES: LazyLock<[Arc<str>; 7]> = LazyLock::new(|| {
 });
 
 impl Container {
-    /// Its name in the table.
+    /// Returns the name in the table.
     pub fn name(self) -> &'static str {
         &NAMES[self as usize]
     }
 
-    /// An element of it.
+    /// Creates an element.
     pub fn element(self, key: String) -> Item {
         Item::Element(Arc::clone(&NAMES[self as usize]), key)
     }

@@ -1,5 +1,5 @@
-//! Which UDP flows are stale: those that lead to an endpoint that is gone, or that began before the service had one
-//! (kubernetes#48370). The kernel's table of flows is `kelson-net`'s.
+//! Finds stale UDP flows: those to an endpoint that was removed, or that began before the service had one
+//! (kubernetes#48370). `kelson-net` reads the kernel's table of flows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -10,12 +10,12 @@ use kelson_net::conntrack::{self, Flow};
 use crate::model::{Family, Protocol};
 use crate::service::PortPlan;
 
-/// Where UDP clients send to, and where it may end up.
+/// The addresses that UDP clients send to, and their endpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frontends {
-    /// By service address.
+    /// Endpoints by service address.
     pub addresses: BTreeMap<SocketAddr, BTreeSet<SocketAddr>>,
-    /// By node port, on the addresses that are this node's.
+    /// Endpoints by node port, on this node's addresses.
     pub node_ports: BTreeMap<u16, BTreeSet<SocketAddr>>,
 }
 
@@ -35,7 +35,7 @@ impl Frontends {
         }
     }
 
-    /// Keeps what is new or changed against `old`, and adds what is gone, with no endpoints.
+    /// Returns what is new or changed since `old`, and removed addresses without endpoints.
     pub fn changed_since(&self, old: &Self) -> Self {
         Self {
             addresses: changed(&self.addresses, &old.addresses),
@@ -43,7 +43,7 @@ impl Frontends {
         }
     }
 
-    /// Whether there is nothing.
+    /// Reports whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.addresses.is_empty() && self.node_ports.is_empty()
     }
@@ -57,10 +57,10 @@ impl Frontends {
         allowed.is_some_and(|endpoints| !endpoints.contains(&flow.answered_by))
     }
 
-    /// Deletes the stale flows of one family; returns how many. Blocks.
+    /// Deletes the stale flows of one family; returns their number. Blocks.
     ///
     /// # Errors
-    /// The kernel's, such as no connection tracking by netlink.
+    /// An error of the kernel, for instance without connection tracking by netlink.
     pub fn flush(&self, family: Family, is_node: &dyn Fn(IpAddr) -> bool) -> io::Result<usize> {
         conntrack::delete_flows(family, &mut |flow| self.is_stale(flow, is_node))
     }

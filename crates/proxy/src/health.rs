@@ -1,5 +1,5 @@
-//! The proxy's HTTP answers: health check node ports of services (for load balancers), `/healthz`, `/livez`, and
-//! `/metrics`. Forms are upstream's (`pkg/proxy/healthcheck`); what they report is made in [`crate::sync`].
+//! The proxy's HTTP endpoints: health check node ports of services (for load balancers), `/healthz`, `/livez`, and
+//! `/metrics`. The formats are upstream's (`pkg/proxy/healthcheck`); [`crate::sync`] updates their state.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -23,17 +23,17 @@ use tokio::sync::Semaphore;
 use crate::config::Config;
 use crate::metrics::Metrics;
 
-/// Connections served at once by one listener.
+/// The maximum number of connections of one listener.
 const CONNECTIONS_MAX: usize = 64;
-/// A request's head must be there within this time, and an idle connection ends after it.
+/// The time limit for a request's headers, and for idle connections.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
-/// After a refused bind.
+/// The pause after a failed bind.
 const BIND_RETRY: Duration = Duration::from_secs(30);
 
-/// What the answers report. One per proxy.
+/// The state that the endpoints report. One per proxy.
 pub struct Health {
     clock: Arc<dyn Clock>,
-    /// A change that waits longer than this for its rules makes the proxy unhealthy.
+    /// A change that is not applied for longer than this makes the proxy unhealthy.
     stale_after: Duration,
     metrics: Arc<Metrics>,
     state: Mutex<State>,
@@ -41,7 +41,7 @@ pub struct Health {
 
 #[derive(Default)]
 struct State {
-    /// When the oldest change not yet in the rules was seen.
+    /// When the oldest change that is not applied was received.
     queued: Option<jiff::Timestamp>,
     last_queued: Option<jiff::Timestamp>,
     last_updated: Option<jiff::Timestamp>,
@@ -49,12 +49,12 @@ struct State {
 }
 
 impl Health {
-    /// Nothing synced, nothing queued.
+    /// Creates the state of a proxy that has applied nothing.
     pub fn new(clock: Arc<dyn Clock>, stale_after: Duration, metrics: Arc<Metrics>) -> Self {
         Self { clock, stale_after, metrics, state: Mutex::default() }
     }
 
-    /// A change came in.
+    /// Records that a change was received.
     pub fn queued(&self) {
         let now = self.clock.now();
         let mut state = self.state.lock();
@@ -62,14 +62,14 @@ impl Health {
         state.last_queued = Some(now);
     }
 
-    /// The rules are what is desired. `began`: changes after it may not be in them.
+    /// Records that the rules are up to date. Changes after `began` may not be included.
     pub fn synced(&self, began: jiff::Timestamp) {
         let mut state = self.state.lock();
         state.last_updated = Some(self.clock.now());
         state.queued = state.last_queued.filter(|q| *q > began);
     }
 
-    /// The number of ready local endpoints of a service with a health check node port; `None` forgets it.
+    /// Sets the number of ready local endpoints of a service with a health check node port; `None` removes it.
     pub fn set_local_endpoints(&self, service: &ObjectKey, count: Option<usize>) {
         let endpoints = &mut self.state.lock().local_endpoints;
         match count {
@@ -78,7 +78,7 @@ impl Health {
         }
     }
 
-    /// Whether changes reach the rules in time.
+    /// Reports whether changes are applied in time.
     pub fn is_healthy(&self) -> bool {
         let waits = self.state.lock().queued;
         let limit = i64::try_from(self.stale_after.as_secs()).unwrap_or(i64::MAX);
@@ -118,14 +118,14 @@ fn answer(status: StatusCode, content_type: &'static str, body: String) -> Respo
     response
 }
 
-/// What a listener answers for.
+/// The purpose of a listener.
 #[derive(Clone)]
 enum Role {
-    /// `/healthz`, `/livez`.
+    /// Serves `/healthz` and `/livez`.
     Health,
-    /// `/metrics`, `/healthz`, `/proxyMode`.
+    /// Serves `/metrics`, `/healthz` and `/proxyMode`.
     Metrics,
-    /// Anything, about this service.
+    /// Answers any request with the health of this service.
     Service(ObjectKey),
 }
 
@@ -162,7 +162,7 @@ async fn serve(health: Arc<Health>, role: Role, at: SocketAddr, tasks: Tasks) {
     loop {
         let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
         let Ok((stream, _)) = listener.accept().await else {
-            // Out of descriptors: wait for some to be given back.
+            // Out of descriptors: wait until some are closed.
             tokio::time::sleep(Duration::from_secs(1)).await;
             continue;
         };
@@ -174,14 +174,14 @@ async fn serve(health: Arc<Health>, role: Role, at: SocketAddr, tasks: Tasks) {
             });
             let mut http = hyper::server::conn::http1::Builder::new();
             http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-            // A client that goes away in the middle is no fault of ours.
+            // A client that disconnects is not an error.
             let _ = http.serve_connection(TokioIo::new(stream), service).await;
             drop(slot);
         });
     }
 }
 
-/// A listener; it ends with its connections when this is dropped.
+/// A listener; dropping it closes its connections.
 struct Listening(Tasks);
 
 impl Drop for Listening {
@@ -190,10 +190,10 @@ impl Drop for Listening {
     }
 }
 
-/// The sockets on which health and metrics are served; they close with this.
+/// The listeners for health and metrics; they close when this is dropped.
 pub struct Listeners {
     health: Arc<Health>,
-    /// Where health check node ports listen.
+    /// The addresses of health check node ports.
     addresses: Vec<IpAddr>,
     own: Vec<Listening>,
     services: BTreeMap<ObjectKey, (u16, Vec<Listening>)>,
@@ -201,7 +201,7 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Listens for the proxy's own health and metrics as configured; services are added later.
+    /// Opens the configured listeners for the proxy's own health and metrics; services are added later.
     pub fn new(health: Arc<Health>, config: &Config, tasks: Tasks) -> Self {
         let addresses = config.node_ips.clone();
         let mut listeners = Self { health, addresses, own: Vec::new(), services: BTreeMap::new(), tasks };
@@ -218,7 +218,7 @@ impl Listeners {
         Listening(tasks)
     }
 
-    /// Starts, moves or ends a service's listener, and reports its local endpoints from now on.
+    /// Starts, moves or ends a service's listener, and sets its number of local endpoints.
     pub fn set(&mut self, service: &ObjectKey, wanted: Option<(u16, usize)>) {
         self.health.set_local_endpoints(service, wanted.map(|(_, count)| count));
         let Some((port, _)) = wanted else {

@@ -1,9 +1,9 @@
-//! Kelson proxy: services to nftables. Makes the cluster's service addresses and node ports work on one node, as
-//! kube-proxy's nftables mode does (KEP-3866), in tables of its own: `kelson-ID-proxy`, one per address family.
+//! Kelson proxy: makes the cluster's service addresses and node ports work on a node with nftables, as kube-proxy's
+//! nftables mode does (KEP-3866). Its tables are named `kelson-ID-proxy`, one per address family.
 //!
-//! `model` reads objects, [`service`] decides which endpoints this node uses, [`render`] says it in rules; all three are
-//! pure. What changed is found by [`kelson_net::table`]. `sync` watches and applies. The pod network and host ports are
-//! `kelson-net`'s; names are `kelson-dns`'s.
+//! `model` reads objects, [`service`] chooses the endpoints for this node, [`render`] writes the rules; all three are
+//! pure. [`kelson_net::table`] computes the changes. `sync` watches and applies. The pod network and host ports are in
+//! `kelson-net`, DNS is in `kelson-dns`.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod config;
@@ -33,15 +33,15 @@ use metrics::Metrics;
 use model::Family;
 use sync::Effects;
 
-/// How long the end of the proxy's tasks is waited for.
+/// The time limit for stopping the proxy's tasks.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
 
 /// Starts the proxy of this process's node; see [`Proxy::start`].
 pub struct Proxy;
 
 impl Proxy {
-    /// Starts watching and applying on tasks of its own. Faults of `nft` are logged and retried, never fatal.
-    /// After a panic it starts anew, with tables made afresh.
+    /// Starts watching and applying in the background. Errors of `nft` are logged and retried. After a panic it
+    /// restarts and replaces the tables.
     pub fn start(config: Config, client: Client, clock: Arc<dyn Clock>, tasks: &Tasks) -> Running {
         let (ready, seen) = watch::channel(false);
         let tasks = tasks.child("proxy");
@@ -57,7 +57,7 @@ impl Proxy {
     }
 }
 
-/// A started proxy. Dropping it stops it; the rules stay.
+/// A running proxy. Dropping it stops it; the rules stay.
 pub struct Running {
     ready: watch::Receiver<bool>,
     tasks: Tasks,
@@ -66,16 +66,16 @@ pub struct Running {
 impl Running {
     /// Waits until the rules were applied for the first time.
     pub async fn ready(&self) {
-        // An error means that the task ended; nobody waits for readiness then.
+        // An error means that the task ended; then there is nothing to wait for.
         let _ = self.ready.clone().wait_for(|r| *r).await;
     }
 
-    /// Whether the rules were ever applied.
+    /// Reports whether the rules were ever applied.
     pub fn is_ready(&self) -> bool {
         *self.ready.borrow()
     }
 
-    /// Stops; services go on working as of now.
+    /// Stops the proxy; services continue to work with the current rules.
     pub async fn shutdown(self) {
         self.tasks.shutdown(SHUTDOWN_MAX).await;
     }
@@ -87,7 +87,7 @@ impl Drop for Running {
     }
 }
 
-/// Removes what the proxy of this data directory made on the host. Goes on after a fault; returns all of them.
+/// Removes what the proxy of this data directory created on the host. Continues after errors; returns all of them.
 pub async fn cleanup(data_dir: &Path) -> Vec<String> {
     let mut faults = Vec::new();
     for family in Family::ALL {

@@ -1,4 +1,4 @@
-//! What the proxy counts, under upstream's names (`pkg/proxy/metrics`). One transaction of ours is a sync of one family.
+//! The proxy's metrics, under upstream's names (`pkg/proxy/metrics`). One transaction is a sync of one family.
 use std::time::Duration;
 
 use kelson_metrics::{GaugeVec, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry, exponential_buckets};
@@ -31,7 +31,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Nothing counted yet; shown by `registry`, once.
+    /// Registers the metrics in `registry`, once.
     pub fn new(registry: Registry) -> Self {
         let (r, family) = (&registry, ["ip_family"]);
         let bounds = exponential_buckets(0.001, 2.0, 15).unwrap_or_default();
@@ -85,12 +85,12 @@ impl Metrics {
         }
     }
 
-    /// Where it is shown, with what other parts of the proxy count.
+    /// Returns the registry, with the metrics of other parts of the proxy.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// Changes that come are for both families: nobody knows before the rules are made.
+    /// Records a change for both families: which one it concerns is only known when the rules are rendered.
     pub(crate) fn queued(&self, families: &[Family], now: jiff::Timestamp) {
         for family in families {
             self.last_queued.with_label_values(&[word(*family)]).set(seconds(now));
@@ -109,7 +109,7 @@ impl Metrics {
         self.changes_pending.set(i64::try_from(services).unwrap_or(i64::MAX));
     }
 
-    /// A family's rules are in the kernel; `full`: the table was made anew.
+    /// Records that a family's rules were applied; `full` means that the whole table was replaced.
     pub(crate) fn synced(&self, family: Family, took: Duration, full: bool) {
         let (label, took) = (word(family), took.as_secs_f64());
         self.syncs.with_label_values(&[label]).observe(took);
@@ -117,7 +117,7 @@ impl Metrics {
         of_kind.with_label_values(&[label]).observe(took);
     }
 
-    /// A family's rules are what is desired, whether or not there was something to write.
+    /// Records that a family's rules are up to date, whether or not there was something to write.
     pub(crate) fn in_sync(&self, family: Family, now: jiff::Timestamp) {
         self.last_synced.with_label_values(&[word(family)]).set(seconds(now));
     }

@@ -1,4 +1,4 @@
-//! The fields of Services, EndpointSlices and Nodes that the proxy reads. What they mean is [`crate::service`]'s.
+//! The fields of Services, EndpointSlices and Nodes that the proxy reads. [`crate::service`] interprets them.
 
 use kelson_client::{ResourceType, slim_object};
 use kelson_meta::{ObjectKey, ObjectMeta, null_default};
@@ -7,30 +7,30 @@ use serde::Deserialize;
 
 /// Services with this label belong to another proxy.
 pub const LABEL_PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
-/// Set on headless services and their slices: nothing for a proxy.
+/// The label of headless services and their slices, which the proxy ignores.
 pub const LABEL_HEADLESS: &str = "service.kubernetes.io/headless";
-/// Names a slice's service.
+/// The label with a slice's service.
 pub const LABEL_SERVICE: &str = "kubernetes.io/service-name";
-/// A node's zone.
+/// The label with a node's zone.
 pub const LABEL_ZONE: &str = "topology.kubernetes.io/zone";
 
-/// A transport protocol a service port can have.
+/// The transport protocol of a service port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 pub enum Protocol {
-    /// TCP, the default.
+    /// `TCP`, the default.
     #[default]
     #[serde(rename = "TCP")]
     Tcp,
-    /// `UDP`, without connections of its own.
+    /// `UDP`, which has no connections.
     #[serde(rename = "UDP")]
     Udp,
-    /// `SCTP`, where the kernel has it.
+    /// `SCTP`, if the kernel supports it.
     #[serde(rename = "SCTP")]
     Sctp,
 }
 
 impl Protocol {
-    /// As nft writes it.
+    /// Returns the name in nft.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
@@ -40,7 +40,7 @@ impl Protocol {
     }
 }
 
-/// Where traffic of one kind may go.
+/// Which endpoints traffic may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum TrafficPolicy {
     /// Any ready endpoint of the cluster.
@@ -50,162 +50,162 @@ pub enum TrafficPolicy {
     Local,
 }
 
-/// What the rules need of a Service.
+/// The fields of a Service for the rules.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Service {
-    /// Name, labels and annotations; the proxy's name among the labels.
+    /// Metadata; a label may name another proxy.
     pub metadata: ObjectMeta,
-    /// What is asked for; see the API's ServiceSpec.
+    /// The specification; see the API's ServiceSpec.
     pub spec: ServiceSpec,
-    /// What a load balancer has answered.
+    /// The status, with the addresses of a load balancer.
     pub status: ServiceStatus,
 }
 slim_object!(Service, ResourceType::namespaced("", "v1", "services", "Service"));
 
-/// `v1.ServiceSpec`.
+/// The fields of `v1.ServiceSpec`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ServiceSpec {
-    /// `ClusterIP`, `NodePort`, `LoadBalancer`, `ExternalName`.
+    /// The type: `ClusterIP`, `NodePort`, `LoadBalancer`, `ExternalName`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Address; `None` when headless.
+    /// The cluster address; `None` for a headless service.
     #[serde(rename = "clusterIP")]
     pub cluster_ip: String,
-    /// Addresses, one per family.
+    /// The cluster addresses, one per family.
     #[serde(rename = "clusterIPs", deserialize_with = "null_default")]
     pub cluster_ips: Vec<String>,
-    /// Each port is rules of its own.
+    /// The ports.
     #[serde(deserialize_with = "null_default")]
     pub ports: Vec<ServicePort>,
-    /// Addresses routed to the nodes by somebody else.
+    /// Addresses that other routers send to the nodes.
     #[serde(rename = "externalIPs", deserialize_with = "null_default")]
     pub external_ips: Vec<String>,
-    /// Who may use the load balancer's addresses.
+    /// The clients that may use the load balancer's addresses.
     #[serde(deserialize_with = "null_default")]
     pub load_balancer_source_ranges: Vec<String>,
-    /// `ClientIP` or `None`.
+    /// The session affinity: `ClientIP` or `None`.
     pub session_affinity: String,
-    /// How long a client stays with an endpoint.
+    /// The configuration of the session affinity.
     pub session_affinity_config: SessionAffinityConfig,
-    /// For traffic from inside.
+    /// The policy for traffic from inside the cluster.
     pub internal_traffic_policy: TrafficPolicy,
-    /// For traffic from outside.
+    /// The policy for traffic from outside.
     pub external_traffic_policy: TrafficPolicy,
-    /// Where a load balancer asks for local endpoints; 0 when unused.
+    /// The port on which a load balancer queries local endpoints; 0 when unused.
     pub health_check_node_port: u16,
 }
 
-/// `v1.ServicePort`.
+/// The fields of `v1.ServicePort`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ServicePort {
-    /// Name; may be empty.
+    /// The name; may be empty.
     pub name: String,
-    /// The transport of both port and endpoints.
+    /// The transport protocol.
     pub protocol: Protocol,
     /// The port at the service's addresses.
     pub port: u16,
-    /// Port on every node; 0 when there is none.
+    /// The port on every node; 0 when there is none.
     pub node_port: u16,
 }
 
-/// `v1.SessionAffinityConfig`.
+/// The fields of `v1.SessionAffinityConfig`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct SessionAffinityConfig {
-    /// Read only where the affinity is `ClientIP`.
+    /// Used only with the affinity `ClientIP`.
     #[serde(rename = "clientIP")]
     pub client_ip: ClientIpConfig,
 }
 
-/// `v1.ClientIPConfig`.
+/// The fields of `v1.ClientIPConfig`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ClientIpConfig {
-    /// How long a client sticks, after its last connection.
+    /// How long a client uses the same endpoint after its last connection, in seconds.
     pub timeout_seconds: Option<u32>,
 }
 
-/// `v1.ServiceStatus`.
+/// The fields of `v1.ServiceStatus`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ServiceStatus {
-    /// Where a load balancer listens.
+    /// The addresses of the load balancer.
     pub load_balancer: LoadBalancerStatus,
 }
 
-/// `v1.LoadBalancerStatus`.
+/// The fields of `v1.LoadBalancerStatus`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct LoadBalancerStatus {
-    /// Its ways in.
+    /// The ingress points.
     #[serde(deserialize_with = "null_default")]
     pub ingress: Vec<LoadBalancerIngress>,
 }
 
-/// `v1.LoadBalancerIngress`.
+/// The fields of `v1.LoadBalancerIngress`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct LoadBalancerIngress {
-    /// Address; empty when it has a host name.
+    /// The address; empty when it has a host name.
     pub ip: String,
-    /// `VIP` (the default) or `Proxy` (KEP-1860).
+    /// The mode: `VIP` (the default) or `Proxy` (KEP-1860).
     pub ip_mode: Option<String>,
 }
 
-/// What the rules need of an EndpointSlice.
+/// The fields of an EndpointSlice for the rules.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct EndpointSlice {
-    /// Labels name the service it belongs to.
+    /// Metadata; a label names the service.
     pub metadata: ObjectMeta,
-    /// `IPv4`, `IPv6`, `FQDN`.
+    /// The address type: `IPv4`, `IPv6`, `FQDN`.
     pub address_type: String,
-    /// Go writes null for none.
+    /// The endpoints; Go writes null for none.
     pub endpoints: Option<Vec<SliceEndpoint>>,
-    /// Apply to all endpoints; Go writes null for none.
+    /// The ports of all endpoints; Go writes null for none.
     pub ports: Option<Vec<SlicePort>>,
 }
 slim_object!(EndpointSlice, ResourceType::namespaced("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"));
 
 impl EndpointSlice {
-    /// The service it belongs to.
+    /// Returns the service it belongs to.
     pub fn service(&self) -> Option<ObjectKey> {
         let name = self.metadata.labels.get(LABEL_SERVICE)?;
         Some(ObjectKey::new(&self.metadata.namespace, name))
     }
 }
 
-/// `discovery.v1.Endpoint`.
+/// The fields of `discovery.v1.Endpoint`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct SliceEndpoint {
-    /// The first counts.
+    /// The addresses, of which the first is used.
     #[serde(deserialize_with = "null_default")]
     pub addresses: Vec<String>,
-    /// Whether it takes connections, and whether it is about to go.
+    /// Whether it accepts connections, and whether it is terminating.
     pub conditions: Conditions,
-    /// Where it runs.
+    /// The node it runs on.
     pub node_name: Option<String>,
-    /// Who should use it.
+    /// The zones and nodes that should use it.
     pub hints: Option<Hints>,
 }
 
-/// `discovery.v1.EndpointConditions`.
+/// The fields of `discovery.v1.EndpointConditions`.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Conditions {
-    /// Absent means ready.
+    /// Whether it is ready; absent means true.
     pub ready: Option<bool>,
-    /// Absent means serving.
+    /// Whether it is serving; absent means true.
     pub serving: Option<bool>,
-    /// Absent means not terminating.
+    /// Whether it is terminating; absent means false.
     pub terminating: Option<bool>,
 }
 
-/// `discovery.v1.EndpointHints`.
+/// The fields of `discovery.v1.EndpointHints`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Hints {
@@ -215,36 +215,36 @@ pub struct Hints {
     pub for_nodes: Option<Vec<Named>>,
 }
 
-/// `discovery.v1.ForZone` and `ForNode`.
+/// The fields of `discovery.v1.ForZone` and `ForNode`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Named {
-    /// Name of a zone or a node.
+    /// The name of a zone or a node.
     pub name: String,
 }
 
-/// `discovery.v1.EndpointPort`.
+/// The fields of `discovery.v1.EndpointPort`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct SlicePort {
-    /// Name of the service's port; may be empty or absent.
+    /// The name of the service's port; may be empty or absent.
     pub name: Option<String>,
-    /// Protocol; absent means TCP.
+    /// The protocol; absent means TCP.
     pub protocol: Option<Protocol>,
-    /// Number; absent means all, which no proxy can serve.
+    /// The port number; absent means all ports, which no proxy supports.
     pub port: Option<u16>,
 }
 
-/// What the rules need of the node they are for.
+/// The fields of the proxy's node for the rules.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Node {
-    /// Metadata, with the zone among the labels.
+    /// Metadata; a label has the zone.
     pub metadata: ObjectMeta,
 }
 slim_object!(Node, ResourceType::cluster("", "v1", "nodes", "Node"));
 
-/// The `addressType` of slices that hold addresses of a family.
+/// Returns the `addressType` of slices with addresses of a family.
 pub fn slice_type(family: Family) -> &'static str {
     match family {
         Family::V4 => "IPv4",

@@ -1,12 +1,13 @@
-//! The rules: what never changes in a table, and what one service's ports add to it. Text for `nft`, nothing is run
-//! here. The ways of a packet:
+//! The rules: the constant part of a table, and the items of one service's ports. Text for `nft`; nothing is run here.
+//! The path of a packet:
 //!
-//! - `nat-prerouting`, `nat-output` (priority -100): one look-up by address, protocol and port, one by node port; the
+//! - `nat-prerouting`, `nat-output` (priority -100): one lookup by address, protocol and port, one by node port; the
 //!   service's chain picks an endpoint. The cost does not depend on the number of services.
 //! - `filter-prerouting`, `filter-output-pre-dnat` (-110): source ranges of load balancers.
-//! - `filter-input`, `filter-forward`, `filter-output` (0): what was not translated because nobody serves it is refused.
-//! - `nat-postrouting` (95, before the pod network's 100): what was marked, and what goes back to where it came from,
-//!   gets the node's address.
+//! - `filter-input`, `filter-forward`, `filter-output` (0): packets for a service port without endpoints are rejected
+//!   or dropped.
+//! - `nat-postrouting` (95, before the pod network's 100): packets that are marked, and those sent back to their
+//!   source, get the node's address.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -20,24 +21,24 @@ use crate::container::Container;
 use crate::model::{Family, TrafficPolicy};
 use crate::service::{PortPlan, without_contained};
 
-/// The bit that says "masquerade"; the same as kube-proxy's and kubelet's.
+/// The mark for masquerading; the same as kube-proxy's and kubelet's.
 const MASQUERADE_MARK: &str = "0x4000";
-/// Up to here endpoints are picked by one rule each. nft keeps every anonymous map in a list that it walks for each new
-/// one, so ten thousand small maps would take half a minute; a few rules cost nothing.
+/// Up to this number endpoints are chosen by one rule each. nft keeps every anonymous map in a list that it searches
+/// for each new one, so ten thousand small maps would take half a minute; a few rules cost nothing.
 const RULES_PER_CHAIN_MAX: usize = 16;
-/// Clients one endpoint remembers; the kernel refuses more.
+/// The maximum number of clients per endpoint with session affinity, as a set in the kernel.
 const AFFINITY_CLIENTS_MAX: u32 = 65_536;
-/// Longest name given to a chain or set; the kernel's limit is 256.
+/// The maximum length of a chain's or set's name; the kernel's limit is 256.
 const NAME_BYTES_MAX: usize = 128;
 
-/// What the rules depend on beside the services.
+/// What the rules depend on besides the services.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Traffic from here to a cluster address keeps its source. Empty: all traffic does.
+    /// Traffic from other sources to a cluster address is masqueraded. Empty: no traffic is.
     pub cluster_cidrs: Vec<IpNet>,
-    /// The node's own addresses; the primary ones, at most one per family.
+    /// The node's primary addresses, at most one per family.
     pub node_ips: Vec<IpAddr>,
-    /// On which of the node's addresses node ports answer; empty: on `node_ips`.
+    /// The ranges of the node's addresses on which node ports are served; empty means `node_ips`.
     pub nodeport_addresses: Vec<IpNet>,
 }
 
@@ -48,7 +49,7 @@ impl Options {
         without_contained(&of)
     }
 
-    /// The match on addresses with node ports; `None` when the family has none.
+    /// Returns the match on addresses with node ports; `None` when the family has none.
     fn nodeport_match(&self, family: Family) -> Option<String> {
         let ip = family.as_str();
         if self.nodeport_addresses.is_empty() {
@@ -59,7 +60,7 @@ impl Options {
         let nets: Vec<IpNet> =
             self.nodeport_addresses.iter().filter(|n| Family::of(&n.addr()) == family).map(IpNet::trunc).collect();
         let nets = without_contained(&nets);
-        // A packet from outside to a loopback address does not exist, and one from inside cannot be routed out.
+        // There are no packets from outside to a loopback address, and those from inside cannot be routed out.
         let loopback = if family == Family::V4 { "127.0.0.0/8" } else { "::1" };
         match nets.as_slice() {
             [] => None,
@@ -73,7 +74,7 @@ fn join(nets: &[IpNet]) -> String {
     nets.iter().map(IpNet::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// The sets and maps of a table whose addresses are of this type, empty.
+/// Returns the empty sets and maps of a table with addresses of this type.
 fn containers(addr: &str) -> String {
     let mut text = String::new();
     let by_address = format!("type {addr} . inet_proto . inet_service : verdict");
@@ -91,7 +92,7 @@ fn containers(addr: &str) -> String {
     text
 }
 
-/// Containers and base chains, the inside of a table block.
+/// Returns containers and base chains, the content of a table block.
 pub fn base(family: Family, options: &Options) -> String {
     let (ip, addr) = (family.as_str(), family.address_type());
     let mut text = containers(addr);
@@ -162,7 +163,7 @@ pub fn base(family: Family, options: &Options) -> String {
     text
 }
 
-/// What one service adds to a table.
+/// Returns the items of one service in a table.
 pub fn fragment(family: Family, plans: &[PortPlan], options: &Options) -> Fragment {
     let mut fragment = Fragment::new();
     for plan in plans {
@@ -171,7 +172,7 @@ pub fn fragment(family: Family, plans: &[PortPlan], options: &Options) -> Fragme
     fragment
 }
 
-/// `HASH-NAMESPACE/NAME/PROTOCOL/PORT`: for people to read, and unique after being cut.
+/// Returns `HASH-NAMESPACE/NAME/PROTOCOL/PORT`, which is readable, and unique after truncation.
 fn identity(plan: &PortPlan) -> String {
     let port = if plan.name.is_empty() { plan.port.to_string() } else { plan.name.clone() };
     let full = format!("{}/{}/{}/{port}", plan.key.namespace, plan.key.name, plan.protocol.as_str());
@@ -186,7 +187,7 @@ fn hash(text: &str) -> String {
 }
 
 fn cut(mut name: String) -> String {
-    // Names of objects are ASCII, so any byte is a boundary.
+    // Names of objects are ASCII, so every byte is a boundary.
     name.truncate(NAME_BYTES_MAX);
     name
 }
@@ -210,7 +211,7 @@ impl Port<'_> {
         })
     }
 
-    /// Chain or set of one endpoint of this port.
+    /// Returns the chain or set of one endpoint of this port.
     fn endpoint(&self, role: &str, at: &SocketAddr) -> String {
         let ip = at.ip().to_string().replace(':', ".");
         let full = format!("{}__{ip}/{}", self.id, at.port());
@@ -258,7 +259,7 @@ impl Port<'_> {
         let plan = self.plan;
         let node_port = (plan.node_port != 0).then(|| format!("{} . {}", plan.protocol.as_str(), plan.node_port));
         let served = !plan.endpoints(plan.external).is_empty();
-        // Even with no endpoint here, the node and its pods reach those elsewhere.
+        // Even without a local endpoint, the node and its pods reach remote ones.
         if !plan.cluster_endpoints.is_empty() {
             let chain = self.chain("external");
             put(out, Item::Chain(chain.clone()), &self.external_rules().join("\n"));
@@ -292,7 +293,7 @@ impl Port<'_> {
         if self.plan.external == TrafficPolicy::Cluster {
             return vec!["jump mark-for-masquerade".to_owned(), format!("goto {service}")];
         }
-        // Pods and the node itself are under neither policy, as if the load balancer had sent them back.
+        // Traffic of pods and of the node is under neither policy, as if the load balancer had sent it back.
         let mut rules = Vec::with_capacity(4);
         let cidrs = self.options.cidrs(self.family);
         if !cidrs.is_empty() {
@@ -309,7 +310,7 @@ impl Port<'_> {
     fn firewall_rules(&self) -> Vec<String> {
         let (ip, plan) = (self.family.as_str(), self.plan);
         let mut admitted: Vec<IpNet> = plan.source_ranges.clone();
-        // The node's own packets to an address it carries itself have that address as their source.
+        // The node's own packets to an address on one of its interfaces have that address as their source.
         let own = |range: &IpNet| self.options.node_ips.iter().any(|a| range.contains(a));
         if plan.source_ranges.iter().any(own) {
             admitted.extend(plan.load_balancer_ips.iter().map(|a| IpNet::from(*a)));
@@ -318,7 +319,7 @@ impl Port<'_> {
         vec![format!("{ip} saddr {{ {admitted} }} return"), "drop".to_owned()]
     }
 
-    /// Rules that give each endpoint the same share of new connections.
+    /// Returns rules that give each endpoint the same share of new connections.
     fn spread(&self, endpoints: &[SocketAddr]) -> Vec<String> {
         let (ip, protocol) = (self.family.as_str(), self.plan.protocol.as_str());
         let sticky = self.plan.affinity_seconds.is_some();
@@ -346,7 +347,7 @@ impl Port<'_> {
             return rules;
         }
         for (i, at) in endpoints.iter().enumerate() {
-            // One of those left, each as likely: together every endpoint gets one in `count`.
+            // One of the remaining endpoints with equal probability, so that overall each gets one in `count`.
             let left = count - i;
             let chance = if left > 1 { format!("numgen random mod {left} 0 ") } else { String::new() };
             rules.push(if sticky {
@@ -358,7 +359,7 @@ impl Port<'_> {
         rules
     }
 
-    /// The set of each endpoint's clients and the chain that remembers a client and sends it on.
+    /// Adds the set of each endpoint's clients and the chain that stores a client and forwards it.
     fn affinity(&self, endpoints: &[SocketAddr], out: &mut Fragment) {
         let Some(seconds) = self.plan.affinity_seconds else { return };
         let (ip, protocol) = (self.family.as_str(), self.plan.protocol.as_str());
@@ -375,7 +376,7 @@ impl Port<'_> {
     }
 }
 
-/// The first of two equal claims of one service stands (two ports may share a node port by mistake of the data).
+/// The first of two equal claims of one service is used (two ports may share a node port in invalid data).
 fn put(out: &mut Fragment, item: Item, value: &str) {
     out.entry(item).or_insert_with(|| Arc::from(value));
 }

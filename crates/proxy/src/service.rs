@@ -1,5 +1,5 @@
-//! What a Service and its EndpointSlices mean on this node: which ports it has, on which addresses, and which endpoints
-//! traffic of each kind may reach (upstream: `pkg/proxy/serviceport.go`, `topology.go`). Rules are [`crate::render`]'s.
+//! Interprets a Service and its EndpointSlices for this node: its ports, their addresses, and the endpoints for each
+//! kind of traffic (upstream: `pkg/proxy/serviceport.go`, `topology.go`). [`crate::render`] writes the rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -14,10 +14,10 @@ use crate::model::{
 /// Upstream's default, `DefaultClientIPServiceAffinitySeconds`.
 const AFFINITY_SECONDS_DEFAULT: u32 = 10_800;
 
-/// What the choice of endpoints needs to know of the node.
+/// The properties of the node for choosing endpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeInfo {
-    /// Name of the service's port, by which slices name theirs; empty for an only one.
+    /// The name of the node.
     pub name: String,
     /// Its zone; empty when it has none.
     pub zone: String,
@@ -28,53 +28,53 @@ pub struct NodeInfo {
 pub struct PortPlan {
     /// Namespace and name of the Service.
     pub key: ObjectKey,
-    /// The port's name; may be empty.
+    /// The name of the port; may be empty.
     pub name: String,
-    /// The transport of the port.
+    /// The transport protocol of the port.
     pub protocol: Protocol,
     /// The port at the service's addresses.
     pub port: u16,
-    /// 0 when there is none.
+    /// The node port; 0 when there is none.
     pub node_port: u16,
     /// Cluster addresses of the table's family.
     pub cluster_ips: Vec<IpAddr>,
-    /// `externalIPs` of the table's family, which some other router sends here.
+    /// `externalIPs` of the table's family, which other routers send here.
     pub external_ips: Vec<IpAddr>,
-    /// Load balancer addresses that this node answers itself.
+    /// Load balancer addresses that this node handles itself.
     pub load_balancer_ips: Vec<IpAddr>,
-    /// Who may use the load balancer's addresses; empty: everybody.
+    /// The clients that may use the load balancer's addresses; empty allows all.
     pub source_ranges: Vec<IpNet>,
-    /// Seconds a client sticks to its endpoint.
+    /// How many seconds a client uses the same endpoint.
     pub affinity_seconds: Option<u32>,
-    /// `internalTrafficPolicy`: which endpoints connections from inside may use.
+    /// `internalTrafficPolicy`: the endpoints for connections from inside the cluster.
     pub internal: TrafficPolicy,
-    /// `externalTrafficPolicy`: which endpoints connections from outside may use.
+    /// `externalTrafficPolicy`: the endpoints for connections from outside.
     pub external: TrafficPolicy,
-    /// For traffic under policy Cluster.
+    /// Endpoints for traffic with the policy Cluster.
     pub cluster_endpoints: Vec<SocketAddr>,
-    /// For traffic under policy Local.
+    /// Endpoints for traffic with the policy Local.
     pub local_endpoints: Vec<SocketAddr>,
-    /// Whether any endpoint anywhere could serve: what divides "reject" from "drop".
+    /// Whether there is any usable endpoint in the cluster, which decides between "reject" and "drop".
     pub has_any_endpoint: bool,
-    /// Addresses among the endpoints that may run on this node, and so may meet themselves.
+    /// Addresses of endpoints that may run on this node, and so may connect to themselves.
     pub hairpin: BTreeSet<IpAddr>,
 }
 
 impl PortPlan {
-    /// Whether anything outside the cluster can reach it.
+    /// Reports whether it is reachable from outside the cluster.
     pub fn externally_accessible(&self) -> bool {
         self.node_port != 0 || !self.external_ips.is_empty() || !self.load_balancer_ips.is_empty()
     }
-    /// Whether any rule sends to [`Self::cluster_endpoints`]: traffic from the node and its pods to an external address
-    /// does, whatever the policy.
+    /// Reports whether any rule uses [`Self::cluster_endpoints`]: traffic from the node and its pods to an external
+    /// address does, whatever the policy.
     pub fn uses_cluster(&self) -> bool {
         self.externally_accessible() || self.internal == TrafficPolicy::Cluster
     }
-    /// Whether any rule sends to [`Self::local_endpoints`].
+    /// Reports whether any rule uses [`Self::local_endpoints`].
     pub fn uses_local(&self) -> bool {
         self.internal == TrafficPolicy::Local || (self.external == TrafficPolicy::Local && self.externally_accessible())
     }
-    /// The endpoints of one policy.
+    /// Returns the endpoints of a policy.
     pub fn endpoints(&self, policy: TrafficPolicy) -> &[SocketAddr] {
         match policy {
             TrafficPolicy::Cluster => &self.cluster_endpoints,
@@ -83,7 +83,7 @@ impl PortPlan {
     }
 }
 
-/// Whether this proxy has nothing to do with the service: headless, a DNS alias, or another proxy's.
+/// Reports whether this proxy ignores the service: headless, ExternalName, or of another proxy.
 pub fn is_ignored(service: &Service) -> bool {
     let labels = &service.metadata.labels;
     let ip = service.spec.cluster_ip.as_str();
@@ -94,7 +94,7 @@ pub fn is_ignored(service: &Service) -> bool {
         || labels.contains_key(LABEL_HEADLESS)
 }
 
-/// The service's ports in one family; none when it has no cluster address there.
+/// Returns the service's ports in one family; none when it has no cluster address of the family.
 pub fn plan<'a>(
     service: &Service,
     slices: impl Iterator<Item = &'a EndpointSlice> + Clone,
@@ -143,8 +143,8 @@ pub fn plan<'a>(
     plans
 }
 
-/// How many ready endpoints of the service this node has, each address once, in any family: what a health check
-/// node port answers.
+/// Returns the number of the service's ready endpoints on this node, each address once, in any family: the answer of a
+/// health check node port.
 pub fn local_ready<'a>(slices: impl Iterator<Item = &'a EndpointSlice>, node: &NodeInfo) -> usize {
     let mut found = BTreeSet::new();
     for slice in slices {
@@ -172,14 +172,14 @@ fn addresses<'a>(texts: impl Iterator<Item = &'a String>, family: Family) -> Vec
     usable.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// The ranges of one family, none inside another (nft refuses that); empty when they admit everybody.
+/// Returns the ranges of one family, none inside another (nft rejects that); empty when they allow everything.
 fn ranges(texts: &[String], family: Family) -> Vec<IpNet> {
     let parsed = texts.iter().filter_map(|t| t.trim().parse::<IpNet>().ok()).map(|n| n.trunc());
     let nets: Vec<IpNet> = parsed.filter(|n| Family::of(&n.addr()) == family).collect();
     if nets.iter().any(|n| n.prefix_len() == 0) { Vec::new() } else { without_contained(&nets) }
 }
 
-/// Drops ranges inside others, and doubles.
+/// Removes ranges inside others, and duplicates.
 pub(crate) fn without_contained(nets: &[IpNet]) -> Vec<IpNet> {
     let mut kept: Vec<IpNet> = Vec::with_capacity(nets.len());
     for net in nets {
@@ -190,7 +190,7 @@ pub(crate) fn without_contained(nets: &[IpNet]) -> Vec<IpNet> {
     kept
 }
 
-/// One endpoint of one port, merged over the slices.
+/// An endpoint of a port, merged from the slices.
 #[derive(Clone, Debug, Default)]
 struct Endpoint<'a> {
     ready: bool,
@@ -215,7 +215,7 @@ impl Endpoint<'_> {
     }
 }
 
-/// Endpoints by address. One that moves between slices may be in two for a moment: the readier counts.
+/// Returns endpoints by address. One that moves between slices may be in two for a moment: the more ready one is used.
 fn endpoints_of<'a>(
     slices: impl Iterator<Item = &'a EndpointSlice>,
     family: Family,
@@ -272,7 +272,7 @@ fn categorize(plan: &mut PortPlan, all: &BTreeMap<SocketAddr, Endpoint<'_>>, nod
     plan.hairpin = here.map(SocketAddr::ip).collect();
 }
 
-/// Which hints hold (KEP-2433, KEP-3015).
+/// Which topology hints apply (KEP-2433, KEP-3015).
 #[derive(Clone, Copy)]
 enum Topology {
     Everybody,
@@ -290,7 +290,7 @@ impl Topology {
     }
 }
 
-/// Hints hold only when every ready endpoint has them and one of them is for us: half-written hints must not
+/// Hints apply only when every ready endpoint has them and one of them is for this node: incomplete hints must not
 /// overload a few endpoints.
 fn topology(all: &BTreeMap<SocketAddr, Endpoint<'_>>, node: &NodeInfo) -> Topology {
     let ready = || all.values().filter(|e| e.ready);

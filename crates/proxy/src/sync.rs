@@ -1,5 +1,6 @@
-//! Watches services, slices and the own node, and keeps the kernel's tables as [`crate::render`] wants them: changes are
-//! gathered, one transaction per family holds what changed, and a failed one is followed by the whole table.
+//! Watches services, slices and the own node, and updates the kernel's tables to what [`crate::render`] returns:
+//! changes are collected, one transaction per family contains the difference, and after a failed one the whole table is
+//! replaced.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -25,18 +26,18 @@ use crate::model::{EndpointSlice, Family, LABEL_HEADLESS, LABEL_PROXY_NAME, LABE
 use crate::render::{self, Options};
 use crate::service::{self, NodeInfo};
 
-/// How long the first sync waits for the node's zone; without it hints by zone do not hold.
+/// How long the first sync waits for the node's zone; without it hints by zone do not apply.
 const NODE_WAIT: Duration = Duration::from_secs(2);
-/// After a failed transaction.
+/// The back-off after a failed transaction.
 const RETRY: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::from_secs(60) };
-/// A change that waits longer than this for its rules makes `/healthz` fail (upstream: twice the sync period).
+/// A change that is not applied for longer than this makes `/healthz` fail (upstream: twice the sync period).
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long further changes of other programs are waited for once one was seen.
+/// How long to collect further changes by other programs after the first one.
 const GATHER: Duration = Duration::from_millis(500);
-/// The kernel may list a hundred thousand flows before it answers.
+/// The blocking pool for flows: the kernel may list a hundred thousand of them.
 static FLOWS: Lane = Lane::new("conntrack", 1);
 
-/// What the watches leave for the loop.
+/// Changes that the watches leave for the loop.
 struct Inbox {
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
@@ -107,14 +108,14 @@ impl Inbox {
     }
 }
 
-/// One family's table.
+/// The table of one family.
 struct FamilyTable {
     family: Family,
     rules: Table<ObjectKey>,
-    /// Nothing is known of the kernel's state: the next transaction makes the table anew.
+    /// Whether the kernel's state is unknown, so that the next transaction replaces the table.
     stale: bool,
     frontends: HashMap<ObjectKey, Frontends>,
-    /// UDP addresses whose flows must be looked at after the next transaction.
+    /// UDP addresses whose flows must be checked after the next transaction.
     unflushed: Frontends,
 }
 
@@ -133,13 +134,13 @@ struct Syncer {
     conntrack_works: bool,
 }
 
-/// What the proxy works through, besides the kernel.
+/// The dependencies of the proxy besides the kernel.
 pub(crate) struct Effects {
-    /// The API, under the proxy's identity.
+    /// The client of the API, with the proxy's identity.
     pub client: Client,
-    /// What changes and syncs are timed by.
+    /// The clock for changes and syncs.
     pub clock: Arc<dyn Clock>,
-    /// What is counted, also over a restart of the loop.
+    /// The metrics, which survive a restart of the loop.
     pub metrics: Arc<Metrics>,
 }
 
@@ -169,7 +170,7 @@ pub(crate) async fn run(config: Config, effects: Effects, ready: watch::Sender<b
 
     services.synced().await;
     slices.synced().await;
-    // Hints are an optimisation; a node that does not exist yet must not hold up its services.
+    // Hints are an optimization; a node that does not exist yet must not delay its services.
     let _ = tokio::time::timeout(NODE_WAIT, node.synced()).await;
     let options = config.options();
     let new_table = |family: Family| FamilyTable {
@@ -232,7 +233,7 @@ impl Syncer {
         }
     }
 
-    /// Reads the own node's zone; when it changed, every service is due.
+    /// Reads the own node's zone; when it changed, every service must be rendered again.
     fn read_zone(&mut self) -> bool {
         let node = self.node.get(&ObjectKey::new("", &self.config.node_name));
         let zone = node.and_then(|n| n.metadata.labels.get(LABEL_ZONE).cloned()).unwrap_or_default();
@@ -257,7 +258,7 @@ impl Syncer {
             let (start, full) = (Instant::now(), table.stale);
             let bytes = transaction.script.len();
             tracing::debug!(table = table.rules.name(), bytes, full = table.stale, "applying rules");
-            // Stale until proven applied: also when this future is dropped in the middle.
+            // Stale until it is applied, also when this future is dropped in between.
             table.stale = true;
             nft::apply(&transaction.script).await.inspect_err(|_| self.metrics.failed(table.family))?;
             table.stale = false;
@@ -270,7 +271,7 @@ impl Syncer {
         Ok(())
     }
 
-    /// Renders one service anew.
+    /// Renders one service again.
     fn refresh(&mut self, key: &ObjectKey) {
         let service = self.services.get(key).filter(|s| !service::is_ignored(s));
         let slices = if service.is_some() { self.inbox.slices_of(key) } else { Vec::new() };
@@ -303,7 +304,7 @@ impl Syncer {
         self.listeners.set(key, wanted);
     }
 
-    /// Ends UDP flows to endpoints that are no more. A kernel that cannot is told of once; flows then end by time.
+    /// Deletes UDP flows to removed endpoints. A kernel that does not support it is logged once; flows then time out.
     async fn flush_flows(&mut self) {
         for table in &mut self.tables {
             let frontends = std::mem::take(&mut table.unflushed);
@@ -327,7 +328,7 @@ impl Syncer {
         }
     }
 
-    /// Compares the kernel's tables with what they should be; true when one must be made anew.
+    /// Compares the kernel's tables with the expected ones; returns true when one must be replaced.
     async fn check(&mut self) -> bool {
         for table in &mut self.tables {
             let name = table.rules.name();

@@ -1,5 +1,5 @@
-//! IP addresses and CIDRs in fields: which forms are taken where (apimachinery `util/validation/ip.go`, KEP-4858). Older fields take any
-//! spelling that has one meaning; newer ones take the canonical spelling alone.
+//! IP addresses and CIDRs in fields, and their accepted forms (apimachinery `util/validation/ip.go`, KEP-4858). Older
+//! fields accept any unambiguous form; newer ones only the canonical form.
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::path::{Errors, Path};
@@ -7,7 +7,7 @@ use crate::path::{Errors, Path};
 const NO_IP: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
 const NO_CIDR: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
 
-/// An address in a field that is older than the strict rules. What the old object had may stay.
+/// Validates an address in a field from before the strict rules. Values of the old object (`kept`) may stay.
 pub fn ip(s: &str, kept: &[&str], p: &Path<'_>, e: &mut Errors) {
     if !kept.contains(&s)
         && let Err(why) = strict_ip(s)
@@ -16,13 +16,13 @@ pub fn ip(s: &str, kept: &[&str], p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// An address in a field that takes the canonical spelling alone.
+/// Validates an address in a field that only accepts the canonical form.
 pub fn canonical_ip(s: &str) -> Result<(), String> {
     let ip = strict_ip(s)?;
     if ip.to_string() == s { Ok(()) } else { Err(format!("must be in canonical form ({:?})", ip.to_string())) }
 }
 
-/// A range in a field that is older than the strict rules. What the old object had may stay.
+/// Validates a CIDR in a field from before the strict rules. Values of the old object (`kept`) may stay.
 pub fn cidr(s: &str, kept: &[&str], p: &Path<'_>, e: &mut Errors) {
     if !kept.contains(&s)
         && let Err(why) = strict_cidr(s)
@@ -31,7 +31,7 @@ pub fn cidr(s: &str, kept: &[&str], p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// A range in a field that takes the canonical spelling alone.
+/// Validates a CIDR in a field that only accepts the canonical form.
 pub fn canonical_cidr(s: &str, p: &Path<'_>, e: &mut Errors) {
     match strict_cidr(s) {
         Err(why) => e.invalid(p, s, why),
@@ -44,7 +44,7 @@ pub fn canonical_cidr(s: &str, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// An address as Go's older parser reads it: octets may have zeros before them.
+/// Parses an address as Go's older parser does: octets may have leading zeros.
 pub fn parse_ip(s: &str) -> Option<IpAddr> {
     if let Ok(ip) = s.parse() {
         return Some(ip);
@@ -59,7 +59,7 @@ pub fn parse_ip(s: &str) -> Option<IpAddr> {
     Some(IpAddr::V4(Ipv4Addr::from(octets)))
 }
 
-/// Address and prefix length of a range, as Go's older parser reads it.
+/// Parses address and prefix length of a CIDR as Go's older parser does.
 pub fn parse_cidr(s: &str) -> Option<(IpAddr, u8)> {
     let (ip, bits) = s.split_once('/')?;
     let ip = parse_ip(ip)?;

@@ -1,5 +1,5 @@
-//! APIServices: which server answers for a group version. What this server answers itself is available from the first
-//! moment. Upstream: `kube-aggregator/pkg/registry/apiservice`, `pkg/apis/apiregistration/validation`.
+//! APIServices: the server that serves a group version. Groups of this server are available immediately. Upstream:
+//! `kube-aggregator/pkg/registry/apiservice`, `pkg/apis/apiregistration/validation`.
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
@@ -32,7 +32,7 @@ const COLUMNS: &[Column] = &[
     AGE,
 ];
 
-/// Largest `versionPriority` and `groupPriorityMinimum`.
+/// The maximum of `versionPriority` and of `groupPriorityMinimum`.
 const VERSION_PRIORITY_MAX: i64 = 1000;
 const GROUP_PRIORITY_MAX: i64 = 20000;
 

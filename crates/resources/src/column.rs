@@ -1,41 +1,42 @@
-//! Columns of the server-side table (`meta.k8s.io/v1 Table`), and those that many kinds share. Cells are `table`'s.
+//! Columns of the server-side table (`meta.k8s.io/v1 Table`), including those that many kinds share. `table` formats
+//! the cells.
 use std::borrow::Cow;
 
 use crate::text::Text;
 
-/// The definition of one column, as `columnDefinitions` publishes it.
+/// The definition of a column, as in `columnDefinitions`.
 #[derive(Clone, Debug)]
 pub struct Column {
-    /// The header that kubectl prints, in capitals.
+    /// The header, which kubectl prints in capitals.
     pub name: Text,
-    /// OpenAPI type of the cells: `string`, `integer`, `boolean`, `date`.
+    /// The OpenAPI type of the cells: `string`, `integer`, `boolean`, `date`.
     pub kind: Text,
-    /// OpenAPI format of the cells; `name` marks the column that identifies the object.
+    /// The OpenAPI format of the cells; `name` marks the column that identifies the object.
     pub format: Text,
-    /// One sentence for people.
+    /// One sentence for users.
     pub description: Text,
-    /// 0 is always shown, 1 only with `-o wide`.
+    /// The priority: 0 is always shown, 1 only with `-o wide`.
     pub priority: i32,
 }
 
 impl Column {
-    /// A column of text cells.
+    /// Creates a column of strings.
     pub const fn text(name: &'static str, description: &'static str) -> Self {
         Self::of("string", name, description)
     }
-    /// A column of whole numbers.
+    /// Creates a column of integers.
     pub const fn integer(name: &'static str, description: &'static str) -> Self {
         Self::of("integer", name, description)
     }
-    /// A column of `true` and `false`.
+    /// Creates a column of booleans.
     pub const fn boolean(name: &'static str, description: &'static str) -> Self {
         Self::of("boolean", name, description)
     }
-    /// A column whose text identifies the object (format `name`).
+    /// Creates a column whose string identifies the object (format `name`).
     pub const fn identifying(name: &'static str, description: &'static str) -> Self {
         Self::formatted("string", "name", name, description)
     }
-    /// The same column, shown with `-o wide` only.
+    /// Returns the column, shown with `-o wide` only.
     pub const fn wide(mut self) -> Self {
         self.priority = 1;
         self
@@ -62,15 +63,15 @@ impl Column {
 
 /// The column that identifies the object.
 pub const NAME: Column = Column::identifying("Name", "Name of the object.");
-/// Time since creation.
+/// The time since creation.
 pub const AGE: Column = Column::text("Age", "Time since the object was created.");
-/// Name and creation time: the columns of kinds that have no printer of their own.
+/// Name and creation time: the columns of kinds without a printer.
 pub const NAME_CREATED: &[Column] = &[NAME, Column::of("date", "Created At", "Time at which the object was created.")];
 /// Name and age: the columns of kinds whose printer shows nothing else.
 pub const NAME_AGE: &[Column] = &[NAME, AGE];
-/// Wide column: container names of a pod template.
+/// A wide column with the container names of a pod template.
 pub const CONTAINERS: Column = Column::text("Containers", "Names of the containers in the template.").wide();
-/// Wide column: container images of a pod template.
+/// A wide column with the container images of a pod template.
 pub const IMAGES: Column = Column::text("Images", "Images of the containers in the template.").wide();
-/// Wide column: label selector of a workload or service.
+/// A wide column with the label selector of a workload or service.
 pub const SELECTOR: Column = Column::text("Selector", "Label selector of the pods.").wide();

@@ -1,4 +1,4 @@
-//! Conditions of the form that all newer kinds have (`meta/v1` Condition), and what is wrong with a list of them.
+//! Conditions in the form of all newer kinds (`meta/v1` Condition), and their validation.
 use kelson_meta::is_qualified_name;
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ const REASON_FORM: &str = "a condition reason must start with alphabetic charact
     'MyName',  or 'ReasonA,ReasonB',  or 'ReasonA:ReasonB', regex used for validation is \
     '[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?')";
 
-/// Finds the faults of a list of conditions.
+/// Validates a list of conditions.
 pub fn check(list: &Value, p: &Path<'_>, e: &mut Errors) {
     let all = items(list);
     for (i, condition) in all.iter().enumerate() {

@@ -1,14 +1,15 @@
-//! Between served and stored versions. Most kinds are field-identical across versions; those that are not convert here.
+//! Converts between served and stored versions. Most kinds have the same fields in all versions; the others are
+//! converted here.
 use kelson_meta::{Gvk, Status};
 use serde_json::Value;
 
 use crate::tree::{at_mut, items_mut, present, set};
 use crate::{autoscaling, registry};
 
-/// Makes `obj`, of version `from`, an object of version `to`, `apiVersion` and `kind` included.
+/// Converts `obj` from version `from` to version `to`, including `apiVersion` and `kind`.
 ///
 /// # Errors
-/// 400 when the two are not versions of one kind.
+/// 400 when both are not versions of one kind.
 pub fn convert(from: &Gvk, to: &Gvk, mut obj: Value) -> Result<Value, Status> {
     if from == to {
         return Ok(obj);
@@ -31,12 +32,12 @@ pub fn convert(from: &Gvk, to: &Gvk, mut obj: Value) -> Result<Value, Status> {
     Ok(obj)
 }
 
-/// The stored form's name of a built-in resource; `None` for others.
+/// Returns the stored version of a built-in resource; `None` for others.
 pub fn storage_gvk(group: &str, resource: &str) -> Option<Gvk> {
     registry::strategy(group, resource).map(|s| s.options().storage.clone())
 }
 
-/// core/v1 and events.k8s.io/v1 name the same fields differently.
+/// Converts events: core/v1 and events.k8s.io/v1 have different names for the same fields.
 fn event(obj: &mut Value, to_core: bool) {
     const NAMES: &[(&str, &str)] = &[
         ("involvedObject", "regarding"),
@@ -55,7 +56,7 @@ fn event(obj: &mut Value, to_core: bool) {
         }
     }
     if !to_core {
-        // Of these, the new version writes what is set, the old one always something.
+        // The new version writes these if they are set, the old one always.
         for reporter in ["reportingController", "reportingInstance"] {
             if o.get(reporter).and_then(Value::as_str) == Some("") {
                 o.remove(reporter);
@@ -64,7 +65,7 @@ fn event(obj: &mut Value, to_core: bool) {
     }
 }
 
-/// v1beta1 of dynamic resource allocation is flatter for requests and deeper for devices.
+/// Converts dynamic resource allocation: v1beta1 has flatter requests and deeper devices.
 fn resource(kind: &str, obj: &mut Value, to_beta1: bool) {
     match kind {
         "ResourceClaim" => requests(at_mut(obj, &["spec", "devices"]), to_beta1),

@@ -1,5 +1,5 @@
-//! CustomResourceDefinitions: kinds that users define. What makes them work is the API server's; here are their defaults,
-//! what an update keeps, and their validation. Upstream: `apiextensions-apiserver/pkg/registry/customresourcedefinition`.
+//! CustomResourceDefinitions: defaults, updates, and validation. The API server serves the kinds they define. Upstream:
+//! `apiextensions-apiserver/pkg/registry/customresourcedefinition`.
 use kelson_meta::FieldErrors;
 use kelson_structural::definition;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ static OPTIONS: std::sync::LazyLock<Options> = std::sync::LazyLock::new(|| Optio
     ..Options::of("apiextensions.k8s.io", "customresourcedefinitions")
 });
 
-/// Does nothing to metadata that is no object: validation names it.
+/// Does nothing to metadata that is not an object: validation reports it.
 fn set_generation(obj: &mut Value, generation: i64) {
     if let Some(meta) = obj.get_mut("metadata").filter(|m| m.is_object()) {
         set(meta, "generation", Value::from(generation));

@@ -1,7 +1,8 @@
-//! Kelson resources: one file per kind: defaults, validation, update rules, subresources, table columns.
+//! Kelson resources: one file per kind with defaults, validation, update rules, subresources and table columns.
 //!
-//! Pure functions over JSON trees. Decoding, storing, names, uids and timestamps are the API server's; which fields a
-//! type has is the schema's. Look a kind up with [`strategy`]; convert between stored and served forms with [`convert`].
+//! All functions are pure and work on JSON trees. The API server decodes and stores objects and sets names, UIDs and
+//! timestamps; the schema has the fields of each type. [`strategy`] returns the rules of a kind; [`convert`] converts
+//! between stored and served versions.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod addresses;

@@ -1,5 +1,5 @@
-//! Rules for `metadata` of every kind (apimachinery `api/validation/objectmeta.go`). Who sets uid, timestamps and
-//! resourceVersion is the request path; here is only what may stand there.
+//! Validates `metadata` of every kind (apimachinery `api/validation/objectmeta.go`). The request path sets UID,
+//! timestamps and resourceVersion.
 use kelson_meta::metadata::common;
 pub use kelson_meta::metadata::{ANNOTATIONS_BYTES_MAX, annotations, labels};
 use kelson_meta::{FieldErrors, is_dns1123_label, is_qualified_name};
@@ -10,10 +10,10 @@ use crate::options::Options;
 use crate::path::{Errors, Path};
 use crate::tree::{int, items, present, remove, same, set, text};
 
-/// What every immutable field answers.
+/// The message for a changed immutable field.
 pub const IMMUTABLE: &str = "field is immutable";
 
-/// Faults of a new object's metadata.
+/// Validates a new object's metadata.
 pub fn check(o: &Options, meta: &Value, e: &mut Errors) {
     let p = Path::new("metadata");
     check_but_finalizers(o.name, o.namespaced, meta, &p, e);
@@ -23,14 +23,14 @@ pub fn check(o: &Options, meta: &Value, e: &mut Errors) {
     }
 }
 
-/// Faults that the metadata of a new object of any kind may have: its name is one segment of a path, whatever else it is.
+/// Validates the metadata that objects of any kind have: the name is one path segment.
 pub fn check_any(o: &Options, meta: &Value, e: &mut Errors) {
     let p = Path::new("metadata");
     check_but_finalizers(NameRule::PathSegment, o.namespaced, meta, &p, e);
     finalizers(&meta["finalizers"], &p.child("finalizers"), e);
 }
 
-/// Faults of the metadata of a view that is written whole, as a `Scale` is; its namespace is the request's.
+/// Validates the metadata of a view that is written as a whole, such as a `Scale`; its namespace is the request's.
 pub fn check_view(meta: &Value) -> FieldErrors {
     let mut e = Errors::new();
     let p = Path::new("metadata");
@@ -47,7 +47,7 @@ fn check_but_finalizers(rule: NameRule, namespaced: bool, meta: &Value, p: &Path
     common(meta, p, e);
 }
 
-/// Faults of what names an object, and of its generation.
+/// Validates names and the generation.
 fn names(rule: NameRule, namespaced: bool, meta: &Value, p: &Path<'_>, e: &mut Errors) {
     let generate = text(&meta["generateName"]);
     if !generate.is_empty() {
@@ -76,8 +76,9 @@ fn names(rule: NameRule, namespaced: bool, meta: &Value, p: &Path<'_>, e: &mut E
     }
 }
 
-/// Faults of an update's metadata, of the object or of one of its views. Upstream looks at metadata as at that of a new object of any
-/// name and as at that of a changed one, and once more with the rules of each kind; clients see every fault as often.
+/// Validates metadata of an update, of the object or of one of its views. Upstream validates metadata as that of a new
+/// object of any name and as that of a changed one, and once more with the rules of each kind; each error is returned
+/// as many times as upstream returns it.
 pub fn check_update(o: &Options, subresource: &str, new: &Value, old: &Value, e: &mut Errors) {
     let p = Path::new("metadata");
     let meta = &new["metadata"];
@@ -117,7 +118,7 @@ pub fn check_update(o: &Options, subresource: &str, new: &Value, old: &Value, e:
     }
 }
 
-/// Faults that an object has only in view of what it was.
+/// Validates the changes of metadata.
 fn faults_of_change(n: &Value, m: &Value, p: &Path<'_>, e: &mut Errors) {
     if present(&m["deletionTimestamp"]) {
         let extra: Vec<&str> =
@@ -146,7 +147,7 @@ fn faults_of_change(n: &Value, m: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// What an update can never change: uid, creation and deletion times are taken from the old object.
+/// Restores fields that an update cannot change: UID, creation and deletion times.
 pub fn keep_system_fields(new: &mut Value, old: &Value) {
     let old = &old["metadata"];
     let Some(meta) = crate::tree::ensure(new, "metadata") else { return };
@@ -159,7 +160,7 @@ pub fn keep_system_fields(new: &mut Value, old: &Value) {
         Some(v) => set(meta, "creationTimestamp", v.clone()),
         None => remove(meta, "creationTimestamp"),
     }
-    // An update never ends a deletion; that it begins one is a fault, which the comparison of old and new finds.
+    // An update cannot end a deletion; that it begins one is an error, which comparing old and new finds.
     if present(&old["deletionTimestamp"]) {
         set(meta, "deletionTimestamp", old["deletionTimestamp"].clone());
     }
@@ -170,12 +171,12 @@ pub fn keep_system_fields(new: &mut Value, old: &Value) {
     }
 }
 
-/// Whether a finalizer is one of those that need no domain.
+/// Reports whether a finalizer is one of those that need no domain.
 fn is_standard_finalizer(name: &str) -> bool {
     matches!(name, "orphan" | "foregroundDeletion" | "kubernetes")
 }
 
-/// What users of a custom resource are told of the finalizers that a write adds.
+/// Returns warnings about finalizers that a write adds to a custom resource.
 pub fn finalizer_warnings(meta: &Value, old: Option<&Value>) -> Vec<String> {
     const ADVICE: &str = "to avoid accidental conflicts with other finalizer writers";
     let before = old.map(|o| items(&o["finalizers"])).unwrap_or_default();
@@ -207,7 +208,7 @@ fn finalizers(list: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Upstream's core kinds want a domain unless the name is one of the three old ones.
+/// Validates finalizers of core kinds, which need a domain unless they are one of three old names.
 fn qualified_finalizers(list: &Value, p: &Path<'_>, e: &mut Errors) {
     for (i, f) in items(list).iter().map(text).enumerate() {
         if !f.contains('/') && !is_standard_finalizer(f) {
@@ -216,7 +217,7 @@ fn qualified_finalizers(list: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Faults of metadata that a template gives to objects which a controller names: labels and annotations are all it may set.
+/// Validates the metadata of a template for objects that a controller names: only labels and annotations may be set.
 pub fn of_template(meta: &Value, p: &Path<'_>, e: &mut Errors) {
     annotations(&meta["annotations"], &p.child("annotations"), e);
     labels(&meta["labels"], &p.child("labels"), e);
@@ -246,7 +247,7 @@ pub fn of_template(meta: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// `Invalid value: ...: field is immutable` when the two differ.
+/// Reports `Invalid value: ...: field is immutable` when the two differ.
 pub fn immutable(new: &Value, old: &Value, p: &Path<'_>, e: &mut Errors) {
     if !same(new, old) {
         e.invalid(p, new, IMMUTABLE);
@@ -259,7 +260,7 @@ mod tests {
 
     use super::*;
 
-    /// So many faults has an object of a kind, or of its view, whose metadata become these.
+    /// Returns the number of errors of an object or its view with this metadata.
     fn faults(group: &'static str, resource: &'static str, view: &str, change: Value) -> usize {
         let o = Options::of(group, resource);
         let mut old = json!({"metadata": {"name": "a", "resourceVersion": "1", "uid": "u"}});
@@ -294,7 +295,7 @@ mod tests {
             let at = format!("{group}/{resource}/{view}");
             assert_eq!(faults(group, resource, view, json!({})), 0, "{at}");
             assert_eq!(faults(group, resource, view, json!({"labels": {"a b": "c"}})), labels, "{at}");
-            // Not all kinds want a domain.
+            // Not all kinds require a domain.
             assert_eq!(faults(group, resource, view, json!({"finalizers": ["z"]})), finalizers, "{at}");
             assert_eq!(faults(group, resource, view, json!({"generateName": "a/b"})), generated, "{at}");
         }

@@ -1,27 +1,27 @@
-//! The rules that names of objects follow, by kind.
+//! Rules for names of objects, by kind.
 use kelson_meta::{is_dns1035_label, is_dns1123_label, is_dns1123_subdomain, is_path_segment_name};
 
 use crate::addresses;
 
-/// The rule a kind's names follow.
+/// A rule for names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameRule {
-    /// RFC 1123 subdomain; most kinds.
+    /// RFC 1123 subdomain; for most kinds.
     Subdomain,
-    /// RFC 1123 label; namespaces, services.
+    /// RFC 1123 label; for namespaces and services.
     Label,
     /// RFC 1035 label.
     Label1035,
-    /// Anything that is one URL path segment; RBAC.
+    /// Any single URL path segment; for RBAC.
     PathSegment,
-    /// No rule of its own; certificate requests and the like.
+    /// No rule; for certificate requests and similar kinds.
     Any,
-    /// A canonical IP address; IPAddress objects.
+    /// A canonical IP address; for IPAddress objects.
     Ip,
 }
 
 impl NameRule {
-    /// Why `name` breaks the rule; with `prefix`, `name` is a `generateName` and may end in a dash.
+    /// Validates `name`; with `prefix`, `name` is a `generateName` and may end in a dash.
     pub fn check(self, name: &str, prefix: bool) -> Result<(), Vec<String>> {
         let masked;
         let name = if prefix && name.len() > 1 && name.ends_with('-') && name.is_ascii() {

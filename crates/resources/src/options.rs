@@ -1,6 +1,6 @@
-//! The facts of a kind that the request path asks for, as plain owned data: a built-in kind borrows compiled-in text, a
-//! kind made at run time (a custom resource) owns its own. What the published discovery tells of a built-in kind is read
-//! from the schema's table and never typed again.
+//! Properties of a kind that the request path reads, as plain owned data: a built-in kind borrows constant strings, a
+//! kind created at run time (a custom resource) owns its strings. Properties in the published discovery of a built-in
+//! kind are read from the schema's table.
 use std::borrow::Cow;
 
 use kelson_meta::Gvk;
@@ -11,87 +11,89 @@ use crate::names::NameRule;
 use crate::rejudged::{self, Rejudged};
 use crate::text::{Text, Texts};
 
-/// A compiled-in list of texts: `texts!["spec", "replicas"]`.
+/// A constant list of strings: `texts!["spec", "replicas"]`.
 macro_rules! texts {
     ($($text:expr),* $(,)?) => {
         ::std::borrow::Cow::Borrowed(const { &[$(::std::borrow::Cow::Borrowed($text)),*] })
     };
 }
-/// A compiled-in list of columns: `columns![NAME, AGE]`.
+/// A constant list of columns: `columns![NAME, AGE]`.
 macro_rules! columns {
     ($($column:expr),* $(,)?) => { ::std::borrow::Cow::Borrowed(const { &[$($column),*] }) };
 }
 pub(crate) use {columns, texts};
 
-/// How the kind takes deletion.
+/// How objects of the kind are deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deletion {
-    /// At once, unless finalizers hold the object.
+    /// Immediately, unless finalizers exist.
     Immediate,
-    /// Pods: `spec.terminationGracePeriodSeconds` unless the request says otherwise; 0 when unscheduled or finished.
+    /// Pods: after `spec.terminationGracePeriodSeconds` unless the request sets another period; 0 for unscheduled or
+    /// finished pods.
     Graceful,
-    /// Namespaces: marked, phase `Terminating`, gone once `spec.finalizers` is empty.
+    /// Namespaces: marked, in the phase `Terminating`, removed once `spec.finalizers` is empty.
     Namespace,
-    /// Definitions of kinds: marked, with a finalizer and the condition `Terminating`, until all objects of the kind are gone.
+    /// Definitions of kinds: marked, with a finalizer and the condition `Terminating`, until all objects of the kind
+    /// are deleted.
     CustomResources,
 }
 
-/// Which part of the server takes a write over before its writer is answered.
+/// The part of the server that processes a write before it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Observer {
-    /// Nobody: the write is stored, and watched by whom it concerns.
+    /// None: the write is stored and watched.
     None,
-    /// The one that serves custom resources, which also completes a definition's status before it is stored.
+    /// The part that serves custom resources, which also completes a definition's status before it is stored.
     CustomResources,
-    /// The one that knows which group versions other servers answer for.
+    /// The part that knows the group versions of aggregated API servers.
     Aggregation,
 }
 
-/// What a write that was answered may lose.
+/// How durable an acknowledged write is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// Nothing: the disk has confirmed the write before the client hears of it.
+    /// Fully: the disk has confirmed the write before the client gets the answer.
     Synced,
-    /// The last moments before a power cut: for records that are renewed or told again all the time.
+    /// The last moments before a power failure may be lost: for records that are renewed continuously.
     Relaxed,
 }
 
-/// What the API server hands out from the cluster's ranges when an object of the kind is written.
+/// What the API server allocates when an object of the kind is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocation {
-    /// Nothing is handed out for objects of the kind.
+    /// Nothing is allocated.
     None,
     /// Cluster IPs and node ports (Services).
     ServiceAddresses,
 }
 
-/// Where a connection to an object of the kind leads (`proxy`, `exec`, `log` and their like).
+/// The destination of connections to an object of the kind (`proxy`, `exec`, `log` and others).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connects {
-    /// Nowhere: objects of the kind are only data.
+    /// None: there are no connections.
     Nowhere,
-    /// To a container or a port of the pod, most of it through the pod's kubelet.
+    /// A container or a port of the pod, mostly through the pod's kubelet.
     Pod,
-    /// To a pod behind the service.
+    /// A pod of the service.
     Service,
-    /// To the node's kubelet.
+    /// The kubelet of the node.
     Node,
 }
 
-/// Where the `scale` subresource finds its fields; each a path of keys from the object's root.
+/// The fields of the `scale` subresource, each as a path of keys from the object's root.
 #[derive(Clone, Debug)]
 pub struct ScalePaths {
-    /// The count that is wanted, such as `spec.replicas`.
+    /// The desired count, such as `spec.replicas`.
     pub spec_replicas: Texts,
-    /// The count that is there, such as `status.replicas`.
+    /// The current count, such as `status.replicas`.
     pub status_replicas: Texts,
-    /// A label selector object, a plain label map (replication controllers), or selector text (custom resources). Empty
-    /// when the kind has none, which hides it from autoscalers.
+    /// A label selector object, a plain label map (replication controllers), or a selector string (custom resources).
+    /// Empty when the kind has none, which hides it from autoscalers.
     pub selector: Texts,
 }
 
 impl ScalePaths {
-    /// Those of all built-in workloads.
+    /// Returns the paths of all built-in workloads.
     pub fn usual() -> Self {
         Self {
             spec_replicas: texts!["spec", "replicas"],
@@ -101,68 +103,69 @@ impl ScalePaths {
     }
 }
 
-/// Facts about a kind of object.
+/// The properties of a kind.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// API group; empty for the legacy one.
+    /// The API group; empty for the legacy group.
     pub group: Text,
-    /// Plural name in paths.
+    /// The plural name in paths.
     pub resource: Text,
-    /// Whether objects live in namespaces.
+    /// Whether objects are namespaced.
     pub namespaced: bool,
-    /// The form that is stored. Its group may be another one than the path's (events).
+    /// The stored version. Its group may differ from the path's (events).
     pub storage: Gvk,
-    /// Subresources that are views of the object and can be written: `status`, `approval`, `resize`.
+    /// Writable subresources that are views of the object: `status`, `approval`, `resize`.
     pub subresources: Texts,
-    /// Whether the kind counts spec changes in `metadata.generation`.
+    /// Whether `metadata.generation` counts changes of the spec.
     pub generation: bool,
     /// The rule for `metadata.name`.
     pub name: NameRule,
-    /// Whether PUT may create.
+    /// Whether PUT may create an object.
     pub allow_create_on_update: bool,
     /// Whether a new object without a name gets one (upstream `limitrangeStrategy.PrepareForCreate`).
     pub names_itself: bool,
     /// Whether PUT without a resourceVersion overwrites.
     pub allow_unconditional_update: bool,
-    /// What deletion does.
+    /// How objects are deleted.
     pub deletion: Deletion,
-    /// Whether a delete that is done answers with the object instead of a `Status`.
+    /// Whether a completed delete returns the object instead of a `Status`.
     pub delete_returns_object: bool,
-    /// Where `scale` finds its fields, for kinds that have it.
+    /// The fields of `scale`, for kinds that have it.
     pub scale: Option<ScalePaths>,
-    /// Table columns; [`crate::Strategy::row`] gives as many cells.
+    /// The table columns; [`crate::Strategy::row`] returns as many cells.
     pub columns: Cow<'static, [Column]>,
     /// Selectable fields besides `metadata.name` and `metadata.namespace`.
     pub fields: Texts,
-    /// Whether it is stored at all (reviews and bindings are only created).
+    /// Whether it is stored (reviews and bindings are only created).
     pub stored: bool,
-    /// What a power cut may take.
+    /// What a power failure may lose.
     pub durability: Durability,
-    /// Whether objects vanish by themselves after the server's `--event-ttl`.
+    /// Whether objects are deleted automatically after the server's `--event-ttl`.
     pub expires: bool,
-    /// Whether objects hold expressions or patterns that a write compiles: what a write costs is not to be seen from its size.
+    /// Whether objects contain expressions or patterns that a write compiles, so that its size does not show its cost.
     pub expressions: bool,
-    /// What is handed out on a write.
+    /// What is allocated by a write.
     pub allocation: Allocation,
-    /// What the subresources that connect reach.
+    /// The destination of connecting subresources.
     pub connects: Connects,
-    /// Whether objects grant permissions, so that a writer needs to hold what they grant (RBAC escalation check).
+    /// Whether objects grant permissions, which a writer must have as well (RBAC escalation check).
     pub grants_permissions: bool,
-    /// Who must know of a write before it is answered.
+    /// The part of the server that processes a write before it is answered.
     pub observer: Observer,
-    /// Whether a delete that says nothing of dependents leaves them.
+    /// Whether a delete without a propagation policy orphans dependents.
     pub orphans_dependents: bool,
-    /// How often the kind's rules look at the metadata of a changed object.
+    /// How often the kind's rules validate the metadata of a changed object.
     pub rejudged: Rejudged,
-    /// The same when one of its views is written.
+    /// How often they do when one of its views is written.
     pub rejudged_in_views: Rejudged,
-    /// Whether a write of the status keeps metadata as it was.
+    /// Whether a write of the status keeps metadata unchanged.
     pub status_stands_alone: bool,
 }
 
 impl Options {
-    /// A built-in resource as the schema's table has it: scope, stored form (the preferred version's), views. All else is
-    /// what most kinds do. A resource that the table lacks gets an empty kind, which no path serves.
+    /// Creates the options of a built-in resource from the schema's table: scope, stored version (the preferred one),
+    /// views. Everything else is as for most kinds. A resource that is not in the table gets an empty kind, which no
+    /// path serves.
     pub fn of(group: &'static str, plural: &'static str) -> Self {
         let published = resource::preferred(group, plural);
         let (version, kind) = published.map_or(("", ""), |r| (r.version, r.kind));
@@ -179,7 +182,7 @@ impl Options {
         }
     }
 
-    /// Any resource, with what most kinds do: no subresources, no counting of generations, deleted at once.
+    /// Creates the options of any resource, as for most kinds: no subresources, no generation, deleted immediately.
     pub fn of_kind(group: impl Into<Text>, plural: impl Into<Text>, storage: Gvk, namespaced: bool) -> Self {
         Self {
             group: group.into(),
@@ -212,22 +215,22 @@ impl Options {
         }
     }
 
-    /// Whether its objects are namespaces: a request for one of them belongs to the namespace that it is.
+    /// Reports whether its objects are namespaces: a request for one belongs to that namespace.
     pub fn is_namespace(&self) -> bool {
         self.deletion == Deletion::Namespace
     }
 
-    /// Whether there is a `status` subresource.
+    /// Reports whether there is a `status` subresource.
     pub fn has_status(&self) -> bool {
         self.subresources.iter().any(|s| s == "status")
     }
-    /// The kind, the same in all its versions.
+    /// Returns the kind, which is the same in all versions.
     pub fn kind(&self) -> &str {
         &self.storage.kind
     }
 }
 
-/// The kinds whose fields are CEL expressions or regular expressions.
+/// Returns the kinds whose fields are CEL expressions or regular expressions.
 fn holds_expressions(group: &str, plural: &str) -> bool {
     match group {
         "admissionregistration.k8s.io" => true,
@@ -237,7 +240,7 @@ fn holds_expressions(group: &str, plural: &str) -> bool {
     }
 }
 
-/// The subresources that take and give the object itself and can be written.
+/// Returns the writable subresources that are views of the object.
 fn views(r: &'static Resource) -> Vec<Text> {
     let view = |s: &&resource::Subresource| s.kind == r.kind && s.verbs.contains(&"update");
     r.subresources.iter().filter(view).map(|s| Cow::Borrowed(s.name)).collect()

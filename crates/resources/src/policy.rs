@@ -17,13 +17,13 @@ use crate::strategy::{Context, Strategy};
 use crate::table::{age, name};
 use crate::tree::{default_to, ensure, flag, int0, items, present, restore, same, text};
 
-/// The poddisruptionbudgets resource.
+/// The strategy of poddisruptionbudgets.
 pub struct PodDisruptionBudgets;
 
 const COUNTS: &[&str] = &["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"];
 
 static BUDGETS: LazyLock<Options> = LazyLock::new(|| Options {
-    // Upstream looks at the metadata of budgets as at those of any object, and no more.
+    // Upstream validates the metadata of budgets only as that of any object.
     name: NameRule::Any,
     generation: true,
     allow_unconditional_update: false,
@@ -37,7 +37,7 @@ static BUDGETS: LazyLock<Options> = LazyLock::new(|| Options {
     ..Options::of("policy", "poddisruptionbudgets")
 });
 
-/// A spec as upstream shows it in an error: the fields of its own struct, which has no JSON names.
+/// The spec in upstream's error format: the fields of Go's struct, without JSON names.
 #[derive(serde::Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct BothSet<'a> {
@@ -108,10 +108,10 @@ impl Strategy for PodDisruptionBudgets {
     }
 }
 
-/// The priorityclasses resource.
+/// The strategy of priorityclasses.
 pub struct PriorityClasses;
 
-/// The highest value users may give.
+/// The maximum value for user-defined classes.
 const USER_PRIORITY_MAX: i64 = 1_000_000_000;
 const SYSTEM_CLASSES: &[(&str, i64)] =
     &[("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
@@ -132,7 +132,7 @@ impl Strategy for PriorityClasses {
     fn options(&self) -> &Options {
         &PRIORITIES
     }
-    /// Changes of a class do not count.
+    /// Changes of a class do not increase its generation.
     fn prepare_update(&self, _cx: &Context<'_>, new: &mut Value, old: &Value) {
         if let Some(meta) = new.get_mut("metadata") {
             restore(meta, &old["metadata"], "generation");
@@ -179,7 +179,7 @@ impl Strategy for PriorityClasses {
     }
 }
 
-/// The runtimeclasses resource.
+/// The strategy of runtimeclasses.
 pub struct RuntimeClasses;
 
 static RUNTIMES: LazyLock<Options> = LazyLock::new(|| Options {
@@ -210,7 +210,7 @@ impl Strategy for RuntimeClasses {
             }
         }
         if present(&obj["overhead"]) {
-            // What a sandbox takes is judged as the limits of a container.
+            // The overhead is validated like the limits of a container.
             let limits = json!({"limits": obj["overhead"]["podFixed"]});
             pod::container_requirements(&limits, &Path::new("overhead"), e);
         }

@@ -1,4 +1,5 @@
-//! RBAC: roles, cluster roles and their bindings (rbac.authorization.k8s.io). Who may grant what is authorization's.
+//! RBAC: roles, cluster roles and their bindings (rbac.authorization.k8s.io). The auth crate checks who may grant
+//! permissions.
 use std::sync::LazyLock;
 
 use jiff::Timestamp;
@@ -16,9 +17,9 @@ use crate::tree::{default_zero, empty, items, items_mut, present, same, text};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// Roles and cluster roles.
+/// The strategy of roles and cluster roles.
 pub struct Roles {
-    /// Whether they live in namespaces.
+    /// Whether they are namespaced.
     pub namespaced: bool,
 }
 
@@ -40,7 +41,7 @@ impl Strategy for Roles {
         if self.namespaced { &ROLES } else { &CLUSTER_ROLES }
     }
     fn set_defaults(&self, _version: &str, obj: &mut Value) {
-        // The list is written out even when there is none.
+        // The list is written even if there is none.
         if let Some(o) = obj.as_object_mut() {
             o.entry("rules").or_insert(Value::Null);
         }
@@ -72,7 +73,7 @@ impl Strategy for Roles {
     }
 }
 
-/// One policy rule; also of access reviews.
+/// Validates a policy rule; also of access reviews.
 fn rule(r: &Value, namespaced: bool, p: &Path<'_>, e: &mut Errors) {
     if items(&r["verbs"]).is_empty() {
         e.required(&p.child("verbs"), "verbs must contain at least one value");
@@ -96,9 +97,9 @@ fn rule(r: &Value, namespaced: bool, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Role bindings and cluster role bindings.
+/// The strategy of role bindings and cluster role bindings.
 pub struct Bindings {
-    /// Whether they live in namespaces.
+    /// Whether they are namespaced.
     pub namespaced: bool,
 }
 

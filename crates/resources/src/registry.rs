@@ -1,4 +1,4 @@
-//! The one table of kinds.
+//! The table of all built-in kinds.
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
@@ -66,14 +66,14 @@ type Table = HashMap<(&'static str, &'static str), &'static dyn Strategy>;
 static TABLE: LazyLock<Table> =
     LazyLock::new(|| all().map(|s| ((&*s.options().group, &*s.options().resource), s)).collect());
 
-/// The strategy of a built-in resource; `group` is empty for the legacy one.
+/// Returns the strategy of a built-in resource; `group` is empty for the legacy group.
 pub fn strategy(group: &str, resource: &str) -> Option<&'static dyn Strategy> {
-    // The table's keys outlive any caller's, so shortening them for the lookup is sound.
+    // The table's keys outlive any caller's, so shortening their lifetime for the lookup is safe.
     let table: &HashMap<(&str, &str), &'static dyn Strategy> = &TABLE;
     table.get(&(group, resource)).copied()
 }
 
-/// Every built-in resource.
+/// Returns the strategy of every built-in resource.
 pub fn all() -> impl Iterator<Item = &'static dyn Strategy> {
     KINDS.iter().copied().chain(generic::KINDS.iter().map(|g| g as &dyn Strategy))
 }
@@ -102,7 +102,7 @@ mod tests {
         }
     }
 
-    /// A kind of which nothing is known before the program runs goes through the same trait.
+    /// A kind that is created at run time implements the same trait.
     #[test]
     fn a_kind_made_at_run_time() {
         struct Made(Options);

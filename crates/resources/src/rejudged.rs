@@ -1,13 +1,13 @@
-//! How often an update's metadata is judged, by kind: a fault is told as often as the reference finds it, and what only new objects
-//! are asked elsewhere is asked of changed ones of some kinds as well.
+//! How often an update's metadata is validated, by kind: each error is returned as often as upstream returns it, and
+//! for some kinds the rules of new objects also apply to changed ones.
 
-/// What a kind's own rules look at in the metadata of an object that is changed, besides what all kinds have looked at twice: as of a
-/// new object (where any name will do) and as of a changed one.
+/// How often a kind's own rules validate the metadata of a changed object, in addition to the two common validations:
+/// as that of a new object (with any name) and as that of a changed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rejudged {
-    /// How often as that of a changed object.
+    /// The number of validations as a changed object.
     pub changed: u8,
-    /// How often as that of a new object, whose name follows the kind's rule.
+    /// The number of validations as a new object, whose name follows the kind's rule.
     pub new: u8,
     /// Whether finalizers need a domain.
     pub qualified: bool,
@@ -18,10 +18,10 @@ const fn times(changed: u8, new: u8, qualified: bool) -> Rejudged {
 }
 
 impl Rejudged {
-    /// Custom resources, and kinds whose rules are those of all.
+    /// The value for custom resources, and for kinds without rules for metadata.
     pub const CUSTOM: Self = times(1, 0, false);
 
-    /// Of a built-in kind.
+    /// Returns the value of a built-in kind.
     pub fn of(group: &str, resource: &str) -> Self {
         match (group, resource) {
             ("", "events") | ("policy", "poddisruptionbudgets") => times(0, 0, false),
@@ -57,7 +57,7 @@ impl Rejudged {
         }
     }
 
-    /// Of a built-in kind's subresources.
+    /// Returns the value for a built-in kind's subresources.
     pub fn of_views(group: &str, resource: &str) -> Self {
         match (group, resource) {
             ("batch", "cronjobs") | ("policy", "poddisruptionbudgets") => times(0, 0, false),
@@ -68,7 +68,7 @@ impl Rejudged {
     }
 }
 
-/// Whether a write of the status keeps labels, annotations, finalizers and owners as they were.
+/// Reports whether a write of the status keeps labels, annotations, finalizers and owners unchanged.
 pub fn status_stands_alone(group: &str, resource: &str) -> bool {
     match group {
         "flowcontrol.apiserver.k8s.io" | "storagemigration.k8s.io" | "internal.apiserver.k8s.io" => true,

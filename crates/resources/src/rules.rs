@@ -1,4 +1,4 @@
-//! Rules many kinds share: ports, quantities, selectors, enumerations. Messages are the API's.
+//! Validation that many kinds share: ports, quantities, selectors, enumerations. Messages are upstream's.
 use kelson_meta::{Quantity, is_label_value, is_qualified_name};
 use serde_json::Value;
 
@@ -6,12 +6,12 @@ use crate::metadata;
 use crate::path::{Errors, Path};
 use crate::tree::{empty, entries, int0, items, present, text};
 
-/// The message of negative numbers.
+/// The message for negative numbers.
 pub const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
-/// The message of numbers that are no port.
+/// The message for invalid port numbers.
 pub const PORT_RANGE: &str = "must be between 1 and 65535, inclusive";
 
-/// A number that may be absent but not negative.
+/// Validates a number that may be absent but not negative.
 pub fn not_negative(v: &Value, p: &Path<'_>, e: &mut Errors) {
     if let Some(n) = v.as_i64()
         && n < 0
@@ -20,7 +20,7 @@ pub fn not_negative(v: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// A required value of a closed set; `supported` is sorted.
+/// Validates a required value of a closed set; `supported` is sorted.
 pub fn one_of(v: &Value, p: &Path<'_>, supported: &[&str], e: &mut Errors) {
     let s = text(v);
     if s.is_empty() {
@@ -30,7 +30,7 @@ pub fn one_of(v: &Value, p: &Path<'_>, supported: &[&str], e: &mut Errors) {
     }
 }
 
-/// A domain and a path under it, as those name themselves who look after an object.
+/// Validates a domain with a path, such as the name of a controller.
 pub fn domain_prefixed_path(s: &str, p: &Path<'_>, e: &mut Errors) {
     let in_path = |c: char| c.is_ascii_alphanumeric() || "/-._~%!$&'()*+,;=:".contains(c);
     if s.is_empty() {
@@ -47,7 +47,7 @@ pub fn domain_prefixed_path(s: &str, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// A value of a closed set that may be absent.
+/// Validates an optional value of a closed set.
 pub fn optional_one_of(v: &Value, p: &Path<'_>, supported: &[&str], e: &mut Errors) {
     let s = text(v);
     if present(v) && !supported.contains(&s) {
@@ -55,7 +55,7 @@ pub fn optional_one_of(v: &Value, p: &Path<'_>, supported: &[&str], e: &mut Erro
     }
 }
 
-/// A required string.
+/// Validates a required string.
 pub fn required(v: &Value, p: &Path<'_>, e: &mut Errors) -> bool {
     let missing = empty(v);
     if missing {
@@ -64,7 +64,7 @@ pub fn required(v: &Value, p: &Path<'_>, e: &mut Errors) -> bool {
     !missing
 }
 
-/// A number from 1 to 65535.
+/// Validates a number from 1 to 65535.
 pub fn port(v: &Value, p: &Path<'_>, e: &mut Errors) {
     let n = int0(v);
     if !(1..=65535).contains(&n) {
@@ -72,7 +72,7 @@ pub fn port(v: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// A port by number, or by the name of a container port.
+/// Validates a port by number, or by the name of a container port.
 pub fn port_or_name(v: &Value, p: &Path<'_>, e: &mut Errors) {
     match v {
         Value::String(s) => e.invalid_each(p, s, port_name(s)),
@@ -80,7 +80,7 @@ pub fn port_or_name(v: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// IANA service names: at most 15 of `a-z0-9-`, at least one letter, no double or outer dashes.
+/// Validates an IANA service name: at most 15 of `a-z0-9-`, at least one letter, no double or outer dashes.
 pub fn port_name(s: &str) -> Result<(), Vec<String>> {
     let mut why = Vec::new();
     if s.len() > 15 {
@@ -101,7 +101,7 @@ pub fn port_name(s: &str) -> Result<(), Vec<String>> {
     if why.is_empty() { Ok(()) } else { Err(why) }
 }
 
-/// Whether a text is a share such as `10%`; the error is what upstream says of it.
+/// Validates a percentage such as `10%`; the error is upstream's.
 pub fn is_percent(s: &str) -> Result<(), Vec<String>> {
     match s.strip_suffix('%') {
         Some(n) if !n.is_empty() && n.bytes().all(|c| c.is_ascii_digit()) => Ok(()),
@@ -111,7 +111,7 @@ pub fn is_percent(s: &str) -> Result<(), Vec<String>> {
     }
 }
 
-/// A count or a percentage, not negative.
+/// Validates a non-negative count or a percentage.
 pub fn count_or_percent(v: &Value, p: &Path<'_>, e: &mut Errors) {
     match v {
         Value::String(s) => e.invalid_each(p, s, is_percent(s)),
@@ -120,32 +120,32 @@ pub fn count_or_percent(v: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// The percentage, when it is one.
+/// Returns the percentage, if it is one.
 pub fn percent(v: &Value) -> Option<i64> {
     let s = v.as_str().filter(|s| is_percent(s).is_ok())?;
     s.strip_suffix('%')?.parse().ok()
 }
 
-/// A percentage as its number, a count as it is, be it text, and anything else as nothing.
+/// Returns the number of a percentage or of a count, also as a string, and zero for anything else.
 pub fn count(v: &Value) -> i64 {
     percent(v).or_else(|| v.as_str()?.parse().ok()).unwrap_or_else(|| int0(v))
 }
 
-/// At most 100%.
+/// Checks that a percentage is at most 100%.
 pub fn not_over_100_percent(v: &Value, p: &Path<'_>, e: &mut Errors) {
     if percent(v).is_some_and(|n| n > 100) {
         e.invalid(p, v, "must not be greater than 100%");
     }
 }
 
-/// No `..` element in a path.
+/// Checks that a path has no `..` element.
 pub fn no_backsteps(path: &str, p: &Path<'_>, e: &mut Errors) {
     if path.split('/').any(|s| s == "..") {
         e.invalid(p, path, "must not contain '..'");
     }
 }
 
-/// Reads a quantity; reports what is none.
+/// Parses a quantity; reports an invalid one.
 pub fn quantity(v: &Value, p: &Path<'_>, e: &mut Errors) -> Option<Quantity> {
     let parsed = match v {
         Value::String(s) => s.parse::<Quantity>(),
@@ -161,7 +161,7 @@ pub fn quantity(v: &Value, p: &Path<'_>, e: &mut Errors) -> Option<Quantity> {
     }
 }
 
-/// A label selector object: operators, keys, values.
+/// Validates a label selector object: operators, keys, values.
 pub fn label_selector(v: &Value, p: &Path<'_>, e: &mut Errors) {
     metadata::labels(&v["matchLabels"], &p.child("matchLabels"), e);
     for (i, r) in items(&v["matchExpressions"]).iter().enumerate() {
@@ -192,7 +192,7 @@ pub fn label_selector(v: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Whether a label selector object matches a label map; an invalid selector matches nothing.
+/// Reports whether a label selector object matches a label map; an invalid selector matches nothing.
 pub fn selector_matches(selector: &Value, labels: &Value) -> bool {
     let label = |k: &str| labels.get(k).and_then(Value::as_str);
     entries(&selector["matchLabels"]).all(|(k, v)| label(k) == v.as_str())
@@ -209,12 +209,12 @@ pub fn selector_matches(selector: &Value, labels: &Value) -> bool {
         })
 }
 
-/// A selector without any requirement.
+/// Reports whether a selector has no requirements.
 pub fn selector_empty(selector: &Value) -> bool {
     empty(&selector["matchLabels"]) && empty(&selector["matchExpressions"])
 }
 
-/// Duplicates of `key` in a list, by the error's path `[i].key`.
+/// Reports duplicates of `key` in a list, with the path `[i].key`.
 pub fn unique(list: &Value, key: &str, p: &Path<'_>, e: &mut Errors) {
     let mut seen = std::collections::BTreeSet::new();
     for (i, x) in items(list).iter().enumerate() {

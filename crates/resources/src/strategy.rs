@@ -1,5 +1,6 @@
-//! What the API server asks of a kind: one trait, one record of facts. Kinds implement the hooks; the provided methods
-//! say how hooks and metadata rules come together. No sockets, clock or async: time and user are handed in.
+//! The interface of a kind to the API server: one trait, and one record of options. Kinds implement the hooks; the
+//! provided methods combine hooks and metadata rules. There are no sockets, no clock and no async: time and user are
+//! arguments.
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -12,20 +13,20 @@ use crate::path::Errors;
 use crate::text::Texts;
 use crate::tree::{restore, same, set};
 
-/// Who makes a request, as far as kinds care (certificate requests record it).
+/// The requester, as far as kinds need it (certificate requests record it).
 #[derive(Clone, Copy, Debug)]
 pub struct User<'a> {
-    /// As authenticated, or impersonated.
+    /// The user name, after impersonation.
     pub name: &'a str,
-    /// Stable identifier; may be empty.
+    /// The UID; may be empty.
     pub uid: &'a str,
-    /// All groups, `system:authenticated` among them.
+    /// All groups, including `system:authenticated`.
     pub groups: &'a [String],
-    /// Anything else the authenticator knows.
+    /// Further values of the authenticator.
     pub extra: &'a BTreeMap<String, Vec<String>>,
 }
 
-/// What a write happens in.
+/// The context of a write.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
     /// The server's wall clock.
@@ -35,60 +36,65 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// A context without a user.
+    /// Creates a context without a user.
     pub fn at(now: Timestamp) -> Self {
         Self { now, user: None }
     }
 }
 
-/// Everything kind-specific the request path needs. Except for [`Strategy::default`] all methods take and give the
-/// storage version's form. Upstream: `pkg/registry/*/*/strategy.go`, `pkg/apis/*/validation`, `pkg/printers`.
+/// Everything kind-specific that the request path needs.
+///
+/// A strategy fills in defaults, prepares objects on create and update (clears fields that clients may not set, counts
+/// the generation), validates them, and formats table rows. Except for [`Strategy::default`] all methods use the stored
+/// version. Implementations must be pure: the same object, user and time give the same result. Upstream:
+/// `pkg/registry/*/*/strategy.go`, `pkg/apis/*/validation`, `pkg/printers`.
 pub trait Strategy: Send + Sync {
-    /// The facts of the kind by which the path of a request goes.
+    /// Returns the options of the kind, which the request path reads.
     fn options(&self) -> &Options;
 
-    /// Whether expressions of the kind's author judge each write of an object.
+    /// Reports whether the kind has validation rules of its author (CEL) that run on each write.
     fn has_rules(&self) -> bool {
         false
     }
 
-    /// Fills in what the user left out, in the form of served version `version`; idempotent. Built-in kinds implement
-    /// this: it cannot fail, because the decoder has checked every type before.
+    /// Sets the defaults of the served version `version`; idempotent. Built-in kinds implement this: it cannot fail,
+    /// because the decoder has checked every type before.
     fn set_defaults(&self, version: &str, obj: &mut Value) {
         let _ = (version, obj);
     }
-    /// Defaults as the request path asks for them, after decoding every write and after mutating admission.
+    /// Sets defaults after decoding every write and after mutating admission.
     ///
     /// # Errors
-    /// What the client is answered; only kinds made at run time refuse.
+    /// The status for the client; only kinds created at run time fail.
     fn default(&self, version: &str, obj: &mut Value) -> Result<(), Status> {
         self.set_defaults(version, obj);
         Ok(())
     }
-    /// `status` of a new object. An empty object unless fields are never absent in the published type.
+    /// Returns the `status` of a new object: an empty object, unless the published type always has some fields.
     fn initial_status(&self) -> Value {
         Value::Object(Map::new())
     }
 
-    /// On create: clears what users may not set, starts `generation`. Names, uid and timestamps are the caller's.
+    /// Prepares a create: clears fields that users may not set, and starts `generation`. The caller sets names, UID and
+    /// timestamps.
     fn prepare_create(&self, cx: &Context<'_>, obj: &mut Value) {
         let _ = cx;
         base_create(self, obj);
     }
-    /// Faults of the object apart from its metadata, on create and update alike.
+    /// Validates the object apart from its metadata, on create and update.
     fn check(&self, obj: &Value, e: &mut Errors) {
         let _ = (obj, e);
     }
-    /// Faults of a new object apart from metadata.
+    /// Validates a new object apart from its metadata.
     fn check_create(&self, obj: &Value, e: &mut Errors) {
         self.check(obj, e);
     }
-    /// Faults of an update apart from metadata; `new` has been prepared.
+    /// Validates an update apart from its metadata; `new` has been prepared.
     fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
         let _ = old;
         self.check(new, e);
     }
-    /// All faults of a new object.
+    /// Returns all errors of a new object.
     fn validate_create(&self, obj: &Value) -> FieldErrors {
         let mut e = Errors::new();
         metadata::check(self.options(), &obj["metadata"], &mut e);
@@ -96,8 +102,8 @@ pub trait Strategy: Send + Sync {
         e.finish()
     }
 
-    /// All faults of a new object. Where the kind's own rules find none, the metadata that every object has is judged, which
-    /// kinds with lenient rules of their own leave out (upstream `rest.BeforeCreate`).
+    /// Returns all errors of a new object. If the kind's own rules find none, the metadata is validated as for every
+    /// object, for kinds with lenient rules (upstream `rest.BeforeCreate`).
     fn judge_create(&self, obj: &Value) -> FieldErrors {
         let found = self.validate_create(obj);
         if !found.is_empty() {
@@ -108,12 +114,12 @@ pub trait Strategy: Send + Sync {
         e.finish()
     }
 
-    /// On update of the main resource: keeps status, bumps generation when the rest changed.
+    /// Prepares an update of the main resource: keeps status, increases the generation when the rest changed.
     fn prepare_update(&self, cx: &Context<'_>, new: &mut Value, old: &Value) {
         let _ = cx;
         base_update(self.options(), new, old);
     }
-    /// All faults of an update.
+    /// Returns all errors of an update.
     fn validate_update(&self, new: &Value, old: &Value) -> FieldErrors {
         let mut e = Errors::new();
         metadata::check_update(self.options(), "", new, old, &mut e);
@@ -121,26 +127,26 @@ pub trait Strategy: Send + Sync {
         e.finish()
     }
 
-    /// Same for a subresource that is a view of the object; the base treats every one as `status`.
+    /// Prepares an update of a subresource that is a view of the object; by default as that of `status`.
     fn prepare_subresource_update(&self, cx: &Context<'_>, subresource: &str, new: &mut Value, old: &Value) {
         let _ = cx;
         base_subresource_update(self.options(), subresource, new, old);
     }
-    /// Faults of a subresource update apart from metadata.
+    /// Validates a subresource update apart from its metadata.
     fn check_subresource_update(&self, subresource: &str, new: &Value, old: &Value, e: &mut Errors) {
         let _ = (subresource, new, old, e);
     }
-    /// Faults of a subresource update that depend on when it is made; looked for where nothing else is wrong.
+    /// Validates rules of a subresource update that depend on the current time; called when there are no other errors.
     fn check_subresource_time(&self, cx: &Context<'_>, subresource: &str, new: &Value, old: &Value, e: &mut Errors) {
         let _ = (cx, subresource, new, old, e);
     }
-    /// The same as a list.
+    /// Returns the errors of [`Strategy::check_subresource_time`] as a list.
     fn judge_subresource_time(&self, cx: &Context<'_>, subresource: &str, new: &Value, old: &Value) -> FieldErrors {
         let mut e = Errors::new();
         self.check_subresource_time(cx, subresource, new, old, &mut e);
         e.finish()
     }
-    /// All faults of a subresource update.
+    /// Returns all errors of a subresource update.
     fn validate_subresource_update(&self, subresource: &str, new: &Value, old: &Value) -> FieldErrors {
         let mut e = Errors::new();
         metadata::check_update(self.options(), subresource, new, old, &mut e);
@@ -148,8 +154,9 @@ pub trait Strategy: Send + Sync {
         e.finish()
     }
 
-    /// All faults of an update of the object, or of a subresource unless its name is empty. `warn` takes what the same look at
-    /// the object finds and lets pass, such as rules that fail for parts which did not change; a refused update has it as well.
+    /// Returns all errors of an update of the object, or of a subresource unless its name is empty. `warn` receives
+    /// problems that the validation finds and permits, such as failed rules for unchanged parts, also for a rejected
+    /// update.
     fn judge_update(&self, subresource: &str, new: &Value, old: &Value, warn: &mut dyn FnMut(String)) -> FieldErrors {
         let _ = warn;
         if subresource.is_empty() {
@@ -159,23 +166,23 @@ pub trait Strategy: Send + Sync {
         }
     }
 
-    /// After names are final and validation has passed: what follows from the name.
+    /// Sets fields that follow from the name, after names are final and validation has passed.
     fn canonicalize(&self, obj: &mut Value) {
         let _ = obj;
     }
 
-    /// Texts for `Warning: 299 - "..."`.
+    /// Returns texts for `Warning: 299 - "..."`.
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
         let _ = (new, old);
         Vec::new()
     }
 
-    /// The value of one of [`Options::fields`] as selector text; the base reads it by its dotted path.
+    /// Returns the value of one of [`Options::fields`] as a selector string; by default read by its dotted path.
     fn field_value(&self, obj: &Value, field: &str) -> String {
         field_text(obj, field)
     }
-    /// Paths that a write by `subresource` (empty for the object itself) cannot set, so that no field manager comes to own
-    /// them (upstream `GetResetFields`).
+    /// Returns paths that a write to `subresource` (empty for the object itself) cannot set, so that no field manager
+    /// owns them (upstream `GetResetFields`).
     fn reset_fields(&self, subresource: &str) -> Vec<Texts> {
         match subresource {
             "" if self.options().has_status() => vec![texts!["status"]],
@@ -185,19 +192,19 @@ pub trait Strategy: Send + Sync {
         }
     }
 
-    /// Conditions of the object's table row (`Completed` of finished pods and jobs).
+    /// Returns conditions of the object's table row (`Completed` for finished pods and jobs).
     fn row_conditions(&self, obj: &Value) -> Vec<Value> {
         let _ = obj;
         Vec::new()
     }
-    /// One object's cells, as many as there are columns.
+    /// Returns an object's cells, as many as there are columns.
     fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
         let _ = now;
         vec![crate::table::name(obj), crate::table::created(obj)]
     }
 }
 
-/// The value at a dotted path as selector text.
+/// Returns the value at a dotted path as a selector string.
 pub(crate) fn field_text(obj: &Value, path: &str) -> String {
     match path.split('.').fold(obj, |v, k| &v[k]) {
         Value::String(s) => s.clone(),
@@ -206,7 +213,7 @@ pub(crate) fn field_text(obj: &Value, path: &str) -> String {
     }
 }
 
-/// The base of `prepare_create`.
+/// The default of `prepare_create`.
 pub(crate) fn base_create<S: Strategy + ?Sized>(s: &S, obj: &mut Value) {
     let o = s.options();
     if o.has_status() {
@@ -219,7 +226,7 @@ pub(crate) fn base_create<S: Strategy + ?Sized>(s: &S, obj: &mut Value) {
     }
 }
 
-/// The base of `prepare_update`.
+/// The default of `prepare_update`.
 pub(crate) fn base_update(o: &Options, new: &mut Value, old: &Value) {
     if o.has_status() {
         restore(new, old, "status");
@@ -227,7 +234,7 @@ pub(crate) fn base_update(o: &Options, new: &mut Value, old: &Value) {
     bump_generation(o, new, old);
 }
 
-/// Keeps the old generation, one higher when the kind counts and anything besides metadata and status changed.
+/// Keeps the old generation, increased by one if the kind counts it and anything besides metadata and status changed.
 pub(crate) fn bump_generation(o: &Options, new: &mut Value, old: &Value) {
     let changed = o.generation && spec_changed(new, old);
     let generation = old["metadata"]["generation"].as_i64();
@@ -245,7 +252,7 @@ fn spec_changed(new: &Value, old: &Value) -> bool {
     n.keys().chain(o.keys()).filter(|k| counts(k)).any(|k| !same(&new[k.as_str()], &old[k.as_str()]))
 }
 
-/// The base of a subresource's update, where every one is taken for `status`.
+/// The default for a subresource update, which treats every subresource as `status`.
 pub(crate) fn base_subresource_update(o: &Options, subresource: &str, new: &mut Value, old: &Value) {
     base_status_update(new, old);
     if subresource == "status" && o.status_stands_alone {
@@ -253,24 +260,24 @@ pub(crate) fn base_subresource_update(o: &Options, subresource: &str, new: &mut 
     }
 }
 
-/// What a write of the status alone leaves of the metadata that clients write (upstream `ResetObjectMetaForStatus`).
+/// Restores the metadata that a status write may not change (upstream `ResetObjectMetaForStatus`).
 fn keep_metadata(o: &Options, new: &mut Value, old: &Value) {
     if let Some(meta) = new.get_mut("metadata") {
         if o.group == "flowcontrol.apiserver.k8s.io" {
-            // These keep all of it.
+            // These kinds keep all of it.
             restore(meta, &old["metadata"], "deletionGracePeriodSeconds");
         }
         for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
             restore(meta, &old["metadata"], field);
         }
         if o.group != "apiregistration.k8s.io" {
-            // Of these it is judged.
+            // These kinds validate it.
             restore(meta, &old["metadata"], "deletionTimestamp");
         }
     }
 }
 
-/// The base of a status update: everything but status and metadata comes from the old object.
+/// The default of a status update: everything but status and metadata comes from the old object.
 pub(crate) fn base_status_update(new: &mut Value, old: &Value) {
     let keys: Vec<String> = match (new.as_object(), old.as_object()) {
         (Some(n), Some(o)) => n.keys().chain(o.keys()).cloned().collect(),

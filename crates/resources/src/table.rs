@@ -1,44 +1,44 @@
 //! Cells of the server-side table: ages, durations, lists (upstream `pkg/printers/internalversion`, apimachinery
-//! `util/duration`). Which columns a kind has stands with the kind.
+//! `util/duration`). The columns of a kind are in its file.
 use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::tree::{entries, items, text};
 
-/// Shown where a time is missing.
+/// Shown for a missing time.
 pub const UNKNOWN: &str = "<unknown>";
-/// Shown where a value is missing.
+/// Shown for a missing value.
 pub const NONE: &str = "<none>";
-/// Shown where an optional value is not set.
+/// Shown for an optional value that is not set.
 pub const UNSET: &str = "<unset>";
 
-/// The object's name as a cell.
+/// Returns the object's name as a cell.
 pub fn name(obj: &Value) -> Value {
     obj["metadata"]["name"].clone()
 }
-/// The creation time as a cell.
+/// Returns the creation time as a cell.
 pub fn created(obj: &Value) -> Value {
     obj["metadata"]["creationTimestamp"].clone()
 }
-/// Time since creation as a cell.
+/// Returns the time since creation as a cell.
 pub fn age(obj: &Value, now: Timestamp) -> Value {
     Value::String(since(&obj["metadata"]["creationTimestamp"], now))
 }
-/// An RFC 3339 time, when it is one.
+/// Parses an RFC 3339 time.
 pub fn time(v: &Value) -> Option<Timestamp> {
     v.as_str().and_then(|s| s.parse().ok())
 }
-/// Time from `t` to now for people; `<unknown>` without a time.
+/// Formats the time from `t` to now; `<unknown>` without a time.
 pub fn since(t: &Value, now: Timestamp) -> String {
     time(t).map_or_else(|| UNKNOWN.to_owned(), |t| between(t, now))
 }
-/// Time from `a` to `b` for people.
+/// Formats the time from `a` to `b`.
 pub fn between(a: Timestamp, b: Timestamp) -> String {
-    // Truncated to whole seconds towards zero, as the reference's conversion of a duration.
+    // Truncated to whole seconds towards zero, as upstream's conversion of a duration.
     human_duration((b.as_nanosecond() - a.as_nanosecond()) / 1_000_000_000)
 }
 
-/// Two to three significant figures of a span of seconds (`duration.HumanDuration`).
+/// Formats seconds with two to three significant figures (`duration.HumanDuration`).
 pub fn human_duration(seconds: impl Into<i128>) -> String {
     let s: i128 = seconds.into();
     let pair = |a: i128, unit_a: &str, b: i128, unit_b: &str| {
@@ -61,7 +61,7 @@ pub fn human_duration(seconds: impl Into<i128>) -> String {
     }
 }
 
-/// `a,b` of container names and of images.
+/// Returns container names and images, each as `a,b`.
 pub fn containers(pod_spec: &Value) -> (Value, Value) {
     let join = |f: &str| {
         let all: Vec<&str> = items(&pod_spec["containers"]).iter().map(|c| text(&c[f])).collect();
@@ -70,7 +70,7 @@ pub fn containers(pod_spec: &Value) -> (Value, Value) {
     (join("name"), join("image"))
 }
 
-/// A label selector object as selector text; `<none>` when empty or absent.
+/// Formats a label selector object; `<none>` when empty or absent.
 pub fn selector(v: &Value) -> String {
     let mut all: Vec<(String, String)> =
         entries(&v["matchLabels"]).map(|(k, v)| (k.clone(), format!("{k}={}", text(v)))).collect();
@@ -92,18 +92,18 @@ pub fn selector(v: &Value) -> String {
     if all.is_empty() { NONE.to_owned() } else { all.into_iter().map(|(_, s)| s).collect::<Vec<_>>().join(",") }
 }
 
-/// A label map as `a=b,c=d`; `<none>` when empty.
+/// Formats a label map as `a=b,c=d`; `<none>` when empty.
 pub fn label_map(v: &Value) -> String {
     let all: Vec<String> = entries(v).map(|(k, v)| format!("{k}={}", text(v))).collect();
     if all.is_empty() { NONE.to_owned() } else { all.join(",") }
 }
 
-/// A text cell; `<none>` when empty.
+/// Returns a string cell; `<none>` when empty.
 pub fn or_none(s: &str) -> Value {
     Value::String(if s.is_empty() { NONE.to_owned() } else { s.to_owned() })
 }
 
-/// At most three elements, then ` + N more...`; `empty` when there are none.
+/// Formats at most three elements, then ` + N more...`; `empty` when there are none.
 pub fn list_with_more(list: &[String], empty: &str) -> String {
     const SHOWN: usize = 3;
     match list.len() {

@@ -1,7 +1,7 @@
-//! Text of facts about kinds: compiled in for the built-in ones, owned for those made at run time.
+//! Strings in properties of kinds: constants for built-in kinds, owned for kinds created at run time.
 use std::borrow::Cow;
 
-/// Text that is compiled in or owned.
+/// A constant or owned string.
 pub type Text = Cow<'static, str>;
-/// A list of texts that is compiled in or owned.
+/// A constant or owned list of strings.
 pub type Texts = Cow<'static, [Text]>;

@@ -1,7 +1,8 @@
-//! Objects of every kind, published fixtures and samples of our own, as they are and mutated at random: defaults are
+//! Objects of every kind, published fixtures and generated samples, unchanged and randomly mutated: defaults are
 //! idempotent and nothing panics.
 //!
-//! A separate process: its `main` reports the published fixtures as ignored where there are none, which a `#[test]` cannot.
+//! A separate process: its `main` reports the published fixtures as ignored if there are none, which a `#[test]` cannot
+//! do.
 // Helpers of a test fail by panicking, as the test itself does.
 #![allow(clippy::unwrap_used)]
 
@@ -14,8 +15,8 @@ use serde_json::{Value, json};
 
 const MUTATIONS_PER_FIXTURE: usize = 40;
 
-/// The published fixtures, where there are any: `KELSON_SHARED` names the directory that holds `reference/` (by default one
-/// beside the repository), and `none` says to do without.
+/// The published fixtures, if there are any: `KELSON_SHARED` names the directory that contains `reference/` (by default
+/// next to the repository), and `none` disables them.
 fn published() -> Option<Vec<(String, Value)>> {
     let shared = std::env::var("KELSON_SHARED")
         .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared").to_owned());
@@ -37,7 +38,7 @@ fn published() -> Option<Vec<(String, Value)>> {
     Some(out)
 }
 
-/// An object of every served kind with every field set, by the table alone.
+/// An object of every served kind with every field set, from the table.
 fn samples() -> Vec<(String, Value)> {
     let of = |r: &kelson_schema::Resource| {
         let ty = kelson_schema::Schema::builtin().by_gvk(r.group, r.version, r.kind).unwrap();
@@ -50,7 +51,7 @@ fn samples() -> Vec<(String, Value)> {
     kelson_schema::resource::resources().map(of).collect()
 }
 
-/// Those of served kinds, with their strategies.
+/// Objects of served kinds, with their strategies.
 fn served(objects: Vec<(String, Value)>) -> Vec<(String, Gvk, &'static dyn kelson_resources::Strategy, Value)> {
     let mut out = Vec::new();
     for (name, v) in objects {
@@ -110,7 +111,7 @@ fn as_they_are(objects: Vec<(String, Value)>) {
     }
 }
 
-/// Replaces, removes or duplicates one random place.
+/// Replaces, removes or duplicates a random value.
 fn mutate(v: &mut Value, rng: &mut StdRng) {
     let junk = || {
         [
@@ -166,7 +167,7 @@ fn mutated(objects: Vec<(String, Value)>) {
     }
 }
 
-/// A harness of its own, because only that can say *ignored* when it runs.
+/// A custom harness, because only that can report *ignored* at run time.
 fn main() {
     let named: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
     let listing = std::env::args().any(|a| a == "--list");

@@ -1,45 +1,45 @@
-//! Extenders: servers beside the scheduler that have a say in where pods go (`KubeSchedulerConfiguration.extenders`). Here is
-//! what is known of one; asking it is [`crate::run`]'s business.
+//! Extenders: HTTP servers that filter, score, preempt or bind in addition to the scheduler
+//! (`KubeSchedulerConfiguration.extenders`). This file has their settings; [`crate::run`] calls them.
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::view::PodSpec;
 
-/// What an extender's score is multiplied with: its best is ten, a plugin's a hundred.
+/// The factor for scores of extenders, whose maximum is 10 where that of a plugin is 100.
 pub const SCORE_SCALE: i64 = 10;
 
-/// An extender: a server that is asked about nodes for some pods, and what it is asked.
+/// The settings of an extender: its URL, the verbs it supports, and the pods it is called for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extender {
-    /// What the verbs are appended to, after a slash.
+    /// The base URL. A verb is appended after a slash.
     pub url: String,
-    /// Which of the nodes that fit it lets the pod go to; empty: it is not asked.
+    /// The verb that filters nodes; empty when it does not.
     pub filter: String,
-    /// How welcome they are; empty: it is not asked.
+    /// The verb that scores nodes; empty when it does not.
     pub prioritize: String,
-    /// Which pods may make room where; empty: it is not asked.
+    /// The verb that chooses preemption victims; empty when it does not.
     pub preempt: String,
-    /// It binds pods itself; empty: it does not.
+    /// The verb that binds pods; empty when it does not.
     pub bind: String,
-    /// How much its scores count.
+    /// The weight of its scores.
     pub weight: i64,
-    /// How long an answer may take.
+    /// The timeout of a request.
     pub timeout: Duration,
-    /// Whether it knows nodes itself, so that their names are enough.
+    /// Whether it caches nodes itself, so that only their names are sent.
     pub knows_nodes: bool,
-    /// It is asked of pods only that want one of these resources; none: of all.
+    /// It is called only for pods that request one of these resources; empty means all pods.
     pub managed: Vec<String>,
-    /// Whether pods are placed without it when it does not answer.
+    /// Whether pods are scheduled without it when it does not answer.
     pub ignorable: bool,
     pub tls: ExtenderTls,
 }
 
-/// How an extender is reached over TLS. Data come before files.
+/// TLS settings of an extender. Inline data takes precedence over files.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ExtenderTls {
-    /// Its certificate is taken as it comes.
+    /// Do not verify its certificate.
     pub insecure: bool,
-    /// The name in its certificate, where that is not its host's.
+    /// The name to expect in its certificate, if it differs from the host name.
     pub server_name: String,
     pub ca: Vec<u8>,
     pub ca_file: Option<PathBuf>,
@@ -56,17 +56,17 @@ impl std::fmt::Debug for ExtenderTls {
 }
 
 impl Extender {
-    /// Whether it is asked about a pod.
+    /// Reports whether it is called for a pod.
     pub fn is_interested(&self, spec: &PodSpec) -> bool {
         self.managed.is_empty() || self.managed.iter().any(|name| spec.requests.asked.scalar(name) != 0)
     }
 
-    /// Whether it has a say in which node a pod goes to.
+    /// Reports whether it filters or scores nodes for a pod.
     pub fn is_asked(&self, spec: &PodSpec) -> bool {
         self.is_interested(spec) && !(self.filter.is_empty() && self.prioritize.is_empty())
     }
 
-    /// Whether it has a say in which pods make room for this one.
+    /// Reports whether it takes part in preemption for a pod.
     pub fn is_asked_for_room(&self, spec: &PodSpec) -> bool {
         self.is_interested(spec) && !self.preempt.is_empty()
     }

@@ -1,16 +1,14 @@
-//! Kelson scheduler: kube-scheduler's plugins, in the default profile or those that a
-//! [`configuration`](crate::configuration) makes.
+//! Kelson scheduler: kube-scheduler's plugins, in the default profile or in the profiles of a
+//! [`configuration`](crate::configuration).
 //!
-//! A pod's way: an informer decodes it into a small [`view`](crate::view) whose template part is shared with its siblings;
-//! [`queue`](crate::queue) keeps it until it is its turn; [`select`](crate::evaluation::select) asks the plugins, through an
-//! evaluation that remembers every verdict which is still true; the chosen node is assumed in
-//! [`cluster`](crate::cluster) and the binding written by [`run`](crate::run), many at once. A pod that fits nowhere is
-//! told why and waits for a change that may let it fit.
+//! The path of a pod: an informer decodes it into a small [`view`](crate::view) whose template part is shared with pods
+//! of the same template; [`queue`](crate::queue) orders the pods that wait; [`select`](crate::evaluation::select) runs
+//! the plugins through an evaluation that caches their results; the chosen node is assumed in
+//! [`cluster`](crate::cluster) and the binding is written by [`run`](crate::run), many concurrently. A pod that fits
+//! nowhere gets a condition and an event with the reason, and waits for a change that may let it fit.
 //!
-//! Invariants: decisions are made by one task under one short lock and touch no API; nothing is computed twice for
-//! equal specs on an unchanged node; at rest no timer runs.
-//!
-//! Not here yet: extended resources that device classes stand for.
+//! Invariants: decisions are made by one task under one short lock and do no I/O; nothing is computed twice for equal
+//! specs on an unchanged node; no timer runs while the scheduler is idle.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod cluster;

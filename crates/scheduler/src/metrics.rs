@@ -1,5 +1,5 @@
-//! The scheduler's metrics, under upstream's names (`pkg/scheduler/metrics`): all that are stable or beta there, and those of the
-//! others that say something here.
+//! The scheduler's metrics, under upstream's names (`pkg/scheduler/metrics`): all stable and beta ones, and the others
+//! that are meaningful here.
 use std::time::Duration;
 
 use kelson_metrics::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry, exponential_buckets};
@@ -10,10 +10,10 @@ use crate::evaluation::select::Spent;
 use crate::plugins::change::Change;
 use crate::queue::Waited;
 
-/// How an attempt to place a pod ended.
+/// The result of an attempt to schedule a pod.
 #[derive(Clone, Copy, Debug)]
 pub enum Attempt {
-    /// It was bound to a node.
+    /// The pod was bound to a node.
     Scheduled,
     /// No node fits.
     Unschedulable,
@@ -23,29 +23,29 @@ pub enum Attempt {
 
 const RESULTS: [&str; 3] = ["scheduled", "unschedulable", "error"];
 
-/// Parts of an attempt that are timed, by upstream's names.
+/// The timed parts of an attempt, by upstream's names.
 #[derive(Clone, Copy, Debug)]
 pub enum ExtensionPoint {
     PreFilter,
     Filter,
     Score,
     PostFilter,
-    /// Volumes and devices are made ready.
+    /// Binding volumes and allocating devices.
     PreBind,
     Bind,
 }
 
 const POINTS: [&str; 6] = ["PreFilter", "Filter", "Score", "PostFilter", "PreBind", "Bind"];
-/// How a part of an attempt ended.
+/// The result of an extension point.
 const STATUSES: [&str; 3] = ["Success", "Unschedulable", "Error"];
-/// From so many attempts on, their number is not told any more.
+/// Numbers of attempts from this one on share one label value.
 const ATTEMPTS_TOLD: u32 = 15;
 
-/// What is counted while pods are placed.
+/// Counters and histograms that are updated while pods are scheduled.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Registry,
-    /// In the order of the profiles.
+    /// Counters in the order of the profiles.
     profiles: Vec<ProfileCounts>,
     algorithm: Histogram,
     hints: HistogramVec,
@@ -57,19 +57,19 @@ pub struct Metrics {
     conditions: IntCounterVec,
     condition_waits: HistogramVec,
     claims: IntCounterVec,
-    /// Bindings under way.
+    /// The number of bindings in progress.
     pub binding: IntGauge,
 }
 
-/// What is counted of one profile, by result.
+/// Metrics of one profile, by result.
 #[derive(Clone, Debug)]
 struct ProfileCounts {
     name: Box<str>,
     attempts: [IntCounter; 3],
     durations: [Histogram; 3],
-    /// By point, then status.
+    /// Durations by extension point, then by status.
     points: [[Histogram; 3]; 6],
-    /// How often the plugins were asked, by point and plugin: those that filter, and those that score.
+    /// The number of plugin calls, by extension point and plugin: those that filter, and those that score.
     evaluations: [Vec<IntCounter>; 2],
 }
 
@@ -77,9 +77,9 @@ struct ProfileCounts {
 pub type ProfileNames<'a> = (&'a str, Vec<&'static str>, Vec<&'static str>);
 
 impl Metrics {
-    /// Nothing counted yet.
+    /// Registers the metrics in `registry`.
     pub fn new(profiles: &[ProfileNames<'_>], registry: Registry) -> Self {
-        // 1 ms to 16 s, doubling.
+        // From 1 ms to 16 s, doubling.
         let long = exponential_buckets(0.001, 2.0, 15).unwrap_or_default();
         let fine = exponential_buckets(0.00001, 1.5, 20).unwrap_or_default();
         let whole = exponential_buckets(0.01, 2.0, 20).unwrap_or_default();
@@ -149,7 +149,7 @@ impl Metrics {
         }
     }
 
-    /// Counts what a decision took.
+    /// Records how long a decision took.
     pub fn decided(&self, profile: usize, spent: &Spent, took: Duration) {
         self.algorithm.observe(took.as_secs_f64());
         let (before, refused) = spent.before;
@@ -174,19 +174,19 @@ impl Metrics {
         }
     }
 
-    /// Counts a part of a pod's binding.
+    /// Records how long a part of a pod's binding took.
     pub fn bound_in(&self, scheduler: &str, point: ExtensionPoint, done: bool, took: Duration) {
         let profile = self.profiles.iter().position(|p| &*p.name == scheduler).unwrap_or(0);
         self.point(profile, point, if done { 0 } else { 2 }, took);
     }
 
-    /// Counts what a plugin said of a change.
+    /// Records the result of a queueing hint.
     pub fn hinted(&self, plugin: &str, change: Change, queue: bool, took: Duration) {
         let hint = if queue { "Queue" } else { "QueueSkip" };
         self.hints.with_label_values(&[plugin, change.label(), hint]).observe(took.as_secs_f64());
     }
 
-    /// Counts a pod that was bound.
+    /// Records a pod that was bound.
     pub fn placed(&self, waited: &Waited, now: Instant) {
         let n = waited.attempts;
         let told = if n >= ATTEMPTS_TOLD { format!("{ATTEMPTS_TOLD}+") } else { n.to_string() };
@@ -198,7 +198,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a search for pods that could make room.
+    /// Records a preemption attempt.
     pub fn preempted(&self, profile: usize, outcome: &Outcome, took: Duration) {
         self.preemptions.inc();
         let found = match outcome {
@@ -211,7 +211,7 @@ impl Metrics {
         self.point(profile, ExtensionPoint::PostFilter, usize::from(!found), took);
     }
 
-    /// Counts devices of drivers that had to be made ready before a pod was bound: `status` is `success`, `failure` or
+    /// Counts devices that drivers had to prepare before a pod was bound; `status` is `success`, `failure` or
     /// `timeout`.
     pub fn made_ready(&self, scheduler: &str, drivers: &[String], status: &str, took: Duration) {
         for driver in drivers {
@@ -220,12 +220,12 @@ impl Metrics {
         }
     }
 
-    /// Counts a claim that was made, or not, for extended resources.
+    /// Counts an attempt to create a claim for extended resources.
     pub fn claim_created(&self, done: bool) {
         self.claims.with_label_values(&[if done { "success" } else { "failure" }]).inc();
     }
 
-    /// All of the scheduler's metrics.
+    /// Returns the registry with all of the scheduler's metrics.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }

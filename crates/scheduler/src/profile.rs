@@ -1,30 +1,29 @@
-//! A profile: a scheduler's name, and how it decides on the pods that ask for it by that name.
+//! Scheduling profiles: a scheduler name, and how pods with that `schedulerName` are scheduled.
 use std::time::Duration;
 
 use crate::evaluation::preempt::Thoroughness;
 use crate::plugins::node_resources_fit::NodeResourcesFit;
 use crate::plugins::table::{DEFAULT, Row};
 
-/// How long a pod keeps its node while something is made ready for it, where nothing says another (upstream
-/// `bindTimeoutSeconds`, `bindingTimeout`).
+/// The default time limit for preparing volumes and devices of a pod (upstream `bindTimeoutSeconds`, `bindingTimeout`).
 const PREPARED_WITHIN: Duration = Duration::from_secs(600);
 
-/// One profile.
+/// One profile of a configuration: its name, plugins and limits.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// Its name: pods whose `schedulerName` is that of no profile are left alone.
+    /// The scheduler name. Pods whose `schedulerName` matches no profile are ignored.
     pub name: Box<str>,
-    /// Its plugins.
+    /// The plugins with their weights.
     pub rows: Vec<Row>,
-    /// What its NodeResourcesFit was told.
+    /// The arguments of NodeResourcesFit.
     pub fit: NodeResourcesFit,
-    /// How long its pods keep their nodes while volumes are bound and made.
+    /// The time limit for binding and provisioning volumes.
     pub volumes_within: Duration,
-    /// How long they do while devices are made ready.
+    /// The time limit for preparing devices.
     pub devices_within: Duration,
-    /// How much of the nodes is looked at, percent; 0: by their number.
+    /// The share of nodes to find in percent; 0 depends on the number of nodes.
     pub percent: usize,
-    /// How thoroughly room is looked for that less important pods could make; `None`: not at all.
+    /// Preemption settings; `None` disables preemption.
     pub preemption: Option<Thoroughness>,
 }
 

@@ -1,6 +1,6 @@
-//! Pods that wait: ready ones by priority and age, failed ones until their back-off is over, unschedulable ones until an
-//! change may let them fit (or five minutes have passed), gated ones until their gates go. Knows nothing of why; time is
-//! given by the caller.
+//! The scheduling queue: active pods by priority and age, failed pods until their back-off ends, unschedulable pods
+//! until a change may let them fit (or five minutes have passed), and gated pods until their gates are removed. It does
+//! not know the reasons; the caller passes the time.
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use tokio::time::Instant;
 use crate::plugins::table::{PLUGINS_MAX, PluginSet};
 use crate::view::Pod;
 
-/// Pauses of a pod between tries (upstream `podInitialBackoffSeconds`, `podMaxBackoffSeconds`).
+/// The default back-off of a pod (upstream `podInitialBackoffSeconds`, `podMaxBackoffSeconds`).
 pub const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
-/// An unschedulable pod is tried again after this, whatever happens, unless something else is asked for.
+/// The default time after which an unschedulable pod is retried without any change.
 pub const UNSCHEDULABLE_MAX: Duration = Duration::from_secs(300);
 
-/// Higher priority first, then whoever waits longer.
+/// Sort key: higher priority first, then the pod that has waited longer.
 type ActiveKey = (i64, u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,29 +33,29 @@ struct Entry {
     pod: Arc<Pod>,
     failures: u32,
     waited: Waited,
-    /// Order of arrival; kept through failures.
+    /// The order of arrival; kept when an attempt fails.
     arrival: u64,
     plugins: PluginSet,
     backoff_until: Instant,
-    /// Backs off because of a fault rather than a refusal: does not come early.
+    /// Whether the back-off follows an error instead of a rejection; it is not shortened then.
     faulty: bool,
-    /// Something that may let it fit happened while others were asked about it.
+    /// Whether a change that may let it fit happened while extenders were asked.
     missed: bool,
     place: Place,
 }
 
-/// What a pod has been through before it was placed.
+/// The history of a pod before it was placed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waited {
-    /// How often a node was looked for.
+    /// The number of scheduling attempts.
     pub attempts: u32,
-    /// When it first could be looked at.
+    /// When it was first ready to be scheduled.
     pub since: Option<Instant>,
-    /// Whether the last attempt was made because it had waited so long, and for nothing else.
+    /// Whether the last attempt was made only because the pod had waited for the maximum time.
     pub flushed: bool,
 }
 
-/// Events that bring pods into the queues of themselves, by upstream's names.
+/// Events that add pods to the queues, by upstream's names.
 mod event {
     pub const ADD: &str = "UnschedulablePodAdd";
     pub const UPDATE: &str = "UnschedulablePodUpdate";
@@ -65,19 +65,23 @@ mod event {
     pub const TIMEOUT: &str = "UnschedulableTimeout";
 }
 
-/// How many pods are where.
+/// The number of pods in each queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Depth {
     /// Pods that the next cycle may take.
     pub active: usize,
-    /// Pods that wait out a pause after a failure.
+    /// Pods in back-off after a failure.
     pub backoff: usize,
-    /// Unschedulable until something changes.
+    /// Unschedulable pods that wait for a change.
     pub unschedulable: usize,
     pub gated: usize,
 }
 
-/// The queue. Bounded by the number of pods the API holds.
+/// The queue of pods that are not placed.
+///
+/// A pod is in exactly one list: active (ordered by priority, then arrival), back-off, unschedulable, gated, or in
+/// flight after [`Queue::pop`]. The caller passes the time, so tests need no clock. Its size is bounded by the number
+/// of pods in the API server.
 #[derive(Debug, Default)]
 pub struct Queue {
     entries: HashMap<Arc<str>, Entry>,
@@ -85,28 +89,28 @@ pub struct Queue {
     backoff: BTreeMap<(Instant, u64), Arc<str>>,
     unschedulable: BTreeMap<(Instant, u64), Arc<str>>,
     gated: usize,
-    /// Those of the gated ones that a plugin holds, rather than their gates.
+    /// The gated pods that a plugin holds (PreEnqueue), not their gates.
     held: HashSet<Arc<str>>,
     sequence: u64,
-    /// Those in flight that were refused and about which others are being asked.
+    /// Pods in flight that were rejected and about which extenders are being asked.
     asked: HashSet<Arc<str>>,
-    /// Unschedulable pods by who refused them.
+    /// The number of unschedulable pods by the plugin that rejected them.
     refused_by: [usize; PLUGINS_MAX],
-    /// Pauses between tries; `None`: [`BACKOFF`].
+    /// The configured back-off; `None` means [`BACKOFF`].
     pauses: Option<Backoff>,
-    /// How long an unschedulable pod waits at most; `None`: [`UNSCHEDULABLE_MAX`].
+    /// The configured maximum wait of an unschedulable pod; `None` means [`UNSCHEDULABLE_MAX`].
     longest: Option<Duration>,
-    /// Pods that came into a queue, by its name and by what brought them.
+    /// The number of pods added, by queue and by event.
     incoming: BTreeMap<(&'static str, &'static str), u64>,
 }
 
 impl Queue {
-    /// Pods pause like this between tries, from now on.
+    /// Sets the back-off between attempts.
     pub fn pause_like(&mut self, pauses: Backoff) {
         self.pauses = Some(pauses);
     }
 
-    /// Unschedulable pods wait this long at most, from now on.
+    /// Sets the maximum wait of unschedulable pods.
     pub fn wait_at_most(&mut self, longest: Duration) {
         self.longest = Some(longest);
     }
@@ -120,7 +124,7 @@ impl Queue {
         self.sequence
     }
 
-    /// Learns a pending pod, or its new state. One that is `held` is not looked at until [`Self::reconsider`].
+    /// Adds or updates a pending pod. A pod that is `held` is not tried until [`Self::reconsider`].
     pub fn put(&mut self, pod: Arc<Pod>, held: bool, now: Instant) {
         let gated = held || !pod.spec.gates.is_empty();
         let Some(entry) = self.entries.get_mut(&pod.uid) else {
@@ -146,7 +150,7 @@ impl Queue {
         let uid = Arc::clone(&pod.uid);
         entry.pod = pod;
         entry.missed |= changed;
-        // Its own change (of labels, tolerations, gates …) is reason enough to try again.
+        // A change of the pod itself (labels, tolerations, gates …) is enough to retry it.
         if changed && entry.place != Place::InFlight {
             self.detach(&uid);
             self.hold(&uid, held);
@@ -162,7 +166,7 @@ impl Queue {
         }
     }
 
-    /// Looks again at the pods that are held (PreEnqueue).
+    /// Checks the held pods again (PreEnqueue).
     pub fn reconsider(&mut self, now: Instant, why: &'static str, still_held: impl Fn(&Pod) -> bool) {
         let entries = &self.entries;
         let free = self.held.iter().filter(|uid| entries.get(*uid).is_none_or(|e| !still_held(&e.pod)));
@@ -181,7 +185,7 @@ impl Queue {
         *self.incoming.entry((queue, why)).or_default() += 1;
     }
 
-    /// Puts a detached pod where it belongs now.
+    /// Moves a detached pod to the list it belongs to.
     fn settle(&mut self, uid: &Arc<str>, now: Instant, gated: bool, why: &'static str) {
         let sequence = self.next();
         let Some(e) = self.entries.get_mut(uid) else { return };
@@ -204,7 +208,7 @@ impl Queue {
         self.came(queue, why);
     }
 
-    /// Takes a pod out of the list it is in; it stays known.
+    /// Removes a pod from its list; it stays known.
     fn detach(&mut self, uid: &str) {
         let Some(e) = self.entries.get_mut(uid) else { return };
         match std::mem::replace(&mut e.place, Place::InFlight) {
@@ -225,7 +229,7 @@ impl Queue {
         }
     }
 
-    /// Forgets a pod: it is gone, or assigned. What it has been through, if it was known.
+    /// Removes a pod that was deleted or assigned. Returns its history if it was known.
     pub fn remove(&mut self, uid: &str) -> Option<Waited> {
         self.detach(uid);
         self.held.remove(uid);
@@ -233,12 +237,12 @@ impl Queue {
         self.entries.remove(uid).map(|e| e.waited)
     }
 
-    /// The next pod to decide on; it is in flight until it is removed or given back.
+    /// Takes the next pod to decide on; it is in flight until it is removed or returned.
     pub fn pop(&mut self, now: Instant) -> Option<Arc<Pod>> {
         self.release(now);
         let uid = match self.active.pop_first() {
             Some((_, uid)) => uid,
-            // Nothing better to do: those that back off without a fault of ours may come early.
+            // Nothing else is ready: pods in back-off after a rejection may be taken early.
             None => {
                 let early = |uid: &Arc<str>| self.entries.get(uid).is_some_and(|e| !e.faulty);
                 let uid = self.backoff.values().find(|uid| early(uid)).cloned()?;
@@ -267,8 +271,8 @@ impl Queue {
         }
     }
 
-    /// Notes that these plugins have refused a pod in flight about which others are asked. Until it is given back, what may let it
-    /// fit is noted.
+    /// Records that these plugins rejected a pod in flight about which extenders are asked. Until it is returned,
+    /// changes that may let it fit are recorded.
     pub fn ask_others(&mut self, uid: &str, plugins: PluginSet) {
         if let Some(e) = self.entries.get_mut(uid) {
             e.plugins = plugins;
@@ -276,7 +280,7 @@ impl Queue {
         }
     }
 
-    /// Others have said where a pod in flight fits.
+    /// Ends the question to extenders about a pod in flight.
     pub fn end_asking(&mut self, uid: &str) {
         self.asked.remove(uid);
     }
@@ -291,7 +295,7 @@ impl Queue {
         Some(e)
     }
 
-    /// Gives back a pod that these plugins refused: it waits for a change that may let it fit.
+    /// Returns a pod that these plugins rejected: it waits for a change that may let it fit.
     pub fn refuse(&mut self, uid: &str, plugins: PluginSet, now: Instant) {
         let sequence = self.next();
         let Some(e) = self.fail(uid, now, false) else { return };
@@ -309,7 +313,7 @@ impl Queue {
         }
     }
 
-    /// Gives back a pod that met a fault: it is tried again after its back-off.
+    /// Returns a pod after an error: it is retried after its back-off.
     pub fn fault(&mut self, uid: &str, now: Instant) {
         if let Some(e) = self.fail(uid, now, true) {
             let (uid, gated) = (Arc::clone(&e.pod.uid), !e.pod.spec.gates.is_empty());
@@ -317,17 +321,17 @@ impl Queue {
         }
     }
 
-    /// Whether any unschedulable pod was refused by one of these.
+    /// Reports whether any unschedulable pod was rejected by one of these plugins.
     pub fn any_refused_by(&self, plugins: PluginSet) -> bool {
         !self.asked.is_empty() || plugins.rows().any(|row| self.refused_by[row] > 0)
     }
 
-    /// Whether any pod was refused and waits.
+    /// Reports whether there are unschedulable pods.
     pub fn any_unschedulable(&self) -> bool {
         !self.unschedulable.is_empty() || !self.asked.is_empty()
     }
 
-    /// Tries the unschedulable pods again that `may_fit` says may fit now. Pods of one spec are asked for once.
+    /// Requeues the unschedulable pods for which `may_fit` is true. It is called once for pods of one spec.
     pub fn requeue(&mut self, now: Instant, why: &'static str, mut may_fit: impl FnMut(&Pod, PluginSet) -> bool) {
         let mut last: Option<(*const crate::view::PodSpec, PluginSet, bool)> = None;
         let mut back = Vec::new();
@@ -354,7 +358,7 @@ impl Queue {
         }
     }
 
-    /// Tries an unschedulable pod again, whatever refused it.
+    /// Requeues an unschedulable pod, whichever plugin rejected it.
     pub fn wake(&mut self, uid: &str, why: &'static str, now: Instant) {
         if let Some(e) = self.entries.get_mut(uid).filter(|_| self.asked.contains(uid)) {
             e.missed = true;
@@ -367,30 +371,30 @@ impl Queue {
         }
     }
 
-    /// How many pods came into each queue, with what brought them.
+    /// Returns the number of pods added to each queue, by event.
     pub fn incoming(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
         self.incoming.iter().map(|((queue, why), n)| (*queue, *why, *n))
     }
 
-    /// Those that wait for another try, with the plugins that refused them the last time.
+    /// Returns the unschedulable pods with the plugins that rejected them last.
     pub fn refused(&self) -> impl Iterator<Item = (&Pod, PluginSet)> {
         let waits = |e: &&Entry| e.place != Place::InFlight && !e.plugins.is_empty();
         self.entries.values().filter(waits).map(|e| (&*e.pod, e.plugins))
     }
 
-    /// When something becomes due by itself.
+    /// Returns the time at which a pod becomes ready without a change.
     pub fn due(&self) -> Option<Instant> {
         let backoff = self.backoff.first_key_value().map(|(k, _)| k.0);
         let unschedulable = self.unschedulable.first_key_value().map(|(k, _)| k.0 + self.longest());
         backoff.into_iter().chain(unschedulable).min()
     }
 
-    /// The newest state of a pod that waits or is in flight.
+    /// Returns the newest version of a pod that waits or is in flight.
     pub fn get(&self, uid: &str) -> Option<&Arc<Pod>> {
         self.entries.get(uid).map(|e| &e.pod)
     }
 
-    /// How many pods are where.
+    /// Returns the number of pods in each queue.
     pub fn depth(&self) -> Depth {
         Depth {
             active: self.active.len(),

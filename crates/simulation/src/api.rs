@@ -1,5 +1,5 @@
-//! The real API server in memory on the paused clock, and short ways for a test to use it. Resources are named as
-//! `v1/pods` or `apps/v1/deployments`; requests of the test itself act as `system:masters`.
+//! The real API server in memory on the paused clock, with short functions for tests. Resources are named as `v1/pods`
+//! or `apps/v1/deployments`; requests of the test itself act as `system:masters`.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ use serde_json::{Value, json};
 use crate::disk::Disk;
 use crate::{Failure, Faults, Trace, WallClock};
 
-/// Conflicts that a change by the test gets over.
+/// The number of conflicts after which a change by the test fails.
 const CHANGE_TRIES: usize = 20;
-/// How long, by the paused clock, [`Api::until`] waits for what must come.
+/// How long [`Api::until`] waits, by the paused clock.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Between two looks of [`Api::until`].
+/// The interval of checks in [`Api::until`].
 const LOOK: Duration = Duration::from_millis(100);
 
 /// An API server and its store; cheap to clone.
@@ -32,26 +32,26 @@ pub struct Api {
     config: Config,
     admin: Client,
     disk: Disk,
-    /// What it keeps; another one after the power was cut.
+    /// The store; replaced after a power failure.
     store: Arc<RwLock<Store>>,
     /// The server's wall clock, which follows the paused one.
     pub clock: WallClock,
-    /// What becomes of the requests of components. The test's own never fail.
+    /// Faults of components' requests. The test's own requests never fail.
     pub faults: Faults,
 }
 
 impl Api {
-    /// With upstream's defaults, from 2026-01-01T00:00:00Z on.
+    /// Starts a server with upstream's defaults, at 2026-01-01T00:00:00Z.
     pub async fn start() -> Self {
         Self::with(|_| {}).await
     }
 
-    /// With some settings changed.
+    /// Starts a server with changed settings.
     pub async fn with(change: impl FnOnce(&mut Config)) -> Self {
         Self::faulty(change, Faults::new(0, Trace::new())).await
     }
 
-    /// With some settings changed, and these faults of components' requests.
+    /// Starts a server with changed settings, and these faults of components' requests.
     pub async fn faulty(change: impl FnOnce(&mut Config), faults: Faults) -> Self {
         let clock = WallClock::starting_at("2026-01-01T00:00:00Z".parse().expect("a time"));
         let disk = Disk::default();
@@ -67,7 +67,7 @@ impl Api {
         me
     }
 
-    /// Ends the server: its watches end, requests are refused, and what it keeps stays. See
+    /// Stops the server: its watches end, requests are rejected, and its store remains. See
     /// [`start_again`](Self::start_again).
     pub async fn stop(&self) {
         let server = self.server.write().take();
@@ -76,7 +76,7 @@ impl Api {
         }
     }
 
-    /// Starts the server on what it keeps.
+    /// Starts the server again with its store.
     pub async fn start_again(&self) {
         let store = self.store.read().clone();
         let config = Config { tasks: Tasks::root("apiserver"), store, ..self.config.clone() };
@@ -85,7 +85,7 @@ impl Api {
         *self.server.write() = Some(server);
     }
 
-    /// The power of the server's machine is cut: the server and what was not synced are gone. See
+    /// Simulates a power failure of the server's machine: the server and all unsynced data are lost. See
     /// [`start_again`](Self::start_again).
     pub async fn cut_power(&self) {
         self.disk.cut_power();
@@ -93,40 +93,40 @@ impl Api {
         *self.store.write() = open(&self.disk, self.clock);
     }
 
-    /// The server's disk is full from now on, or has room again.
+    /// Makes the server's disk full, or gives it room again.
     pub fn disk_full(&self, full: bool) {
         self.disk.set_full(full);
     }
 
-    /// Writes that a full disk refused.
+    /// Returns the number of writes that a full disk rejected.
     pub fn refused_by_disk(&self) -> u64 {
         self.disk.refused()
     }
 
-    /// The server's next write is not confirmed by the disk, whether it `reaches` it or not, and the server takes no more of
-    /// them until its power is cut.
+    /// Makes the server's next write fail, whether it `reaches` the disk or not; the server accepts no more writes
+    /// until a power failure.
     pub fn tear_write(&self, reaches: bool) {
         self.disk.tear(reaches);
     }
 
-    /// The next request but `n - 1` with this method, whose path and query contain `part`, fails like this; see
+    /// Makes the `n`th next request with this method, whose path and query contain `part`, fail; see
     /// [`Faults::fail_nth`].
     pub fn fail_nth(&self, n: usize, method: &str, part: &str, failure: Failure) {
         self.faults.fail_nth(n, method, part, failure);
     }
 
-    /// What components wrote so far, `METHOD PATH`, but for events and leases.
+    /// Returns the writes of components so far, `METHOD PATH`, except events and leases.
     pub fn writes(&self) -> Vec<String> {
         self.faults.writes()
     }
 
-    /// The test's own client.
+    /// Returns the test's own client.
     pub fn client(&self) -> Client {
         self.admin.clone()
     }
 
-    /// The way to the server as this user: a service account's and a node's groups follow from the name. Requests fail as
-    /// [`faults`](Self::faults) says.
+    /// Returns a transport to the server as this user: a service account's and a node's groups follow from the name.
+    /// Requests fail as [`faults`](Self::faults) say.
     pub fn transport(&self, name: &str) -> Arc<dyn Transport> {
         let user = match name.strip_prefix("system:serviceaccount:").and_then(|a| a.split_once(':')) {
             Some((namespace, account)) => UserInfo::service_account(namespace, account, ""),
@@ -142,32 +142,32 @@ impl Api {
         self.faults.wrap(&name, Arc::new(way))
     }
 
-    /// The same server, with the test's own requests as this user's.
+    /// Returns the same server, with the test's own requests as this user.
     pub fn acting_as(&self, name: &str) -> Self {
         Self { admin: self.client_as(name), ..self.clone() }
     }
 
-    /// The same, as a user with these groups.
+    /// Returns the same server, with the test's own requests as a user with these groups.
     pub fn acting_as_user(&self, user: UserInfo) -> Self {
         Self { admin: Client::new(self.transport_of(user), "test"), ..self.clone() }
     }
 
-    /// A client as this user; see [`transport`](Self::transport).
+    /// Returns a client as this user; see [`transport`](Self::transport).
     pub fn client_as(&self, name: &str) -> Client {
         Client::new(self.transport(name), "test")
     }
 
-    /// Lets everything that is due happen: tasks run until only timers beyond this are left.
+    /// Runs everything that is due: tasks run until only timers beyond this are left.
     pub async fn settle(&self) {
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
 
-    /// Waits, two minutes of the paused clock, until `check` gives something; panics with `what` if it never does.
+    /// Waits up to two minutes of the paused clock until `check` returns something; panics with `what` otherwise.
     pub async fn until<T>(&self, what: &str, check: impl AsyncFn(&Self) -> Option<T>) -> T {
         self.until_within(PATIENCE, what, check).await
     }
 
-    /// As [`until`](Self::until), with another patience.
+    /// As [`until`](Self::until), with another time limit.
     pub async fn until_within<T>(&self, limit: Duration, what: &str, check: impl AsyncFn(&Self) -> Option<T>) -> T {
         let begun = tokio::time::Instant::now();
         loop {
@@ -179,12 +179,12 @@ impl Api {
         }
     }
 
-    /// Makes a namespace in which pods can be made: with its default service account.
+    /// Creates a namespace with its default service account, so that pods can be created in it.
     pub async fn namespace(&self, name: &str) {
         self.create("v1/namespaces", json!({"metadata": {"name": name}})).await;
         if self.get("v1/serviceaccounts", name, "default").await.is_none() {
             let account = json!({"metadata": {"name": "default", "namespace": name}});
-            // A controller that runs may have been faster.
+            // A running controller may have been faster.
             match self.try_create("v1/serviceaccounts", account).await {
                 Err(e) if !e.is_already_exists() => panic!("the service account of {name}: {e}"),
                 _ => {}
@@ -198,16 +198,16 @@ impl Api {
         Ok(serde_json::from_slice(&answer).expect("JSON"))
     }
 
-    /// Posts to a path, for what is no object of its own.
+    /// Sends a POST to a path that is not a resource.
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Value {
         let sent = self.send(Method::POST, path, "application/json", body).await;
         sent.unwrap_or_else(|e| panic!("{path}: {e}\n{body:#}"))
     }
 
-    /// Creates an object, with its status where it has one.
+    /// Creates an object, with its status if it has one.
     ///
     /// # Errors
-    /// What the server refuses.
+    /// The server rejects it.
     pub async fn try_create(&self, resource: &str, mut body: Value) -> Result<Value, ClientError> {
         let namespace = body["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
         let status = body.as_object_mut().and_then(|o| o.remove("status")).unwrap_or_default();
@@ -220,12 +220,12 @@ impl Api {
         self.send(Method::PATCH, &format!("{path}/{name}/status"), MERGE, &json!({"status": status})).await
     }
 
-    /// As [`try_create`](Self::try_create), of what must be accepted.
+    /// As [`try_create`](Self::try_create), for an object that must be accepted.
     pub async fn create(&self, resource: &str, body: Value) -> Value {
         self.try_create(resource, body.clone()).await.unwrap_or_else(|e| panic!("{resource}: {e}\n{body:#}"))
     }
 
-    /// One object, if it is there.
+    /// Returns one object, if it exists.
     pub async fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Value> {
         match self.send(Method::GET, &path(resource, namespace, name), "", &Value::Null).await {
             Ok(object) => Some(object),
@@ -234,7 +234,7 @@ impl Api {
         }
     }
 
-    /// All objects of a resource, by namespace and name.
+    /// Returns all objects of a resource, by namespace and name.
     pub async fn list(&self, resource: &str) -> Vec<Value> {
         let list = self.send(Method::GET, &path(resource, "", ""), "", &Value::Null).await;
         let mut list = list.unwrap_or_else(|e| panic!("{resource}: {e}"));
@@ -279,7 +279,7 @@ impl Api {
         self.send(Method::PATCH, &at, MERGE, &patch).await.unwrap_or_else(|e| panic!("{at}: {e}"))
     }
 
-    /// Deletes an object with these options; whether it was there.
+    /// Deletes an object with these options; returns whether it existed.
     pub async fn delete(&self, resource: &str, namespace: &str, name: &str, options: Value) -> bool {
         match self.send(Method::DELETE, &path(resource, namespace, name), "application/json", &options).await {
             Ok(_) => true,
@@ -288,12 +288,12 @@ impl Api {
         }
     }
 
-    /// Deletes an object at once.
+    /// Deletes an object immediately.
     pub async fn remove(&self, resource: &str, namespace: &str, name: &str) -> bool {
         self.delete(resource, namespace, name, json!({"gracePeriodSeconds": 0})).await
     }
 
-    /// All events so far, `REASON MESSAGE`.
+    /// Returns all events so far, as `REASON MESSAGE`.
     pub async fn events(&self) -> Vec<String> {
         let text = |e: &Value, key: &str| e[key].as_str().unwrap_or_default().to_owned();
         let all = self.list("v1/events").await;
@@ -301,7 +301,7 @@ impl Api {
     }
 }
 
-/// Settings with these `--feature-gates` and this `--runtime-config`.
+/// Returns a change of settings with these `--feature-gates` and this `--runtime-config`.
 pub fn features(gates: &str, served: &str) -> impl Fn(&mut Config) {
     let gates = Arc::new(FeatureGates::parse([gates]).expect("gates"));
     let served = Arc::new(RuntimeConfig::parse(&[served]).expect("versions"));
@@ -316,7 +316,7 @@ fn open(disk: &Disk, clock: WallClock) -> Store {
     Store::open(disk.engine(), options).expect("what the disk holds is whole")
 }
 
-/// The way of one user's requests to the server that runs at the time.
+/// The transport of one user's requests to the server that currently runs.
 struct Way {
     server: Arc<RwLock<Option<Running>>>,
     user: UserInfo,

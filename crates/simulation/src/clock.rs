@@ -1,15 +1,15 @@
-//! The wall clock of a simulated cluster: it follows the paused one, and jumps when a test says so.
+//! The wall clock of a simulated cluster: it follows the paused one, and tests can make it jump.
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use jiff::{SignedDuration, Timestamp};
 use kelson_doubles::TokioClock;
 use kelson_meta::Clock;
 
-/// A clock that jumps. Copies are one clock.
+/// A clock that can jump. Copies share its state.
 #[derive(Clone, Copy, Debug)]
 pub struct WallClock {
     steady: TokioClock,
-    /// Seconds that it is ahead; lives as long as the test's process, so that the clock can be copied.
+    /// The number of seconds it is ahead; lives as long as the test's process, so that the clock can be copied.
     ahead_s: &'static AtomicI64,
 }
 
@@ -18,7 +18,7 @@ impl WallClock {
         Self { steady: TokioClock::starting_at(start), ahead_s: Box::leak(Box::default()) }
     }
 
-    /// It is so much later, or earlier, at once, as when a machine's clock is set.
+    /// Moves the clock by this number of seconds, as when a machine's clock is set.
     pub fn jump(&self, seconds: i64) {
         self.ahead_s.fetch_add(seconds, Ordering::SeqCst);
     }

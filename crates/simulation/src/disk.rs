@@ -1,12 +1,12 @@
-//! The disk beneath the store of a simulated server: it can be full, a write can be torn, and the power can be cut, which takes away
-//! what was not synced.
+//! The disk of a simulated server's store: it can be full, a write can be torn, and a power failure loses unsynced
+//! data.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kelson_store::engine::{Engine, EngineError, Entry, Op, Sink};
 use parking_lot::Mutex;
 
-/// How the mark of a store that is open begins: `format` of the store's engine says what stands behind it.
+/// The prefix of the mark of an open store: `format` of the store's engine describes what follows.
 const RUNNING: &str = "running";
 
 #[derive(Clone, Default)]
@@ -29,50 +29,50 @@ impl Files {
 
 #[derive(Default)]
 struct DiskState {
-    /// What the system answers reads with.
+    /// The content for reads.
     files: Files,
-    /// What survives a power cut.
+    /// The content that survives a power failure.
     synced: Files,
     full: bool,
-    /// The next batch is told as failed, and whether it reached the disk.
+    /// Makes the next batch fail, with whether it reached the disk.
     torn: Option<bool>,
-    /// Who opened the disk before the last power cut writes nothing any more.
+    /// A store opened before the last power failure can no longer write.
     boot: u64,
     refused: u64,
 }
 
-/// A disk; cheap to clone, all clones are one.
+/// A disk; cheap to clone, all clones share its state.
 #[derive(Clone, Default)]
 pub(crate) struct Disk(Arc<Mutex<DiskState>>);
 
 impl Disk {
-    /// Opened by a store, until the power is cut.
+    /// Returns an engine for a store, valid until a power failure.
     pub fn engine(&self) -> Box<dyn Engine> {
         Box::new(DiskEngine { disk: self.clone(), boot: self.0.lock().boot })
     }
 
-    /// Whether there is room for writes.
+    /// Sets whether there is room for writes.
     pub fn set_full(&self, full: bool) {
         self.0.lock().full = full;
     }
 
-    /// The next write is not confirmed. The store cannot know whether it is there, and is never told.
+    /// Makes the next write fail. The store cannot find out whether it reached the disk.
     pub fn tear(&self, reaches: bool) {
         self.0.lock().torn = Some(reaches);
     }
 
-    /// Writes that were refused since there was no room.
+    /// Returns the number of writes that were rejected for lack of room.
     pub fn refused(&self) -> u64 {
         self.0.lock().refused
     }
 
-    /// Takes away what was not synced. The machine starts anew.
+    /// Drops unsynced data and begins another boot.
     pub fn cut_power(&self) {
         let mut state = self.0.lock();
         state.files = state.synced.clone();
         state.boot += 1;
         let boot = format!("boot-{}", state.boot);
-        // As the store writes such a mark: a zero, a checksum over name and value, the value behind its length.
+        // In the store's format: a zero, a checksum over name and value, the value after its length.
         let value = [&[boot.len() as u8], boot.as_bytes()].concat();
         let sum = crc32fast::hash(&[RUNNING.as_bytes(), &value].concat()).to_le_bytes();
         if let Some(running) = state.files.marks.get_mut(RUNNING) {

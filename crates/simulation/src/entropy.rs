@@ -1,9 +1,9 @@
-//! One source of randomness per thread, so that a seed decides everything that happens on it.
+//! One source of randomness per thread, so that a seed determines everything that happens on it.
 //!
 //! Names, UIDs, jitter and the order of every `HashMap` come, through different crates, from one C function:
-//! `getrandom`. This crate defines that function for the programs it is linked into, which are tests. On a thread with a
-//! seed it gives the seed's numbers; on all others the kernel's. No component has to know that it is simulated, and no
-//! place where somebody draws a number can be forgotten.
+//! `getrandom`. This crate defines that function for the programs it is linked into, which are tests. On a thread with
+//! a seed it returns the seed's numbers, on all others the kernel's. Components need not know that they are simulated,
+//! and no use of random numbers can be overlooked.
 #![allow(clippy::disallowed_methods, reason = "blocking: of tests, which wait for nothing else")]
 
 use std::cell::Cell;
@@ -14,7 +14,7 @@ thread_local! {
     static STATE: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// The next eight bytes of a stream (SplitMix64, by Steele, Lea and Flood).
+/// Returns the next eight bytes of a stream (SplitMix64, by Steele, Lea and Flood).
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
@@ -35,7 +35,7 @@ fn fill(buffer: &mut [u8]) -> std::io::Result<()> {
 /// `getrandom(2)` of the C library, for the whole program.
 ///
 /// # Safety
-/// `buffer` points to `length` bytes that may be written, as the C function demands.
+/// `buffer` points to `length` writable bytes, as the C function requires.
 #[expect(unsafe_code, reason = "the C function's signature: a pointer and a length")]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn getrandom(buffer: *mut u8, length: usize, _flags: u32) -> isize {
@@ -44,12 +44,12 @@ unsafe extern "C" fn getrandom(buffer: *mut u8, length: usize, _flags: u32) -> i
     }
     // SAFETY: the caller promises that the buffer is that long and may be written.
     let buffer = unsafe { std::slice::from_raw_parts_mut(buffer, length) };
-    // A caller of the C function takes a negative answer as failure.
+    // For a caller of the C function a negative result is a failure.
     fill(buffer).map_or(-1, |()| isize::try_from(length).unwrap_or(isize::MAX))
 }
 
-/// Runs a future on a thread of its own whose clock is paused and whose every random number follows from `seed`. Blocking
-/// work that goes through `kelson_tasks` runs in its turn on the same thread.
+/// Runs a future on a new thread whose clock is paused and whose every random number is derived from `seed`. Blocking
+/// work through `kelson_tasks` runs in order on the same thread.
 pub fn run_seeded<T, F>(seed: u64, work: impl FnOnce() -> F + Send + 'static) -> T
 where
     F: Future<Output = T>,

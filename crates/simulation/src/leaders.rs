@@ -1,4 +1,4 @@
-//! Elections of a leader (`kelson_client::leader`) on the API server in memory.
+//! Leader election (`kelson_client::leader`) with the API server in memory.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn one_leads_until_it_ends_or_falls_silent() {
     }
     a.release().await;
     timeout(Duration::from_secs(5), b.won()).await.expect("a lease that was given back is free");
-    // It says nothing from here on.
+    // It sends nothing from here on.
     let silent = Instant::now();
     c.won().await;
     let waited = silent.elapsed();

@@ -1,8 +1,8 @@
-//! What tests of components run in: the real API server in memory ([`Api`]), a container runtime in memory
-//! ([`FakeRuntime`]), requests that fail as a network and a busy server make them fail ([`Faults`]), and one thread on
-//! which a seed decides everything ([`run_seeded`]). Only tests depend on this crate.
+//! The environment for tests of components: the real API server in memory ([`Api`]), a container runtime in memory
+//! ([`FakeRuntime`]), requests that fail as with a real network and a busy server ([`Faults`]), and one thread on which
+//! a seed determines everything ([`run_seeded`]). Only tests depend on this crate.
 //!
-//! Component tests take [`Api`] and a paused clock. The simulation of the whole cluster is `tests/whole`.
+//! Component tests use [`Api`] and a paused clock. The simulation of the whole cluster is `tests/whole`.
 // Helpers of a test fail by panicking, as the test itself does.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::missing_panics_doc)]
 

@@ -1,29 +1,30 @@
-//! A test's stand-in for scheduler and kubelets: pods are bound, run, end and go, without a container anywhere.
+//! A substitute for scheduler and kubelets in tests: pods are bound, run, end and are deleted, without containers.
 use serde_json::{Value, json};
 
 use crate::Api;
 
-/// Rounds in which pods come to rest, or never do.
+/// The maximum number of rounds until pods must be stable.
 const ROUNDS_MAX: usize = 120;
-/// The node of pods that have none.
+/// The node for pods without one.
 const NODE: &str = "node-1";
 
-/// What becomes of a pod that waits or runs.
+/// What happens to a pod that waits or runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It runs and is ready.
     Ready,
     /// It runs and is not ready.
     Unready,
-    /// All its containers ended with 0.
+    /// All its containers exited with 0.
     Succeeded,
-    /// Its first container ended with this exit code, the pod is over.
+    /// Its first container exited with this code, and the pod failed.
     Failed(i32),
 }
 
 impl Api {
-    /// One round of what scheduler and kubelets do: pods that are being deleted go, those without a node are bound to one,
-    /// and each becomes what `fate` says of it; `None` leaves it alone. Whether anything was changed.
+    /// Does one round of what scheduler and kubelets do: pods that are being deleted are removed, those without a node
+    /// are bound to one, and each gets the state that `fate` returns; `None` does not change it. Returns whether
+    /// anything was changed.
     pub async fn play_pods(&self, fate: impl Fn(&Value) -> Option<Fate>) -> bool {
         let mut changed = false;
         for (n, pod) in self.list("v1/pods").await.into_iter().enumerate() {
@@ -62,7 +63,7 @@ impl Api {
         changed
     }
 
-    /// Plays until nothing changes any more: every pod runs and is ready, those that are being deleted are gone.
+    /// Runs rounds until nothing changes any more: every pod runs and is ready, those that are being deleted are gone.
     pub async fn run_pods(&self) {
         self.run_pods_to(|_| Some(Fate::Ready)).await;
     }
@@ -85,7 +86,7 @@ impl Api {
         self.post(&format!("/api/v1/namespaces/{namespace}/pods/{name}/binding"), &binding).await;
     }
 
-    /// A kubelet has ended the pod: its object goes, or is over where somebody's finalizer holds it.
+    /// Ends a pod as a kubelet does: its object is removed, or has ended if a finalizer keeps it.
     async fn let_go(&self, pod: &Value) -> bool {
         let (namespace, name) = (pod["metadata"]["namespace"].as_str(), pod["metadata"]["name"].as_str());
         let (namespace, name) = (namespace.unwrap_or_default(), name.unwrap_or_default());

@@ -1,5 +1,5 @@
-//! The same scenario again and again, with a failure at each of its requests in turn: what a controller must survive at
-//! every step, found without luck.
+//! Repeats a scenario with a failure at each of its requests in turn, which shows systematically that a controller
+//! survives a failure at every step.
 use std::panic::AssertUnwindSafe;
 
 use futures::FutureExt as _;
@@ -7,18 +7,18 @@ use kelson_apiserver::Config;
 
 use crate::{Api, Failure};
 
-/// The ways in which each request fails: its writer does not know more afterwards than before, knows less than is true, or
-/// is told that it knew something old.
+/// The kinds of failure for each request: its sender knows no more than before, knows less than is true, or gets an
+/// error that its knowledge is outdated.
 pub const DISTURBANCES: [Failure; 3] = [Failure::Refused, Failure::LostAnswer, Failure::CONFLICT];
 
-/// Runs `scenario` on an API server of its own, undisturbed; then again for every write that its components sent and each
-/// of `failures`, which happens at that write. The scenario checks by itself that all came out well. A failure that fails
-/// the scenario is named in the panic.
+/// Runs `scenario` on a new API server without failures; then again for every write that its components sent and each
+/// of `failures`, which happens at that write. The scenario itself checks the result. The panic of a failed scenario
+/// names the failure.
 pub async fn at_every_request(failures: &[Failure], scenario: impl AsyncFn(Api)) {
     at_every_request_with(&|_| {}, failures, scenario).await;
 }
 
-/// The same on API servers with some settings changed.
+/// As [`at_every_request`], on API servers with changed settings.
 pub async fn at_every_request_with(change: &dyn Fn(&mut Config), failures: &[Failure], scenario: impl AsyncFn(Api)) {
     let api = Api::with(change).await;
     scenario(api.clone()).await;

@@ -1,4 +1,4 @@
-//! What happened, in order: a digest of everything, and the last part as text for when something went wrong.
+//! A record of what happened, in order: a digest of everything, and the last part as text for debugging.
 use std::collections::VecDeque;
 use std::fmt::Display;
 use std::sync::Arc;
@@ -7,9 +7,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Bytes kept of one detail.
+/// The maximum size of one detail in bytes.
 const DETAIL_MAX: usize = 600;
-/// Lines kept as text.
+/// The maximum number of lines kept as text.
 const KEPT_MAX: usize = 4000;
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// An empty trace that begins now.
+    /// Creates an empty trace that begins now.
     #[expect(clippy::new_without_default, reason = "it begins at a time")]
     pub fn new() -> Self {
         // FNV-1a, 64 bit.
@@ -44,7 +44,7 @@ impl Trace {
         Self { begun: Instant::now(), state: Arc::new(Mutex::new(state)) }
     }
 
-    /// How long it has gone on by the paused clock.
+    /// Returns the time since the start by the paused clock.
     pub fn now(&self) -> Duration {
         self.begun.elapsed()
     }
@@ -60,19 +60,19 @@ impl Trace {
         s.keep(line);
     }
 
-    /// Adds text that explains the line before, and is not part of the digest: it may tell of the machine.
+    /// Adds text that explains the previous line and is not part of the digest: it may depend on the machine.
     pub fn detail(&self, text: &[u8]) {
         let text = String::from_utf8_lossy(&text[..text.len().min(DETAIL_MAX)]);
         self.state.lock().keep(format!("           {text}"));
     }
 
-    /// A number that two runs share only when all their lines are the same.
+    /// Returns a number that is equal for two runs only when all their lines are equal.
     pub fn digest(&self) -> String {
         let s = self.state.lock();
         format!("{:016x}/{}", s.digest, s.count)
     }
 
-    /// The last lines.
+    /// Returns the last lines.
     pub fn tail(&self, lines: usize) -> String {
         let s = self.state.lock();
         let from = s.lines.len().saturating_sub(lines);

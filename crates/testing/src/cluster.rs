@@ -1,4 +1,4 @@
-//! One cluster: the API server and what runs beside it, put together, forked and ended.
+//! A test cluster: the API server and the parts that run with it, started, forked and stopped.
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -19,23 +19,24 @@ use kelson_tasks::{FILES, LaneError, Tasks};
 use crate::identity::{DOMAIN, Identity};
 use crate::options::Options;
 
-/// How long each part may take to end.
+/// The timeout for stopping each part.
 const END_MAX: Duration = Duration::from_secs(5);
-/// The range from which services get their addresses.
+/// The service address range.
 const SERVICES: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 0, 0), 16);
-/// The administrator in kubeconfigs.
+/// The name of the administrator in kubeconfigs.
 const ADMIN: &str = "admin";
 
-/// What every cluster in memory begins with: the first one of the process makes it, the others are forks of it.
+/// The initial objects of every cluster in memory: the first cluster of the process creates them, the others are forks
+/// of them.
 static PREPARED: OnceLock<Store> = OnceLock::new();
 
-/// Why there is no cluster.
+/// Why a cluster could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The API server did not start.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// A certificate could not be made.
+    /// A certificate could not be issued.
     #[error(transparent)]
     Pki(#[from] PkiError),
     /// The directory cannot be used.
@@ -44,12 +45,17 @@ pub enum Error {
     /// The process has no room for blocking work.
     #[error(transparent)]
     Lane(#[from] LaneError),
-    /// An option names a controller that there is not.
+    /// An option names an unknown controller.
     #[error("{0:?} is not in the list of known controllers")]
     UnknownController(String),
 }
 
-/// A running cluster.
+/// A running test cluster: an API server with its own store, revisions, CAs and port, and the controllers, scheduler
+/// and hollow nodes that its [`Options`] name.
+///
+/// [`Cluster::client`] sends requests within the process, [`Cluster::kubeconfig`] is for other programs.
+/// [`Cluster::fork`] creates a second, independent cluster with the same objects in a few milliseconds, which is how
+/// tests share an expensive setup. Dropping a cluster stops it in the background; [`Cluster::shutdown`] waits for that.
 pub struct Cluster {
     options: Options,
     identity: Identity,
@@ -63,7 +69,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts one; returns when it serves.
+    /// Starts a cluster; returns when it serves requests.
     ///
     /// # Errors
     /// See [`Error`].
@@ -75,14 +81,14 @@ impl Cluster {
         };
         let cluster = Self::on(options, store, prepared, None).await?;
         if !prepared && cluster.options.directory.is_none() {
-            // Before anybody has written anything: the parts that write start after this.
+            // Before anything else is written: the parts that write start after this.
             drop(PREPARED.set(cluster.store.fork(clock())));
         }
         cluster.with_parts()
     }
 
-    /// Another cluster that begins as this one is now, on memory, with the same controllers and nodes. What neither changes is
-    /// there once.
+    /// Starts another cluster in memory with the current objects of this one, and with the same controllers and nodes.
+    /// Objects that neither changes are shared.
     ///
     /// # Errors
     /// See [`Error`].
@@ -90,7 +96,7 @@ impl Cluster {
         self.fork_with(self.options.clone()).await
     }
 
-    /// As [`Cluster::fork`], with other controllers and nodes. `directory` is not looked at.
+    /// As [`Cluster::fork`], with other controllers and nodes. `directory` is ignored.
     ///
     /// # Errors
     /// See [`Error`].
@@ -99,7 +105,7 @@ impl Cluster {
         Self::on(options, self.store.fork(clock()), true, Some(&self.api)).await?.with_parts()
     }
 
-    /// The API server alone.
+    /// Starts the API server alone.
     async fn on(options: Options, store: Store, prepared: bool, model: Option<&Running>) -> Result<Self, Error> {
         options.controllers().map_err(Error::UnknownController)?;
         let identity = Identity::new(clock().now())?;
@@ -112,7 +118,7 @@ impl Cluster {
         config.service_accounts = Some(identity.service_accounts());
         config.authorization = vec![AuthorizationMode::Rbac];
         config.bootstrap_tokens = false;
-        // Nobody floods a cluster of his own, and its objects would be in every list of it.
+        // A test does not overload its own cluster, and the objects for it would appear in every list.
         config.priority_and_fairness = false;
         config.service_cidrs = vec![IpNet::V4(SERVICES)];
         config.advertise_address = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -120,7 +126,7 @@ impl Cluster {
         config.admission.disable = options.plugins_off();
         config.tasks = tasks.child("apiserver");
         let api = match model {
-            // Boxed: what a start holds is more than the stack of a runtime's thread should.
+            // Boxed, since the future of a start is larger than the stack of a runtime's thread should be.
             Some(model) => Box::pin(model.fork(config)).await?,
             None => Box::pin(ApiServer::start(config)).await?,
         };
@@ -129,7 +135,7 @@ impl Cluster {
         Ok(Self { options, identity, api, store, tasks, address, controllers: None, scheduler: None, hollow: None })
     }
 
-    /// With everything beside the API server that the options name.
+    /// Starts everything besides the API server that the options name.
     fn with_parts(mut self) -> Result<Self, Error> {
         let names = self.options.controllers().map_err(Error::UnknownController)?;
         if !names.is_empty() {
@@ -171,28 +177,28 @@ impl Cluster {
         Controllers::start(config, Box::new(factory), clock(), self.tasks.child("controllers"))
     }
 
-    /// A client in this process, as the administrator: the whole way of a request, without a socket.
+    /// Returns a client in this process, as the administrator: requests pass all filters, without a socket.
     pub fn client(&self) -> Client {
         Client::new(self.api.in_process(UserInfo::new(ADMIN, [user::MASTERS])), "test")
     }
 
-    /// A client in this process as this user, who may do what the cluster's roles say; a service account's groups follow from its
-    /// name (`system:serviceaccount:NAMESPACE:NAME`).
+    /// Returns a client in this process as this user, with the permissions of the cluster's roles; a service account's
+    /// groups follow from its name (`system:serviceaccount:NAMESPACE:NAME`).
     pub fn client_as(&self, name: &str) -> Client {
         Client::new(self.api.in_process(identity(name)), "test")
     }
 
-    /// Where the API is served over TLS: `https://127.0.0.1:PORT`.
+    /// Returns the URL of the API over TLS: `https://127.0.0.1:PORT`.
     pub fn url(&self) -> String {
         format!("https://{}", self.address)
     }
 
-    /// The certificate that the API's leads to, PEM.
+    /// Returns the CA of the API's certificate, PEM.
     pub fn ca_pem(&self) -> &str {
         self.identity.ca_pem()
     }
 
-    /// The administrator's kubeconfig, YAML, with a certificate made for it.
+    /// Returns a kubeconfig of the administrator, YAML, with a new certificate.
     ///
     /// # Errors
     /// [`Error::Pki`].
@@ -200,7 +206,7 @@ impl Cluster {
         Ok(self.identity.kubeconfig(self.address, ADMIN, &[user::MASTERS])?)
     }
 
-    /// The kubeconfig of another user.
+    /// Returns a kubeconfig of another user.
     ///
     /// # Errors
     /// [`Error::Pki`].
@@ -208,17 +214,17 @@ impl Cluster {
         Ok(self.identity.kubeconfig(self.address, name, groups)?)
     }
 
-    /// How it was started.
+    /// Returns the options it was started with.
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// Begins its end: requests are refused and watches end from now on.
+    /// Begins to stop it: requests are rejected and watches end from now on.
     pub(crate) fn stop(&self) {
         self.tasks.token().cancel();
     }
 
-    /// Ends it and waits until nothing of it runs any more. Open watches end at once.
+    /// Stops it and waits until nothing of it runs any more. Open watches end immediately.
     pub async fn shutdown(mut self) {
         if let Some(hollow) = self.hollow.take() {
             within("hollow nodes", hollow.shutdown()).await;
@@ -236,7 +242,7 @@ impl Cluster {
 }
 
 impl Drop for Cluster {
-    /// Its tasks end by themselves; nobody waits for them.
+    /// Its tasks end in the background.
     fn drop(&mut self) {
         self.tasks.token().cancel();
     }
@@ -246,7 +252,7 @@ fn clock() -> Arc<dyn Clock> {
     Arc::new(SystemClock)
 }
 
-/// The user a component acts as.
+/// Returns the user a component acts as.
 fn identity(name: &str) -> UserInfo {
     match user::split_service_account(name) {
         Some((namespace, account)) => UserInfo::service_account(namespace, account, ""),

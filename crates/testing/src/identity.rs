@@ -1,4 +1,4 @@
-//! The authorities and keys of one cluster, in memory alone.
+//! The CAs and keys of a test cluster, in memory only.
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use kelson_pki::{
     Authority, ClusterPki, Issued, Key, Kubeconfig, LeafSpec, PkiError, Purpose, SwappableCertificate, UserCredential,
 };
 
-/// Domain of services.
+/// The DNS domain of services.
 pub const DOMAIN: &str = "cluster.local";
-/// Life of certificates: longer than any test.
+/// The lifetime of certificates: longer than any test.
 const LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Who signs what in one cluster.
+/// The CAs and keys of a cluster.
 pub struct Identity {
     ca: Authority,
     accounts: Key,
@@ -22,22 +22,22 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// New authorities and keys.
+    /// Creates new CAs and keys.
     pub fn new(now: Timestamp) -> Result<Self, PkiError> {
         Ok(Self { ca: Authority::create("kubernetes", now)?, accounts: Key::generate()?, now })
     }
 
-    /// The authority of the API's certificate and of users.
+    /// Returns the CA of the API's certificate and of users, PEM.
     pub fn ca_pem(&self) -> &str {
         self.ca.cert_pem()
     }
 
-    /// The authority itself, for the controllers that sign.
+    /// Returns the CA, for the controllers that sign.
     pub fn authority(&self) -> &Authority {
         &self.ca
     }
 
-    /// What the API shows: good for this machine alone.
+    /// Returns the serving certificate of the API, valid for this machine only.
     pub fn serving(&self) -> Result<Arc<SwappableCertificate>, PkiError> {
         let sans = ClusterPki::server_sans(DOMAIN, IpAddr::V4(Ipv4Addr::LOCALHOST), &[]);
         let leaf = LeafSpec {
@@ -50,7 +50,7 @@ impl Identity {
         SwappableCertificate::new(&self.ca.issue(&leaf, self.now)?)
     }
 
-    /// How service accounts' tokens are made.
+    /// Returns how service account tokens are issued.
     pub fn service_accounts(&self) -> ServiceAccountConfig {
         ServiceAccountConfig {
             issuer: format!("https://kubernetes.default.svc.{DOMAIN}"),
@@ -62,7 +62,7 @@ impl Identity {
         }
     }
 
-    /// A user's certificate.
+    /// Issues a user's certificate.
     pub fn user(&self, name: &str, groups: &[&str]) -> Result<Issued, PkiError> {
         let organizations: Vec<String> = groups.iter().map(|g| (*g).to_owned()).collect();
         let leaf = LeafSpec {
@@ -75,7 +75,7 @@ impl Identity {
         self.ca.issue(&leaf, self.now)
     }
 
-    /// The kubeconfig of a user with a certificate of his own.
+    /// Returns a kubeconfig of a user with a new certificate.
     pub fn kubeconfig(&self, server: SocketAddr, name: &str, groups: &[&str]) -> Result<String, PkiError> {
         let kubeconfig = Kubeconfig {
             cluster: "kelson".into(),

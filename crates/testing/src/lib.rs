@@ -1,21 +1,21 @@
-//! A Kubernetes cluster per test, in this process: the real API server on memory or in a directory, with the controllers, the
+//! A Kubernetes cluster per test, in this process: the real API server in memory or in a directory, with the controllers, the
 //! scheduler and the hollow nodes that a test names, and nothing else.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), kelson_testing::Error> {
 //! use kelson_testing::{Cluster, Options};
 //! let prepared = Cluster::start(Options::default()).await?;
-//! // Make definitions and whatever all tests need, then give each test a copy.
+//! // Create what all tests need, then give each test a fork.
 //! let mine = prepared.fork().await?;
 //! std::fs::write("kubeconfig", mine.kubeconfig()?).expect("writes");
 //! # Ok(()) }
 //! ```
 //!
-//! Clusters know nothing of each other: each has a store, revisions, authorities and a port of its own, on 127.0.0.1. A fork shares
-//! with its original what neither has changed. A cluster ends when it is dropped, or by [`Cluster::shutdown`], which waits for it.
+//! Clusters are independent: each has a separate store, revisions, CAs and port, on 127.0.0.1. A fork shares with its
+//! original what neither has changed. A cluster ends when it is dropped, or by [`Cluster::shutdown`], which waits for it.
 //!
-//! Rooms: `options` (what a cluster is like) and `identity` (its authorities and keys) ← `cluster` (all of it put together) ←
-//! `server` (clusters handed out over HTTP, for tests in other languages).
+//! Rooms: `options` (of a cluster) and `identity` (its CAs and keys) ← `cluster` (starts all parts) ←
+//! `server` (clusters over HTTP, for tests in other languages).
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod cluster;

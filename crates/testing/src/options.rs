@@ -1,27 +1,27 @@
-//! What a cluster is like.
+//! Options of a test cluster.
 use std::path::PathBuf;
 
 use kelson_controllers::canonical_name;
 use serde::Deserialize;
 
-/// Makes namespaces' default accounts; without it nobody does, and pods are admitted without one.
+/// The controller that creates default service accounts; without it there are none, and pods are admitted without one.
 const SERVICE_ACCOUNTS: &str = "serviceaccount-controller";
-/// Takes from new nodes the taint that says that they are not ready yet; without it nodes are admitted without one.
+/// The controller that removes the not-ready taint from new nodes; without it nodes are admitted without the taint.
 const NODES: &str = "node-lifecycle-controller";
 
-/// What a cluster is like. By default it is an API server in memory and nothing else, as test environments have it.
+/// Options of a test cluster. The default is only an API server in memory, as in envtest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Options {
-    /// Where objects are kept; in memory when not given.
+    /// The directory for objects; `None` keeps them in memory.
     #[serde(skip)]
     pub directory: Option<PathBuf>,
-    /// Controllers that run, by upstream's names, new or old: `namespace`, `garbagecollector`, `deployment-controller`; `*` stands
-    /// for all that upstream runs by default, `-NAME` takes one away.
+    /// The controllers to run, by upstream's names, new or old: `namespace`, `garbagecollector`,
+    /// `deployment-controller`; `*` means all that upstream runs by default, `-NAME` removes one.
     pub controllers: Vec<String>,
-    /// Whether pods are scheduled.
+    /// Whether the scheduler runs.
     pub scheduler: bool,
-    /// Nodes without containers, on which pods seem to run.
+    /// Nodes without containers, which simulate running pods.
     pub nodes: Nodes,
 }
 
@@ -29,17 +29,17 @@ pub struct Options {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Nodes {
-    /// How many, up to [`kelson_hollow::NODES_MAX`].
+    /// The number of nodes, up to [`kelson_hollow::NODES_MAX`].
     pub count: usize,
-    /// Labels of all.
+    /// The labels of all nodes.
     pub labels: std::collections::BTreeMap<String, String>,
 }
 
 impl Options {
-    /// `controllers` under today's names.
+    /// Returns the current names of `controllers`.
     ///
     /// # Errors
-    /// The first name that nobody knows.
+    /// The first unknown name.
     pub(crate) fn controllers(&self) -> Result<Vec<String>, String> {
         let each = self.controllers.iter().map(|asked| match asked.strip_prefix('-') {
             _ if asked == "*" => Ok(asked.clone()),
@@ -49,7 +49,7 @@ impl Options {
         each.collect()
     }
 
-    /// The admission plugins that are off, because the controller that does its part of the work does not run.
+    /// Returns the admission plugins that are disabled, because the controller they depend on does not run.
     pub(crate) fn plugins_off(&self) -> Vec<String> {
         let names = self.controllers().unwrap_or_default();
         let runs = |name: &str| {

@@ -1,4 +1,4 @@
-//! Clusters as tests use them: alone, forked, side by side, with controllers and nodes, and gone.
+//! Clusters in typical uses: a single one, forks, several at the same time, with controllers and nodes, and stopped.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::time::Duration;
@@ -8,7 +8,7 @@ use kelson_client::Client;
 use kelson_testing::{Cluster, Error, Nodes, Options};
 use serde_json::{Value, json};
 
-/// What comes by itself comes within this, on a slow machine too.
+/// The maximum wait for something that happens by itself, also on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn call(client: &Client, method: Method, path: &str, body: &Value) -> Value {
@@ -84,7 +84,7 @@ async fn a_fork_has_what_was_there_and_goes_its_own_way() {
     assert_ne!((original.url(), original.ca_pem()), (fork.url(), fork.ca_pem()));
     assert!(original.kubeconfig().unwrap().contains(&original.url()));
 
-    // The fork lives on without its original, and the other way round.
+    // The fork continues without its original, and the other way round.
     original.shutdown().await;
     let again = fork.fork().await.unwrap();
     assert!(get(&again.client(), &format!("{MAPS}/mine")).await.is_some());
@@ -103,7 +103,7 @@ async fn roles_decide_for_everybody_but_the_administrator() {
         "kind": "ClusterRole", "name": "view"}, "subjects": [{"kind": "User", "name": "jane", "apiGroup": "rbac.authorization.k8s.io"}]});
     post(&cluster.client(), &format!("{rbac}/clusterrolebindings"), binding).await;
     assert!(get(&jane, "/api/v1/pods").await.is_some());
-    // What was granted before the fork is granted in it.
+    // Permissions granted before the fork exist in it.
     let fork = cluster.fork().await.unwrap();
     assert!(get(&fork.client_as("jane"), "/api/v1/pods").await.is_some());
 }

@@ -1,4 +1,4 @@
-//! No flags, and the names of the node's commands.
+//! Empty flags, and the names of the node's commands.
 use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 #[derive(Args, Debug, Clone)]
 pub struct NodeArgs {}
 
-/// Whatever is said to a command that is not there, its help included.
+/// The arguments of a command that is not available, including `--help`.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub struct Unread {
@@ -15,7 +15,7 @@ pub struct Unread {
     words: Vec<OsString>,
 }
 
-/// Commands that say that they are not there.
+/// Commands that only report that they are not available.
 #[derive(Subcommand, Debug)]
 pub enum NodeCommand {
     #[command(hide = true)]
@@ -35,7 +35,7 @@ pub enum NodeCommand {
 }
 
 impl NodeCommand {
-    /// As it is written on a command line.
+    /// Returns the name on a command line.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Agent(_) => "agent",

@@ -1,8 +1,8 @@
-//! Upstream's components of a node: none is here.
+//! Upstream's node components: none is available.
 use crate::flags::Component;
 
-/// None of them can run here.
+/// The components, of which there are none.
 pub static COMPONENTS: &[Component] = &[];
 
-/// What `kelson help` says of them: nothing.
+/// The text about them in `kelson help`: empty.
 pub const HELP: &str = "";

@@ -1,4 +1,4 @@
-//! Every command of a node ends with a sentence that says why.
+//! Every command of a node ends with a message that says why it is not available.
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
@@ -12,49 +12,49 @@ use crate::flags;
 use crate::host::NodeIdentity;
 use crate::process::Process;
 
-/// Names of upstream's components, and Kelson's shorter ones, that run on a node alone.
+/// Names of upstream's components, and Kelson's shorter ones, that only run on a node.
 const NODE_COMPONENTS: [&str; 3] = ["kubelet", "kube-proxy", "proxy"];
 
 fn refused(what: &str) -> String {
     format!("{what} is only available on Linux, where a node can run")
 }
 
-/// What is to be done before a command line is read: one that names the kubelet or the service proxy is refused whatever else it
-/// says. `None`: it names neither.
+/// Runs before a command line is parsed: one that names the kubelet or the service proxy is rejected whatever its
+/// arguments are. `None` when it names neither.
 pub fn before(words: &[OsString]) -> Option<ExitCode> {
     let name = component(words)?;
     eprintln!("Error: {}", refused(name));
     Some(ExitCode::FAILURE)
 }
 
-/// The component of a node that a command line names, by the program's name or the first word.
+/// Returns the node component that a command line names, by the program's name or the first word.
 fn component(words: &[OsString]) -> Option<&'static str> {
     let program = flags::program(words.first()?);
     let first = words.get(1).filter(|_| program == "kelson").and_then(|word| OsStr::to_str(word));
     NODE_COMPONENTS.into_iter().find(|name| *name != "proxy" && program == *name || first == Some(*name))
 }
 
-/// Refuses a command.
+/// Rejects a command.
 pub fn run(command: NodeCommand) -> anyhow::Result<()> {
     bail!("{}", refused(&format!("kelson {}", command.name())))
 }
 
-/// Refuses a server that would have a node.
+/// Rejects a server that would have a node.
 pub fn check(_: &NodeArgs) -> anyhow::Result<()> {
     bail!("a node requires Linux; with --disable-agent the control plane runs alone")
 }
 
-/// Never reached: [`check`] comes first.
+/// Never called, since [`check`] fails first.
 pub async fn settle(_: &Path, _: Given) -> anyhow::Result<Ranges> {
     bail!("{}", refused("a server's own node"))
 }
 
-/// Never reached: [`check`] comes first.
+/// Never called, since [`check`] fails first.
 pub async fn beside(_: &ControlPlane, _: &Path, _: &NodeArgs, _: &NodeIdentity, _: &mut Process) -> anyhow::Result<()> {
     bail!("{}", refused("a server's own node"))
 }
 
-/// Nothing was made.
+/// There is nothing to remove.
 pub async fn remove(_: &Path, _: Option<&str>) -> Vec<String> {
     Vec::new()
 }

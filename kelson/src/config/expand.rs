@@ -1,5 +1,5 @@
-//! A command line with what the configuration files set: words for the flags that neither the command line nor the environment sets
-//! come before the words that were given.
+//! Adds the settings of configuration files to a command line: flags that neither the command line nor the environment
+//! sets are inserted before the given words.
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -13,27 +13,28 @@ use super::layers::{ConfigError, ConfigSettings, merge, read};
 /// The commands that have a configuration file.
 pub const COMMANDS: [&str; 2] = ["server", "agent"];
 
-/// A command line, and what of it comes from files.
+/// A command line, and the settings from files.
 #[derive(Debug, Default)]
 pub struct Expanded {
-    /// All words, the program's name first.
+    /// All words; the first is the program's name.
     pub words: Vec<OsString>,
-    /// The flags that the files set and nothing else does.
+    /// The flags that only the files set.
     pub settings: ConfigSettings,
 }
 
-/// Adds what the configuration files set to the words of `kelson server` and `kelson agent`; other commands are left as they are.
-/// `hint` says more of an unknown key.
+/// Adds the settings of configuration files to the words of `kelson server` and `kelson agent`; other commands are not
+/// changed. `hint` explains an unknown key.
 ///
 /// # Errors
-/// A file that cannot be read, or a key or value that is wrong.
+/// An unreadable file, or an invalid key or value.
 pub fn expand(
     cli: &Command,
     words: Vec<OsString>,
     hint: impl Fn(&str) -> Option<String>,
 ) -> Result<Expanded, ConfigError> {
     let Some((name, command)) = of_words(cli, &words) else { return Ok(Expanded { words, ..Expanded::default() }) };
-    // What is wrong with the words shows when all of them are read; a call for help wins over every configuration.
+    // Errors in the words are reported when all of them are parsed; a request for help takes precedence over the
+    // configuration.
     let Some(given) = lenient(cli, name, &words) else { return Ok(Expanded { words, ..Expanded::default() }) };
     let named = given.try_get_one::<PathBuf>("config").ok().flatten();
     let files = read(named.map(PathBuf::as_path))?;
@@ -48,7 +49,7 @@ pub fn expand(
     Ok(Expanded { words: all, settings })
 }
 
-/// The command that a line runs, if it is one with a configuration file.
+/// Returns the command of a line, if it has a configuration file.
 pub fn of_words<'c>(cli: &'c Command, words: &[OsString]) -> Option<(&'static str, &'c Command)> {
     let word = words.get(1)?;
     let name = COMMANDS.into_iter().find(|name| word == *name)?;
@@ -56,13 +57,13 @@ pub fn of_words<'c>(cli: &'c Command, words: &[OsString]) -> Option<(&'static st
     command.get_arguments().any(|arg| arg.get_id() == "config").then_some((name, command))
 }
 
-/// What the words of a command say, as far as they are right. `None`: they ask for help.
+/// Parses the words of a command as far as they are valid. `None` when they request help.
 pub fn lenient(cli: &Command, name: &str, words: &[OsString]) -> Option<ArgMatches> {
     let matches = cli.clone().ignore_errors(true).try_get_matches_from(words).ok()?;
     matches.subcommand_matches(name).cloned()
 }
 
-/// Whether the command line or the environment sets a flag.
+/// Reports whether the command line or the environment sets a flag.
 fn is_given(command: &Command, matches: &ArgMatches, flag: &str) -> bool {
     let id = command.get_arguments().find(|arg| arg.get_long() == Some(flag)).map(clap::Arg::get_id);
     let source = id.and_then(|id| matches.value_source(id.as_str()));
@@ -70,7 +71,7 @@ fn is_given(command: &Command, matches: &ArgMatches, flag: &str) -> bool {
 }
 
 impl Expanded {
-    /// Where the flag that an error is about is set, if that is a file.
+    /// Returns the location in a file of the flag that an error is about, if there is one.
     pub fn origin(&self, error: &clap::Error) -> Option<String> {
         let flags: Vec<&String> = match error.get(ContextKind::InvalidArg)? {
             ContextValue::String(one) => vec![one],

@@ -1,11 +1,11 @@
-//! The keys that a configuration file may have: the flags of a command, as the library that reads them has them.
+//! The keys that a configuration file may have: the flags of a command, from its clap definition.
 use std::collections::BTreeMap;
 
 use clap::{Arg, ArgAction, Command};
 
-/// The flag that names the file itself, which no file can set.
+/// The flag that names the file itself, which a file cannot set.
 const CONFIG: &str = "config";
-/// How alike two names must be so that one is suggested for the other; 1 is the same.
+/// The minimum similarity of two names for a suggestion; 1 means equal.
 const LIKENESS_MIN: f64 = 0.8;
 
 /// A key of a configuration file.
@@ -15,9 +15,9 @@ pub struct Key {
     pub flag: String,
     /// Whether it takes several values.
     pub is_list: bool,
-    /// Whether it is true or false.
+    /// Whether it is a boolean.
     pub is_bool: bool,
-    /// Whether its value is never shown.
+    /// Whether its value is never printed.
     pub is_secret: bool,
 }
 
@@ -33,7 +33,7 @@ impl Key {
     }
 }
 
-/// The keys of a command, by each name that its flags have.
+/// Returns the keys of a command, by each name that its flags have.
 pub fn keys(command: &Command) -> BTreeMap<String, Key> {
     let mut keys = BTreeMap::new();
     for arg in command.get_arguments() {
@@ -45,7 +45,7 @@ pub fn keys(command: &Command) -> BTreeMap<String, Key> {
     keys
 }
 
-/// The name that is most like `name`, if one is like it at all.
+/// Returns the name most similar to `name`, if one is similar enough.
 pub fn nearest<'n>(name: &str, among: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let likeness = among.map(|other| (strsim::jaro(name, other), other));
     let best = likeness.max_by(|(one, _), (other, _)| one.total_cmp(other));

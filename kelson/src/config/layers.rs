@@ -1,5 +1,5 @@
-//! Configuration files, laid over each other: a later file replaces what an earlier one sets, unless the key ends with `+`, which adds
-//! to its list.
+//! Merges configuration files: a later file replaces the settings of earlier ones, unless the key ends with `+`, which
+//! appends to its list.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -11,17 +11,17 @@ use kelson_codec::yaml::{SettingValue, settings};
 use super::keys::{Key, nearest};
 use crate::flags;
 
-/// The configuration file that is read when none is named; it may be missing.
+/// The default configuration file, which may be missing.
 const DEFAULT_FILE: &str = "/etc/kelson/config.yaml";
-/// Largest configuration file, in bytes.
+/// The maximum size of a configuration file in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// A line of a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    /// The file, as it was named.
+    /// The file, as given by the user.
     pub file: PathBuf,
-    /// The line; the first is 1.
+    /// The line number, from 1.
     pub line: usize,
 }
 
@@ -31,51 +31,51 @@ impl fmt::Display for Location {
     }
 }
 
-/// What the files set one flag to.
+/// The setting of one flag in files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigSetting {
     /// One value, or those of a list.
     pub values: Vec<String>,
-    /// The lines that say so.
+    /// The lines that set it.
     pub from: Vec<Location>,
 }
 
-/// What all files set, by flag.
+/// The settings of all files, by flag.
 pub type ConfigSettings = BTreeMap<String, ConfigSetting>;
 
 /// Why a configuration is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// A file or directory that cannot be read.
+    /// A file or directory cannot be read.
     #[error("read {}: {error}", path.display())]
     Read {
-        /// The file that the error is about.
+        /// The file of the error.
         path: PathBuf,
         /// The system's error.
         error: std::io::Error,
     },
-    /// A file that is no mapping of keys to values.
+    /// A file is not a mapping of keys to values.
     #[error("{}: {error}", path.display())]
     Yaml {
-        /// The file that the error is about.
+        /// The file of the error.
         path: PathBuf,
-        /// What is wrong, with the line.
+        /// The error, with its line.
         error: kelson_codec::DecodeError,
     },
-    /// A key or value that the command does not have.
+    /// An unknown key or an invalid value.
     #[error("{at}: {why}")]
     Setting {
         /// The line of the key.
         at: Location,
-        /// What is wrong and what to write instead.
+        /// The error and how to correct it.
         why: String,
     },
 }
 
-/// The configuration files in their order: `named`, or else the usual one, and those in the directory beside it.
+/// Reads the configuration files in order: `named`, or else the default one, and those in the directory next to it.
 ///
 /// # Errors
-/// When one of them cannot be read. The usual file and the directory may be missing.
+/// One of them cannot be read. The default file and the directory may be missing.
 pub fn read(named: Option<&Path>) -> Result<Vec<(PathBuf, Vec<u8>)>, ConfigError> {
     let file = named.unwrap_or(Path::new(DEFAULT_FILE));
     let mut files = Vec::new();
@@ -101,7 +101,7 @@ fn contents(file: &Path) -> std::io::Result<Vec<u8>> {
     std::fs::read(file)
 }
 
-/// The YAML files of a directory by name, without hidden ones.
+/// Returns the YAML files of a directory by name, without hidden ones.
 fn in_order(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -121,10 +121,10 @@ fn in_order(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Lays the files over each other. `hint` says more of an unknown key, where it can.
+/// Merges the files. `hint` explains an unknown key if it can.
 ///
 /// # Errors
-/// The first key or value that is wrong, with its file and line.
+/// The first invalid key or value, with its file and line.
 pub fn merge(
     keys: &BTreeMap<String, Key>,
     files: &[(PathBuf, Vec<u8>)],
@@ -174,7 +174,7 @@ fn unknown(name: &str, keys: &BTreeMap<String, Key>, hint: Option<String>) -> St
     }
 }
 
-/// The values of a key, as words of a command line.
+/// Returns the values of a key as words of a command line.
 fn values(key: &Key, name: &str, value: SettingValue) -> Result<Vec<String>, String> {
     match value {
         SettingValue::Null => Err(format!("key {name:?} requires a value")),
@@ -188,7 +188,7 @@ fn values(key: &Key, name: &str, value: SettingValue) -> Result<Vec<String>, Str
     }
 }
 
-/// True and false as Go and YAML 1.1 write them.
+/// Parses a boolean as Go and YAML 1.1 do.
 fn truth(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
         "yes" | "on" | "y" => Some(true),

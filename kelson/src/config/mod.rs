@@ -1,7 +1,7 @@
-//! The configuration file of `kelson server` and `kelson agent`: every flag is a key. A flag on the command line goes before the
-//! environment, which goes before `config.yaml.d`, which goes before `config.yaml`, which goes before the default. There is no list of
-//! keys beside the flags: what a key is and takes is asked of the command (`keys`), files are laid over each other (`layers`), and what
-//! they set becomes words before those of the command line (`expand`). `kelson config view` prints the result (`view`).
+//! The configuration file of `kelson server` and `kelson agent`: every flag is a key. The order of precedence is the
+//! command line, the environment, `config.yaml.d`, `config.yaml`, the default. The keys are read from the commands'
+//! clap definitions (`keys`), files are merged (`layers`), and their settings are inserted before the words of the
+//! command line (`expand`). `kelson config view` prints the result (`view`).
 mod expand;
 mod keys;
 mod layers;
@@ -27,7 +27,7 @@ pub struct ConfigArgs {
 }
 
 impl ConfigArgs {
-    /// Logs which file was named.
+    /// Logs the file in use.
     pub fn log(&self) {
         if let Some(file) = &self.config {
             tracing::info!(file = %file.display(), "configuration file");
@@ -35,17 +35,17 @@ impl ConfigArgs {
     }
 }
 
-/// What `kelson config` can do.
+/// The subcommands of `kelson config`.
 #[derive(Subcommand, Debug)]
 pub enum ConfigCommand {
     /// Print the value of every flag of `kelson server` or `kelson agent`, and where it comes from. Secrets are not shown.
     View(ViewArgs),
 }
 
-/// Carries out `kelson config`, for commands that are `cli`'s.
+/// Runs `kelson config` for the commands of `cli`.
 ///
 /// # Errors
-/// When the configuration cannot be read or is wrong.
+/// The configuration cannot be read or is invalid.
 pub fn run(command: ConfigCommand, cli: &clap::Command) -> anyhow::Result<()> {
     let ConfigCommand::View(args) = command;
     print!("{}", view::view(&args, cli)?);

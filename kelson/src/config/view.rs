@@ -13,7 +13,7 @@ use super::expand::{Expanded, expand, lenient, of_words};
 use super::keys::keys;
 use crate::k3s;
 
-/// Printed instead of the value of a secret.
+/// Printed instead of a secret value.
 const MASK: &str = "(hidden)";
 
 /// Whose configuration is printed, and in which form.
@@ -42,10 +42,10 @@ struct EffectiveFlag {
     sources: Vec<String>,
 }
 
-/// The configuration that `args` ask for, in their form.
+/// Returns the requested configuration in the requested format.
 ///
 /// # Errors
-/// When the command line or a file is wrong. Flags that are missing are not: the view is of what is set.
+/// The command line or a file is invalid. Missing required flags are not an error, since the view shows what is set.
 pub fn view(args: &ViewArgs, cli: &Command) -> anyhow::Result<String> {
     let words = words(args);
     let expanded = expand(cli, words, k3s::hint)?;
@@ -68,7 +68,7 @@ pub fn view(args: &ViewArgs, cli: &Command) -> anyhow::Result<String> {
     })
 }
 
-/// The command line whose flags are looked at.
+/// Returns the command line whose flags are shown.
 fn words(args: &ViewArgs) -> Vec<OsString> {
     let mut words = vec![OsString::from("kelson"), OsString::from(&args.command)];
     if let Some(file) = &args.config {

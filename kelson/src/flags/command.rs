@@ -9,29 +9,29 @@ use super::help;
 use super::table::Table;
 use super::words::{Asked, Spoken, read};
 
-/// The name by which this program was called.
+/// Returns the name by which this program was called.
 pub fn program(word: &OsStr) -> &str {
     let name = Path::new(word).file_name().and_then(OsStr::to_str).unwrap_or_default();
     name.strip_suffix(".exe").unwrap_or(name)
 }
 
-/// A component that has a name of its own.
+/// A component with its own command name.
 pub struct Component {
-    /// Upstream's name, which is a link's as well.
+    /// Upstream's name, which can also be the name of a link.
     pub name: &'static str,
-    /// Kelson's shorter one, as a first word.
+    /// Kelson's shorter name, as a first word.
     pub alias: &'static str,
     /// What it is, in a sentence.
     pub about: &'static str,
-    /// All flags that upstream's has, a line each.
+    /// All flags of upstream's component, one per line.
     pub facts: &'static str,
-    /// The flags that have an effect here.
+    /// Adds the flags that have an effect here.
     pub arguments: fn(Command) -> Command,
-    /// Runs it to its end.
+    /// Runs the component until it ends.
     pub run: fn(&ArgMatches, &Spoken) -> anyhow::Result<()>,
 }
 
-/// Carries out a command whose typed arguments are `A`.
+/// Runs a command whose typed arguments are `A`.
 pub fn typed<A: Args>(
     matches: &ArgMatches,
     spoken: &Spoken,
@@ -41,12 +41,12 @@ pub fn typed<A: Args>(
 }
 
 impl Component {
-    /// The flags that have an effect, as the library that reads them has them.
+    /// Returns the clap definition of the flags that have an effect.
     pub fn command(&self) -> Command {
         (self.arguments)(Command::new(self.name).no_binary_name(true).disable_help_flag(true))
     }
 
-    /// Reads the words and runs the component to its end.
+    /// Parses the words and runs the component until it ends.
     pub fn main(&self, words: &[OsString]) -> ExitCode {
         let table = Table::of(self.facts, &self.command());
         let spoken = match read(self.name, &table, words.iter().cloned()) {
@@ -65,13 +65,13 @@ impl Component {
         }
     }
 
-    /// The typed arguments; the error is one line.
+    /// Returns the typed arguments; the error is one line.
     pub fn matches(&self, spoken: &Spoken) -> Result<ArgMatches, String> {
         self.command().try_get_matches_from(&spoken.words).map_err(|e| in_one_line(&e))
     }
 }
 
-/// All that is wrong; what follows after an empty line are hints in the spelling of the library that reads the arguments.
+/// Formats an error without the hints after an empty line, which use clap's spelling.
 fn in_one_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let lines: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();

@@ -1,11 +1,12 @@
-//! What `--help` and `--version` print: in the layout that tools look for flags in, one flag at the start of a line.
+//! The output of `--help` and `--version`, in the layout in which tools look for flags: one flag at the start of a
+//! line.
 use std::fmt::Write as _;
 
 use kelson_meta::version;
 
 use super::table::Table;
 
-/// The list of a component's flags.
+/// Returns the list of a component's flags.
 pub fn flags(component: &str, about: &str, table: &Table) -> String {
     let mut out = format!("{about}\n\nUsage:\n  {component} [flags]\n\nFlags:\n\n");
     let mut rows: Vec<(String, String)> = Vec::new();
@@ -33,7 +34,7 @@ pub fn flags(component: &str, about: &str, table: &Table) -> String {
     out
 }
 
-/// The version, as asked for by `--version=ASKED`.
+/// Returns the version, as requested by `--version=ASKED`.
 pub fn version(asked: &str) -> String {
     if asked != "raw" {
         return format!("Kubernetes {}\n", version::GIT_VERSION);

@@ -1,5 +1,5 @@
-//! Command lines as upstream's components read them: which flags there are (`table`, from `facts/`), what their values may be
-//! (`values`), how they are spelt (`words`), how they are listed (`help`), and the command that they are flags of (`command`). Knows no component.
+//! Command lines with the syntax of upstream's components: the flags (`table`, from `facts/`), their values (`values`),
+//! the parser (`words`), the help (`help`), and the command they belong to (`command`). Independent of components.
 mod command;
 pub mod help;
 mod shown;

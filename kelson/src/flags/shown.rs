@@ -1,7 +1,7 @@
-//! The flags of a running process as `/flagz` shows them: each with the value that holds, given or not.
+//! The flags of a running process for `/flagz`: each with the value in effect, set or not.
 use clap::{ArgMatches, Command};
 
-/// Every flag of a command with its value, by name. A flag that may be given several times shows a list.
+/// Returns every flag of a command with its value, by name. A flag with several values shows a list.
 pub fn shown(command: &Command, matches: &ArgMatches) -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> = command
         .get_arguments()

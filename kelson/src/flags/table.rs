@@ -1,27 +1,27 @@
-//! Which flags a component has: upstream's, by the facts beside this file, and what of them is taken up here, by the typed
-//! arguments of the command. A flag that is in the facts alone is accepted and has no effect.
+//! The flags of a component: upstream's, from the facts in this directory, with those that have an effect here, from
+//! the typed arguments of the command. A flag that is only in the facts is accepted and has no effect.
 use std::collections::BTreeMap;
 
 use clap::{ArgAction, Command};
 
 use super::values::Kind;
 
-/// What a component of upstream's knows of one of its flags.
+/// A flag of an upstream component.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flag {
-    /// What it takes.
+    /// The type of its value.
     pub kind: Kind,
-    /// The word that help shows for its value; upstream's name of the type.
+    /// The name of its value in the help; upstream's name of the type.
     pub shown: String,
-    /// The letter that stands for it.
+    /// Its one-letter form.
     pub short: Option<char>,
-    /// Upstream says not to use it any more, and still takes it.
+    /// Whether upstream has deprecated it.
     pub deprecated: bool,
-    /// Whether it does anything here.
+    /// Whether it has an effect here.
     pub effect: bool,
-    /// Whether an empty value says something else than no flag at all.
+    /// Whether an empty value differs from no flag at all.
     pub empty_counts: bool,
-    /// What help says of it.
+    /// Its help.
     pub help: String,
 }
 
@@ -30,7 +30,7 @@ pub struct Flag {
 pub struct Table(BTreeMap<String, Flag>);
 
 impl Table {
-    /// From `facts`, a line each (`NAME TYPE [-LETTER] [deprecated]`), and the typed arguments of `command`.
+    /// Reads `facts`, one flag per line (`NAME TYPE [-LETTER] [deprecated]`), and the typed arguments of `command`.
     pub fn of(facts: &str, command: &Command) -> Self {
         let mut flags = BTreeMap::new();
         for line in facts.lines() {
@@ -62,24 +62,24 @@ impl Table {
         Self(flags)
     }
 
-    /// The flag of this name, which may be spelt with underscores, and its name in the usual spelling.
+    /// Returns the flag of this name, which may be written with underscores, and its name with dashes.
     pub fn named(&self, name: &str) -> Option<(&str, &Flag)> {
         let usual = name.replace('_', "-");
         self.0.get_key_value(usual.as_str()).map(|(name, flag)| (name.as_str(), flag))
     }
 
-    /// The flag of this letter.
+    /// Returns the flag with this letter.
     pub fn lettered(&self, letter: char) -> Option<(&str, &Flag)> {
         self.iter().find(|(_, flag)| flag.short == Some(letter))
     }
 
-    /// All of them, by name.
+    /// Returns all flags, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Flag)> {
         self.0.iter().map(|(name, flag)| (name.as_str(), flag))
     }
 }
 
-/// Lists that mean something when they are given and empty.
+/// Lists for which an empty value has a meaning.
 const EMPTY_COUNTS: [&str; 1] = ["admission-control"];
 
 impl Flag {

@@ -1,31 +1,31 @@
-//! What the values of flags may be, by upstream's types, with the words in which Go refuses the others.
+//! Parses values of flags by upstream's types, with Go's error messages.
 use std::net::IpAddr;
 
-/// What a flag takes.
+/// The type of a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// True or false; true when it stands alone, and never the word after it.
+    /// A boolean; true without a value, and never followed by a value as a separate word.
     Bool,
-    /// As `Bool`, or `raw`, or a version that is to be shown.
+    /// As `Bool`, or `raw`, or a version to print.
     Version,
-    /// A signed number of so many bits, in Go's spellings.
+    /// A signed integer of this number of bits, in Go's formats.
     Int(u32),
-    /// A number from 0 on.
+    /// An unsigned integer.
     Uint,
-    /// A number with a point.
+    /// A floating-point number.
     Float,
-    /// A time such as `1h30m`.
+    /// A duration such as `1h30m`.
     Duration,
     /// An IPv4 or IPv6 address, without a port.
     Ip,
-    /// Any text; of several the last counts.
+    /// Any string; the last of several is used.
     Text,
-    /// Any text; several add up. Where its parts are divided is the business of who reads it.
+    /// Any string; several are collected. The typed arguments split them.
     List,
 }
 
 impl Kind {
-    /// By upstream's name of the type.
+    /// Returns the type of upstream's type name.
     pub fn of(name: &str) -> Self {
         match name {
             "bool" => Self::Bool,
@@ -42,15 +42,15 @@ impl Kind {
         }
     }
 
-    /// What a flag of this kind is when it stands alone; `None`: it takes the next word.
+    /// Returns the value of a flag without one; `None` when it takes the next word.
     pub fn alone(self) -> Option<&'static str> {
         matches!(self, Self::Bool | Self::Version).then_some("true")
     }
 
-    /// The value in the spelling that the typed arguments read.
+    /// Returns the value in the form of the typed arguments.
     ///
     /// # Errors
-    /// Why it is none of this kind, in Go's words.
+    /// Why the value is invalid, in Go's words.
     pub fn read(self, text: &str) -> Result<String, String> {
         let fault = |function: &str, why: &str| Err(format!("strconv.{function}: parsing {text:?}: {why}"));
         match self {
@@ -85,7 +85,7 @@ impl Kind {
     }
 }
 
-/// Go's spellings of truth.
+/// Parses Go's booleans.
 pub fn truth(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
@@ -94,8 +94,8 @@ pub fn truth(text: &str) -> Option<bool> {
     }
 }
 
-/// A whole number in Go's spellings: decimal, `0x`, `0o` or a plain `0` before octal digits, `0b`, with `_` between digits that
-/// follow a prefix.
+/// Parses an integer in Go's formats: decimal, `0x`, `0o` or a plain `0` before octal digits, `0b`, with `_` between
+/// digits that follow a prefix.
 fn integer(text: &str) -> Result<i128, &'static str> {
     const WRONG: &str = "invalid syntax";
     let (sign, digits) = match text.as_bytes().first() {

@@ -1,35 +1,35 @@
-//! The words of a command line, read as upstream's components read theirs: `--name=value`, `--name value`, a truth that stands
-//! alone, letters, underscores for dashes, lists that add up, of anything else the last word.
+//! Parses command lines as upstream's components do: `--name=value`, `--name value`, booleans without a value, letters,
+//! underscores for dashes, lists that are collected; for other flags the last value is used.
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 
 use super::table::{Flag, Table};
 use super::values::{Kind, truth};
 
-/// What a command line asks for.
+/// The result of parsing a command line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// The list of flags.
+    /// Print the list of flags.
     Help,
-    /// The version, with these words after `--version=`.
+    /// Print the version, with the value of `--version=`.
     Version(String),
-    /// The component is to run.
+    /// Run the component.
     Run(Spoken),
 }
 
-/// A command line that is to be carried out.
+/// A command line to run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Spoken {
-    /// What has an effect, as the typed arguments read it: one word a flag, `--name=value`.
+    /// The flags that have an effect, for the typed arguments: one word per flag, `--name=value`.
     pub words: Vec<String>,
-    /// Flags that were given and do nothing here, by name.
+    /// Names of given flags that have no effect here.
     pub without_effect: Vec<String>,
-    /// Flags that were given and should not be used any more, by name.
+    /// Names of given flags that are deprecated.
     pub deprecated: Vec<String>,
 }
 
 impl Spoken {
-    /// Says in one line of the log which flags were accepted and do nothing.
+    /// Logs which flags were accepted and have no effect.
     pub fn log(&self) {
         if !self.without_effect.is_empty() {
             tracing::info!(flags = self.without_effect.join(" "), "flags without effect");
@@ -37,10 +37,10 @@ impl Spoken {
     }
 }
 
-/// Reads `words`, without the name of the program. `component` is its name.
+/// Parses `words`, without the name of the program. `component` is its name.
 ///
 /// # Errors
-/// The first word that is wrong, as upstream says it.
+/// The first invalid word, with upstream's message.
 pub fn read(component: &str, table: &Table, words: impl IntoIterator<Item = OsString>) -> Result<Asked, String> {
     let mut reader = Reader { table, given: Vec::new(), rest: Vec::new(), help: false };
     let mut words = words.into_iter().map(|word| {
@@ -60,7 +60,7 @@ pub fn read(component: &str, table: &Table, words: impl IntoIterator<Item = OsSt
         } else {
             reader.rest.push(word);
         }
-        // Upstream looks no further either.
+        // Upstream stops parsing here as well.
         if reader.help {
             return Ok(Asked::Help);
         }
@@ -75,7 +75,7 @@ pub fn read(component: &str, table: &Table, words: impl IntoIterator<Item = OsSt
     Ok(Asked::Run(reader.spoken()))
 }
 
-/// A list as Go prints one: `["a" "b"]`.
+/// Formats a list as Go does: `["a" "b"]`.
 fn quoted(words: &[String]) -> String {
     let words: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
     format!("[{}]", words.join(" "))
@@ -114,7 +114,7 @@ impl<'t> Reader<'t> {
         self.take(name, flag, &value)
     }
 
-    /// `-v4`, `-v=4`, `-v 4`, and letters in a row of which all but the last stand alone.
+    /// Parses `-v4`, `-v=4`, `-v 4`, and several letters of which all but the last are booleans.
     fn letters(&mut self, letters: &str, next: impl FnOnce() -> Result<Option<String>, String>) -> Result<(), String> {
         let mut left = letters.chars();
         while let Some(letter) = left.next() {
@@ -152,7 +152,7 @@ impl<'t> Reader<'t> {
     fn spoken(self) -> Spoken {
         let mut spoken = Spoken::default();
         let mut last = BTreeSet::new();
-        // From the end, so that the last word of what is no list is met first.
+        // In reverse, so that the last value of a flag that is not a list comes first.
         for (name, flag, value) in self.given.into_iter().rev() {
             if flag.kind != Kind::List && !last.insert(name) {
                 continue;
@@ -162,7 +162,7 @@ impl<'t> Reader<'t> {
                 spoken.deprecated.push(name.to_owned());
             }
             if flag.effect {
-                // A flag without a value of its own is as good as not given.
+                // An empty value counts as if the flag were absent.
                 if !value.is_empty() || flag.empty_counts {
                     spoken.words.push(format!("--{name}={value}"));
                 }

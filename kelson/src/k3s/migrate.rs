@@ -1,4 +1,4 @@
-//! `kelson migrate k3s`: what the settings of a k3s installation are here, and which have no counterpart.
+//! `kelson migrate k3s`: translates the settings of a k3s installation, and reports those without a counterpart.
 #![allow(clippy::disallowed_methods, reason = "blocking: a command that does nothing else")]
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use crate::config::{Key, merge, read};
 
 /// k3s' configuration file.
 const CONFIG_FILE: &str = "/etc/rancher/k3s/config.yaml";
-/// What its environment variables begin with. Others in an environment file (proxies, say) are not its settings.
+/// The prefix of its environment variables. Others in an environment file (for instance proxies) are not its settings.
 const VARIABLES: &str = "K3S_";
 
 /// What `kelson migrate` can move from.
@@ -44,10 +44,10 @@ pub struct K3sArgs {
     pub flags: Vec<String>,
 }
 
-/// Carries out `kelson migrate`, for commands that are `cli`'s.
+/// Runs `kelson migrate` for the commands of `cli`.
 ///
 /// # Errors
-/// When a file cannot be read, or a setting has no counterpart.
+/// A file cannot be read, or a setting has no counterpart.
 pub fn run(command: MigrateCommand, cli: &Command) -> anyhow::Result<()> {
     let MigrateCommand::K3s(args) = command;
     let variables = args.env_file.as_deref().map(variables).transpose()?.unwrap_or_default();
@@ -72,13 +72,13 @@ pub fn run(command: MigrateCommand, cli: &Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The settings of k3s' configuration files.
+/// Reads the settings of k3s' configuration files.
 fn config(named: Option<&Path>, command: &str) -> anyhow::Result<Vec<Foreign>> {
     let files = match named {
         None if !Path::new(CONFIG_FILE).exists() => Vec::new(),
         named => read(Some(named.unwrap_or(Path::new(CONFIG_FILE))))?,
     };
-    // k3s adds to single values as well, so everything may be a list here.
+    // k3s also appends to single values, so every key may be a list here.
     let key = |flag: &str| Key { flag: flag.to_owned(), is_list: true, is_bool: false, is_secret: false };
     let known = ALIASES.iter().filter(|alias| alias.is_of(command));
     let mut keys: BTreeMap<String, Key> = known
@@ -86,7 +86,7 @@ fn config(named: Option<&Path>, command: &str) -> anyhow::Result<Vec<Foreign>> {
             [alias.flag.to_owned()].into_iter().chain(alias.letter.map(String::from)).map(move |n| (n, key(alias.flag)))
         })
         .collect();
-    // What no row knows is reported like what has no counterpart.
+    // An unknown setting is reported like one without a counterpart.
     for (_, data) in &files {
         for setting in kelson_codec::yaml::settings(data).unwrap_or_default() {
             let name = setting.name.trim_end_matches('+').to_owned();
@@ -103,7 +103,7 @@ fn config(named: Option<&Path>, command: &str) -> anyhow::Result<Vec<Foreign>> {
         .collect())
 }
 
-/// The variables of k3s in a file of `NAME=VALUE` lines.
+/// Reads k3s' variables from a file of `NAME=VALUE` lines.
 fn variables(file: &Path) -> anyhow::Result<Vec<Foreign>> {
     let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
     Ok(of_environment(&text, &file.display().to_string()))
@@ -124,7 +124,7 @@ fn of_environment(text: &str, file: &str) -> Vec<Foreign> {
         .collect()
 }
 
-/// The settings of a command line of k3s, without the names of program and command.
+/// Reads the settings of a k3s command line, without the names of program and command.
 fn flags(words: &[String], command: &str) -> anyhow::Result<Vec<Foreign>> {
     let mut found: Vec<Foreign> = Vec::new();
     let mut words = words.iter().peekable();
@@ -149,12 +149,13 @@ fn flags(words: &[String], command: &str) -> anyhow::Result<Vec<Foreign>> {
     Ok(found)
 }
 
-/// Whether the word after a flag is its value.
+/// Reports whether the word after a flag is its value.
 fn takes_value(name: &str, command: &str) -> bool {
     find(name, command).is_some_and(|alias| !alias.is_truth)
 }
 
-/// A line for each setting: what it is here, or why it is nothing. Lines of those without a counterpart begin with `!`.
+/// Formats a line for each setting: its counterpart, or why there is none. Lines of settings without a counterpart
+/// begin with `!`.
 fn report(command: &str, outcomes: &[Outcome]) -> String {
     let mut out = format!("k3s {command} -> kelson {command}\n");
     for outcome in outcomes {
@@ -179,7 +180,7 @@ fn report(command: &str, outcomes: &[Outcome]) -> String {
     out
 }
 
-/// Kelson's configuration file. A list that several settings fill is one key.
+/// Formats Kelson's configuration file. A list that several settings add to is one key.
 fn configuration(outcomes: &[Outcome]) -> String {
     let mut all: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (flag, value) in outcomes.iter().flat_map(|outcome| &outcome.here) {

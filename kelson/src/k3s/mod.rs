@@ -1,5 +1,5 @@
-//! Moving from k3s: what its flags, environment variables and configuration file are here (`alias`, `table`), the report of
-//! `kelson migrate k3s` (`translate`, `migrate`), and the table of `docs/k3s.md` (`page`).
+//! Moving from k3s: the counterparts of its flags, environment variables and configuration file (`alias`, `table`), the
+//! report of `kelson migrate k3s` (`translate`, `migrate`), and the table of `docs/k3s.md` (`page`).
 mod alias;
 mod migrate;
 #[cfg(test)]
@@ -12,7 +12,7 @@ pub use migrate::{MigrateCommand, run};
 use alias::Counterpart;
 use table::ALIASES;
 
-/// What a flag of k3s is here, for who writes it into Kelson's configuration file.
+/// Explains a flag of k3s that a user wrote into Kelson's configuration file.
 pub fn hint(name: &str) -> Option<String> {
     let alias = ALIASES.iter().find(|alias| alias.flag == name && !matches!(alias.to, Counterpart::Same))?;
     Some(match alias.to {

@@ -1,5 +1,5 @@
-//! The table of `docs/k3s.md`, written from the rows. A test compares the page with it; `KELSON_WRITE_DOCS=1` makes that test write the
-//! page instead.
+//! Generates the table of `docs/k3s.md` from the rows. A test compares the page with it; `KELSON_WRITE_DOCS=1` makes
+//! that test write the page instead.
 use std::fmt::Write as _;
 
 use super::alias::{Alias, Counterpart, Scope};
@@ -9,7 +9,7 @@ const BEGIN: &str =
     "<!-- The table is written from kelson/src/k3s/table.rs: KELSON_WRITE_DOCS=1 cargo test -p kelson k3s::page -->\n";
 const END: &str = "<!-- End of the table. -->\n";
 
-/// The rows of a scope by name, as a table of Markdown.
+/// Returns the rows of a scope by name, as a Markdown table.
 fn table(scope: Scope) -> String {
     let mut rows: Vec<&Alias> = ALIASES.iter().filter(|alias| alias.scope == scope).collect();
     rows.sort_by_key(|alias| alias.flag);

@@ -1,5 +1,5 @@
-//! k3s' flags and environment variables with their counterparts in Kelson: the one table of them. Names are those of `k3s server --help`
-//! and `k3s agent --help` of 1.36; `docs/k3s.md` is written from it.
+//! k3s' flags and environment variables with their counterparts in Kelson. Names are those of `k3s server --help` and
+//! `k3s agent --help` of 1.36; `docs/k3s.md` is generated from it.
 use super::alias::{Alias, Converted, arguments, converts, named, parts, refused, same, unneeded};
 
 const HELM: &str = "no Helm controller is built in; run Helm, or put manifests into DIR/manifests";

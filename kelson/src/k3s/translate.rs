@@ -1,4 +1,4 @@
-//! Settings of k3s in Kelson's terms, by the table.
+//! Translates settings of k3s by the table.
 use std::collections::BTreeMap;
 
 use clap::Command;
@@ -8,48 +8,48 @@ use super::alias::{Alias, Counterpart};
 use super::table::ALIASES;
 use crate::config::{Key, keys};
 
-/// Parts of k3s that Kelson does not package: there is nothing to leave out.
+/// Parts of k3s that Kelson does not have, so that there is nothing to disable.
 const NOT_PACKAGED: &[&str] =
     &["traefik", "helm-controller", "runtimes", "ccm", "rolebindings", "servicelb", "metrics-server"];
 
-/// A setting of k3s, wherever it was made.
+/// A setting of k3s from any source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Foreign {
     /// The flag, without dashes, or the name of an environment variable.
     pub name: String,
     /// Its values, in order.
     pub values: Vec<String>,
-    /// Where it was set: `FILE:LINE`, a flag or a variable.
+    /// The source: `FILE:LINE`, a flag or a variable.
     pub from: String,
 }
 
-/// What became of a setting.
+/// The translation of a setting.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The flag or variable, and where it was set.
+    /// The flag or variable.
     pub name: String,
-    /// Where it was set.
+    /// The source.
     pub from: String,
-    /// The value as it may be shown.
+    /// The value for printing.
     pub shown: String,
     /// Kelson's flags with their values, in order.
     pub here: Vec<(String, String)>,
-    /// Why nothing is set where nothing is, and nothing needs to be.
+    /// Why no setting is needed, if so.
     pub unneeded: Option<String>,
-    /// What has no counterpart, with the reason.
+    /// The parts without a counterpart, with the reason.
     pub refused: Vec<String>,
 }
 
-/// Printed instead of the value of a secret.
+/// Printed instead of a secret value.
 const MASK: &str = "(hidden)";
 
-/// Translates settings for Kelson's `command`, whose name is that of k3s'.
+/// Translates settings for Kelson's `command`, which has the same name as k3s'.
 pub fn translate(command: &Command, settings: &[Foreign]) -> Vec<Outcome> {
     let keys = keys(command);
     settings.iter().map(|setting| Translator { command, keys: &keys }.one(setting)).collect()
 }
 
-/// The row of a flag or variable of a command.
+/// Returns the row of a flag or variable of a command.
 pub fn find(name: &str, command: &str) -> Option<&'static Alias> {
     ALIASES.iter().find(|a| a.is_of(command) && (a.flag == name || !a.variable.is_empty() && a.variable == name))
 }
@@ -120,13 +120,13 @@ impl Translator<'_> {
         }
     }
 
-    /// The parts that `--disable` takes.
+    /// Returns the parts that `--disable` accepts.
     fn parts(&self) -> Vec<String> {
         let arg = self.command.get_arguments().find(|arg| arg.get_long() == Some("disable"));
         arg.map(|arg| arg.get_possible_values().iter().map(|v| v.get_name().to_owned()).collect()).unwrap_or_default()
     }
 
-    /// Moves what the command does not take to what has no counterpart.
+    /// Reports values that the command rejects as having no counterpart.
     fn check(&self, outcome: &mut Outcome) {
         let mut once: Vec<&str> = Vec::new();
         let mut kept = Vec::new();
@@ -144,7 +144,7 @@ impl Translator<'_> {
         outcome.here = kept;
     }
 
-    /// Why the command does not take a value.
+    /// Returns why the command rejects a value.
     fn wrong(&self, flag: &str, value: &str) -> Option<String> {
         let words = [self.command.get_name().to_owned(), format!("--{flag}={value}")];
         let error = self.command.clone().try_get_matches_from(words).err()?;
@@ -156,7 +156,7 @@ impl Translator<'_> {
     }
 }
 
-/// Whether a value is what k3s does anyway.
+/// Reports whether a value is the default of k3s.
 fn changes_nothing(alias: &Alias, value: &str) -> bool {
     let is_off = matches!(alias.to, Counterpart::Refused | Counterpart::Unneeded) && value == "false";
     value.is_empty() || is_off || !alias.default.is_empty() && alias.default == value

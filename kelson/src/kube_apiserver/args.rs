@@ -83,7 +83,7 @@ pub struct ApiserverArgs {
     pub verbosity: VerbosityArgs,
 }
 
-/// Where the API is served, and with what certificate.
+/// The address and the certificate of the API server.
 #[derive(Args, Debug, Clone)]
 pub struct ServingArgs {
     /// Address on which the API server listens.
@@ -111,7 +111,7 @@ pub struct ServingArgs {
     pub tls_private_key_file: Option<PathBuf>,
 }
 
-/// Where objects are kept.
+/// The storage of objects.
 #[derive(Args, Debug, Clone)]
 pub struct StorageArgs {
     #[command(flatten)]
@@ -156,7 +156,7 @@ pub struct ServiceAccountArgs {
     pub service_account_jwks_uri: Option<String>,
 }
 
-/// Proxies that speak for others, and the server as such a proxy.
+/// Authenticating proxies, and the server as such a proxy.
 #[derive(Args, Debug, Clone)]
 pub struct FrontProxyArgs {
     /// CA bundle for client certificates of authenticating proxies, which pass the user in request headers.
@@ -185,7 +185,7 @@ pub struct FrontProxyArgs {
     pub proxy_client_key_file: Option<PathBuf>,
 }
 
-/// How kubelets are reached.
+/// The connection to kubelets.
 #[derive(Args, Debug, Clone)]
 pub struct KubeletClientArgs {
     /// Client certificate for requests to kubelets. Required for logs, exec, attach and port-forward.
@@ -208,7 +208,7 @@ pub struct KubeletClientArgs {
     pub kubelet_preferred_address_types: Vec<String>,
 }
 
-/// `FROM-TO`, or `FROM+COUNT`.
+/// Parses `FROM-TO`, or `FROM+COUNT`.
 fn ports(text: &str) -> Result<(u16, u16), String> {
     let wrong = || format!("must be a port range such as 30000-32767, got {text:?}");
     let port = |text: &str| text.trim().parse::<u16>().map_err(|_| wrong());

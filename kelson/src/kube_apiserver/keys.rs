@@ -1,4 +1,4 @@
-//! The API server's certificates and keys from where they lie, and the one that is made where none lies.
+//! Reads the API server's certificates and keys, and creates a serving certificate if there is none.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, before anything is served")]
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -12,22 +12,23 @@ use kelson_pki::{Authority, ClusterPki, Issued, Key, LeafSpec, PublicKey, Purpos
 
 use super::args::{FrontProxyArgs, ServiceAccountArgs, ServingArgs};
 
-/// Life of a certificate that is made here, as upstream's.
+/// The lifetime of a self-signed certificate, as upstream's.
 const OWN_CERTIFICATE: std::time::Duration = std::time::Duration::from_secs(365 * 24 * 3600);
 
-/// A file's text; the error names the flag as well.
+/// Reads a file; the error also names the flag.
 pub fn text(flag: &str, file: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(file).with_context(|| format!("{flag} {}", file.display()))
 }
 
-/// A certificate and its key, where both files are given.
+/// Reads a certificate and its key, if both files are given.
 pub fn pair(flag: &str, cert: Option<&PathBuf>, key: Option<&PathBuf>) -> anyhow::Result<Option<Issued>> {
     let (Some(cert), Some(key)) = (cert, key) else { return Ok(None) };
     let key = Key::from_pem(&text(flag, key)?).with_context(|| format!("{flag} {}", key.display()))?;
     Ok(Some(Issued { cert_pem: text(flag, cert)?, key }))
 }
 
-/// What the API is served with: by flags, else the pair in the certificate directory, else one that is made and left there.
+/// Returns the serving certificate: of the flags, else the pair in the certificate directory, else a new one that is
+/// written there.
 pub fn serving(args: &ServingArgs, address: IpAddr, service: Option<IpAddr>, now: Timestamp) -> anyhow::Result<Issued> {
     if let Some(given) = pair("--tls-cert-file", args.tls_cert_file.as_ref(), args.tls_private_key_file.as_ref())? {
         return Ok(given);
@@ -64,10 +65,10 @@ pub fn serving(args: &ServingArgs, address: IpAddr, service: Option<IpAddr>, now
     Ok(made)
 }
 
-/// How service accounts' tokens are made and checked.
+/// Returns how service account tokens are issued and verified.
 ///
 /// # Errors
-/// What upstream demands of these flags, all at once, and files that hold no key.
+/// All of upstream's requirements that the flags violate, and files without a key.
 pub fn service_accounts(args: &ServiceAccountArgs) -> anyhow::Result<ServiceAccountConfig> {
     let Some((issuer, before)) = args.service_account_issuer.split_first() else {
         bail!(
@@ -98,7 +99,7 @@ pub fn service_accounts(args: &ServiceAccountArgs) -> anyhow::Result<ServiceAcco
     })
 }
 
-/// How long tokens live, and where their keys are said to be.
+/// Returns the lifetime of tokens, and the published address of their keys.
 fn terms(args: &ServiceAccountArgs) -> anyhow::Result<TokenTerms> {
     for (i, issuer) in args.service_account_issuer.iter().enumerate() {
         if issuer.is_empty() {
@@ -126,11 +127,11 @@ fn terms(args: &ServiceAccountArgs) -> anyhow::Result<TokenTerms> {
     })
 }
 
-/// Whoever has a certificate of the clients' authority would speak for anybody if the same authority vouched for front proxies of any
-/// name.
+/// Checks that client CA and front proxy CA are separate: otherwise a client with any certificate could act as a front
+/// proxy for any user, if proxies of any name are allowed.
 ///
 /// # Errors
-/// When the two have a certificate in common, and no names of proxies are given.
+/// The bundles have a certificate in common, and no names of proxies are given.
 pub fn apart(clients: &str, proxies: &str, allowed_names: &[String]) -> anyhow::Result<()> {
     let (clients, proxies) = (certificates_from_pem(clients), certificates_from_pem(proxies));
     let (Ok(clients), Ok(proxies)) = (clients, proxies) else { return Ok(()) };
@@ -143,7 +144,7 @@ pub fn apart(clients: &str, proxies: &str, allowed_names: &[String]) -> anyhow::
     Ok(())
 }
 
-/// Which proxies are believed, and in which headers.
+/// Returns the trusted proxies, and their headers.
 pub fn request_headers(args: &FrontProxyArgs) -> FrontProxyOptions {
     FrontProxyOptions {
         allowed_names: args.requestheader_allowed_names.clone(),

@@ -1,5 +1,5 @@
-//! `kube-apiserver`: the API server alone, as upstream's. No controller, no scheduler and no node are with it, because test suites
-//! rely on their absence; `KELSON_ENVTEST_CONTROLLERS` adds controllers by name, for suites that would have them.
+//! `kube-apiserver`: the API server alone, as upstream's. It has no controllers, scheduler or node, because test suites
+//! rely on their absence; `KELSON_ENVTEST_CONTROLLERS` adds controllers by name.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, before anything is served")]
 mod args;
 mod keys;
@@ -34,14 +34,14 @@ use crate::identity_files::IdentityFiles;
 use crate::process::{self, within};
 use crate::{controller_manager, host, logging, store_limits};
 
-/// Controllers that run beside the API server, by upstream's names and divided by commas.
+/// The environment variable with controllers to run, by upstream's names and separated by commas.
 const CONTROLLERS: &str = "KELSON_ENVTEST_CONTROLLERS";
-/// Services' addresses where no flag says: upstream's range.
+/// Upstream's default service address range.
 const SERVICES: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 0, 0), 24);
-/// How long each part may take to end. Whoever stops a server between two tests does not wait for watches.
+/// The timeout for each part to end. A test that stops a server should not wait for watches.
 const END_MAX: Duration = Duration::from_secs(2);
 
-/// Runs it until the process is to end.
+/// Runs the server until the process ends.
 pub fn run(args: ApiserverArgs, spoken: &Spoken) -> anyhow::Result<()> {
     logging::init(args.verbosity.log_level())?;
     spoken.log();
@@ -58,7 +58,7 @@ pub fn run(args: ApiserverArgs, spoken: &Spoken) -> anyhow::Result<()> {
     })
 }
 
-/// A running API server with what belongs to it.
+/// A running API server with its storage and controllers.
 struct StandaloneServer {
     api: Running,
     controllers: Option<kelson_controllers::Running>,
@@ -70,7 +70,7 @@ impl StandaloneServer {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let encryption = encryption(args, tasks).await?;
         let (store, etcd) = open(args, encryption.clone(), tasks).await?;
-        // No write would ever succeed again: whoever started the process shall start it anew.
+        // No write can succeed after this, so the process ends and must be restarted.
         let (failed, group) = (store.failed(), tasks.clone());
         tasks.spawn("store-watch", OnPanic::EndProcess, async move { group.fail(&failed.await) });
         let files = IdentityFiles::read(&args.identity)?;
@@ -110,7 +110,7 @@ impl StandaloneServer {
     }
 }
 
-/// Who encrypts objects where they are kept, if anybody does.
+/// Starts encryption at rest, if it is configured.
 async fn encryption(args: &ApiserverArgs, tasks: &Tasks) -> anyhow::Result<Option<Arc<Encryption>>> {
     let Some(file) = args.storage.encryption_provider_config.clone() else { return Ok(None) };
     let options = EncryptionOptions {
@@ -123,7 +123,7 @@ async fn encryption(args: &ApiserverArgs, tasks: &Tasks) -> anyhow::Result<Optio
     Ok(Some(Encryption::start(options).await.context("--encryption-provider-config")?))
 }
 
-/// Where objects are kept, and what is counted of an etcd.
+/// Opens the storage, and returns the metrics of an etcd.
 async fn open(
     args: &ApiserverArgs,
     encryption: Option<Arc<Encryption>>,
@@ -156,7 +156,7 @@ fn store_of(args: &ApiserverArgs) -> anyhow::Result<StoreOf<'_>> {
     }
 }
 
-/// What the flags say.
+/// Returns the configuration of the flags.
 fn config(args: &ApiserverArgs, store: Store) -> anyhow::Result<Config> {
     let mut config = Config::new(store);
     let range = args.service_cluster_ip_range.clone();
@@ -199,11 +199,11 @@ fn config(args: &ApiserverArgs, store: Store) -> anyhow::Result<Config> {
     };
     args.identity.apply(&modes, &mut config)?;
     let all_may = args.identity.authorization_config.is_none() && modes.iter().any(|mode| mode == "AlwaysAllow");
-    // Where everybody may do everything, somebody has to be known at least.
+    // With AlwaysAllow, anonymous requests are rejected, as upstream.
     config.anonymous_auth = args.anonymous_auth && !all_may;
     config.allow_privileged = args.allow_privileged;
     config.admission = args.admission.options().map_err(anyhow::Error::msg)?;
-    // Those of upstream's server, without what Kelson's own adds.
+    // Only upstream's default plugins, without those that Kelson adds.
     config.admission.usual = Vec::new();
     config.flags = args.flags.clone();
     config.verbosity = Some(crate::logging::set_verbosity);
@@ -217,7 +217,7 @@ fn config(args: &ApiserverArgs, store: Store) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// Whom the endpoints of the `kubernetes` service name.
+/// Returns how the endpoints of the `kubernetes` service are maintained.
 fn endpoints(args: &ApiserverArgs) -> anyhow::Result<EndpointReconciler> {
     let servers = usize::try_from(args.apiserver_count).unwrap_or(0);
     if servers == 0 {
@@ -230,7 +230,7 @@ fn endpoints(args: &ApiserverArgs) -> anyhow::Result<EndpointReconciler> {
     })
 }
 
-/// The `kubernetes` service and its endpoints are of one family.
+/// Checks that the `kubernetes` service and its endpoints have the same address family.
 fn of_one_family(config: &Config) -> anyhow::Result<()> {
     if let Some(range) = config.service_cidrs.first()
         && config.endpoints != EndpointReconciler::Elsewhere
@@ -242,7 +242,7 @@ fn of_one_family(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// No requests at once means no limit to upstream.
+/// Zero requests in flight mean no limit, as upstream.
 fn unlimited(limit: usize) -> usize {
     const MANY: usize = 1 << 20;
     if limit == 0 { MANY } else { limit }
@@ -252,7 +252,7 @@ fn kubelets(args: &ApiserverArgs) -> anyhow::Result<Option<KubeletConfig>> {
     let kubelets = &args.kubelets;
     let (cert, key) = (kubelets.kubelet_client_certificate.as_ref(), kubelets.kubelet_client_key.as_ref());
     let Some(client) = keys::pair("--kubelet-client-certificate", cert, key)? else { return Ok(None) };
-    // Without the flag upstream believes every kubelet, and most have signed for themselves.
+    // Without the flag upstream trusts every kubelet, and most have self-signed certificates.
     let trust = match &kubelets.kubelet_certificate_authority {
         Some(file) if !file.as_os_str().is_empty() => {
             let given = keys::text("--kubelet-certificate-authority", file)?;
@@ -273,7 +273,8 @@ fn advertised(args: &ApiserverArgs) -> IpAddr {
     args.serving.advertise_address.or(bound).unwrap_or_else(host::address)
 }
 
-/// What verifies the API's certificate, for service accounts: whatever stands behind it in its file, or the certificate itself.
+/// Returns the CA of the API's certificate for service accounts: the certificates after the first one in its file, or
+/// the certificate itself.
 fn root_ca(args: &ApiserverArgs) -> anyhow::Result<String> {
     let file = match &args.serving.tls_cert_file {
         Some(file) => file.clone(),
@@ -338,7 +339,7 @@ mod tests {
             feature_gates(&["kube:WatchList=false, AllAlpha=false".into(), "kube:AllBeta=true".into()], is_asked);
         let changed: Vec<_> = gates.expect("gates").changed().filter(|(name, _)| !name.starts_with("All")).collect();
         assert!(changed.contains(&("WatchList", false)), "{changed:?}");
-        // Of what the server does, of a kind, of a field, of a controller; and one of which nothing here hears.
+        // Gates of the server, of a kind, of a field and of a controller; and one that has no effect here.
         for asked in ["WatchList", "ClusterTrustBundle", "ContainerStopSignals", "PodLevelResources"] {
             assert!(is_asked(asked), "{asked}");
         }

@@ -1,16 +1,16 @@
-//! The objects of a file of manifests: documents of YAML or JSON, lists taken apart. Pure.
+//! The objects of a manifest file: YAML or JSON documents, with lists expanded. Pure.
 use std::sync::Arc;
 
 use kelson_codec::yaml;
 use serde_json::Value;
 
-/// Largest file of manifests, in bytes.
+/// The maximum size of a manifest file in bytes.
 pub const FILE_BYTES_MAX: usize = 16 << 20;
 
 /// Reads the objects of a file in their order.
 ///
 /// # Errors
-/// What is wrong with the first document that is no object, with its line.
+/// The error of the first document that is not an object, with its line.
 pub fn objects(text: &str) -> Result<Vec<Arc<Value>>, String> {
     let mut all = Vec::new();
     for (line, document) in documents(text) {
@@ -40,8 +40,8 @@ fn add(mut value: Value, all: &mut Vec<Arc<Value>>) -> Result<(), String> {
     Ok(())
 }
 
-/// The documents of a text with the line that each begins at. Empty lines stand for those before it, so that errors name lines of the
-/// whole text.
+/// Splits a file into documents with the line of each. Each is preceded by empty lines for those before it, so that
+/// errors have line numbers of the file.
 fn documents(text: &str) -> Vec<(usize, String)> {
     let mut all = vec![(1, String::new())];
     for (at, line) in text.lines().enumerate() {

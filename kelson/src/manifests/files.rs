@@ -1,4 +1,5 @@
-//! The files of manifests below a directory. A file is read again when its size, its time or what its name leads to changes.
+//! The manifest files below a directory. A file is read again when its size, its time or the target of its link
+//! changes.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,14 +11,14 @@ use sha2::{Digest as _, Sha256};
 
 use super::documents::{FILE_BYTES_MAX, objects};
 
-/// Directories below each other that are looked into.
+/// The maximum depth of directories.
 const DEPTH_MAX: usize = 16;
-/// Files that are read.
+/// The maximum number of files.
 const FILES_MAX: usize = 2000;
-/// How a file is named that has its neighbour left alone: `app.yaml.skip`.
+/// The suffix of a file that makes its neighbour be skipped: `app.yaml.skip`.
 const SKIP: &str = ".skip";
 
-/// What a file had when it was read; a difference means that it changed.
+/// The state of a file when it was read; a difference means that it changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stamp {
     real: PathBuf,
@@ -25,7 +26,7 @@ struct Stamp {
     modified: Option<SystemTime>,
 }
 
-/// The files that were read, kept so that only those that changed are read again.
+/// The manifest files below a directory, cached so that only changed ones are read again.
 #[derive(Debug, Default)]
 pub struct ManifestDir {
     root: PathBuf,
@@ -33,12 +34,12 @@ pub struct ManifestDir {
     read: BTreeMap<String, (Stamp, ManifestFile)>,
 }
 
-/// What a look found.
+/// The result of a scan.
 #[derive(Debug)]
 pub struct Look {
-    /// The manifests that are there.
+    /// The current manifests.
     pub set: ManifestSet,
-    /// The directories that were looked into.
+    /// The directories that were scanned.
     pub dirs: Vec<PathBuf>,
 }
 
@@ -48,19 +49,19 @@ struct Walk {
     files: BTreeMap<String, PathBuf>,
     skipped: BTreeSet<String>,
     dirs: Vec<PathBuf>,
-    /// Where links lead in circles.
+    /// The real paths of directories, to detect cycles of links.
     real_dirs: BTreeSet<PathBuf>,
     /// What could not be read, with the reason.
     failed: BTreeMap<String, String>,
 }
 
 impl ManifestDir {
-    /// The manifests below `root`; `prunes`: objects whose annotation says nothing are pruned.
+    /// Creates a scanner for `root`; with `prunes`, objects without the annotation are pruned.
     pub fn new(root: PathBuf, prunes: bool) -> Self {
         Self { root, prunes, read: BTreeMap::new() }
     }
 
-    /// Looks at all files.
+    /// Scans all files.
     pub fn look(&mut self) -> Look {
         let mut walk = Walk::default();
         walk.dir(&self.root, "", 0);

@@ -1,5 +1,5 @@
-//! The directory of manifests of a server, `DIR/manifests`: its files are read here, and what they say is kept applied by the controller
-//! `manifests-controller`, which is given the objects.
+//! The manifest directory of a server, `DIR/manifests`: its files are read here, and the controller
+//! `manifests-controller` keeps their objects applied.
 mod documents;
 mod files;
 
@@ -15,21 +15,21 @@ use tokio::sync::watch;
 
 use files::{Look, ManifestDir};
 
-/// Directory of the manifests in a data directory.
+/// The manifest directory in a data directory.
 const DIR: &str = "manifests";
-/// Time between two looks where nothing was reported: reports can be lost, and are not made on every file system.
+/// The interval of scans without notifications: they can be lost, and some file systems do not have them.
 const RESCAN: Duration = Duration::from_secs(60);
-/// The same where the system reports nothing.
+/// The interval of scans if the system has no notifications.
 const RESCAN_UNREPORTED: Duration = Duration::from_secs(15);
-/// How long changes must have been over before files are read: they are written in several steps.
+/// How long files must be unchanged before they are read, since they are written in several steps.
 const SETTLE: Duration = Duration::from_millis(200);
-/// Longest wait while changes continue.
+/// The maximum wait while changes continue.
 const SETTLE_MAX: Duration = Duration::from_secs(5);
 
-/// Makes the directory where it is missing, reads it, and follows its changes until `tasks` ends.
+/// Creates the directory if missing, reads it, and follows its changes until `tasks` ends.
 ///
 /// # Errors
-/// When the directory cannot be made.
+/// The directory cannot be created.
 pub async fn follow(data_dir: &Path, prunes: bool, tasks: &Tasks) -> anyhow::Result<watch::Receiver<Arc<ManifestSet>>> {
     let root = data_dir.join(DIR);
     let made = root.clone();
@@ -60,7 +60,7 @@ impl ManifestFollower {
     async fn run(mut self) {
         let mut is_reported = true;
         loop {
-            // Watched before it is read, so that no change is between.
+            // Watched before it is read, so that no change is missed.
             let changes = DirChanges::watch(&self.dirs);
             if let Err(error) = &changes
                 && std::mem::replace(&mut is_reported, false)
@@ -123,7 +123,7 @@ mod tests {
         std::fs::create_dir(&sub).unwrap();
         std::fs::write(sub.join("a.yaml"), text).unwrap();
         manifests.wait_for(|set| set.files.len() == 1).await.unwrap();
-        // The directory that was made since is watched as well.
+        // The directory that was created since is watched as well.
         std::fs::write(sub.join("b.yaml"), text).unwrap();
         manifests.wait_for(|set| set.files.len() == 2).await.unwrap();
         std::fs::remove_dir_all(&sub).unwrap();

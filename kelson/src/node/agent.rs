@@ -1,4 +1,4 @@
-//! The node: container runtime, pod network, kubelet and service proxy, joined to an API server as any node is.
+//! The node: container runtime, pod network, kubelet and service proxy, joined to an API server like any node.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -35,28 +35,29 @@ use crate::control_plane::ControlPlane;
 use crate::host::NodeIdentity;
 use crate::token::Token;
 
-/// Where kube-proxy tells load balancers whether this node's services work.
+/// The port of kube-proxy's health check for load balancers.
 const PROXY_HEALTH_PORT: u16 = 10256;
-/// Where kube-proxy serves its metrics.
+/// The port of kube-proxy's metrics.
 const PROXY_METRICS_PORT: u16 = 10249;
 
-/// What a node needs to join, and what it must know of the cluster.
+/// What a node needs to join, and the settings of the cluster.
 #[derive(Clone)]
 pub struct Join {
-    /// `https://HOST:PORT` of the API server.
+    /// The URL of the API server, `https://HOST:PORT`.
     pub server: String,
-    /// CA that its certificate leads to.
+    /// The CA of its certificate.
     pub ca_pem: String,
     /// The bootstrap token with which the node joins.
     pub token: Token,
-    /// What all nodes know alike.
+    /// The settings that all nodes share.
     pub cluster: ClusterSettings,
-    /// How the cluster's authority is found out while the node runs; `None`: the server of this very process tells it.
+    /// How a running node finds the cluster's CA after missing its rotation; `None` for the node of a server in this
+    /// process.
     pub discovery: Option<Discovery>,
 }
 
 impl Join {
-    /// What a server's own node joins with: the same as any other.
+    /// Returns the parameters of a server's own node, which joins like any other.
     pub fn of(control_plane: &ControlPlane) -> Self {
         Self {
             server: control_plane.local_url().to_owned(),
@@ -67,8 +68,8 @@ impl Join {
         }
     }
 
-    /// From the command line of `kelson agent`, and what the cluster says of itself. Waits for a server that is not there
-    /// yet.
+    /// Reads the command line of `kelson agent` and the settings that the cluster publishes. Waits for a server that is
+    /// not up yet.
     pub async fn find(args: &AgentArgs, me: &NodeIdentity) -> anyhow::Result<Self> {
         let token = Token::parse(&args.token).context("--token")?;
         let known = discovery::find(args, &token, &me.name).await?;
@@ -88,7 +89,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts everything; returns when the kubelet runs, which is before the node is Ready.
+    /// Starts all parts; returns when the kubelet runs, which is before the node is Ready.
     pub async fn start(
         dir: &Path,
         args: &NodeArgs,
@@ -107,7 +108,7 @@ impl Node {
             tokio::join!(runtime(&dir, args, driver, tasks), identity(&dir, name, (&join, &trust), &clock));
         let ((containerd, endpoint), (identity, certificate)) = (runtime?, identity?);
         let client = |component: &str| anyhow::Ok(Client::new(certificate.connection(&identity)?, component));
-        // Only the newest ranges count: a slow set-up of the network never piles them up.
+        // Only the newest ranges matter, so that a slow set-up of the network does not queue them.
         let (cidrs, given) = watch::channel(Vec::new());
         let config = kubelet_config(&dir, me, args, (&join, &trust), &endpoint)?;
         credentials::remember(&dir, &args.images)?;
@@ -155,7 +156,7 @@ impl Node {
         Ok(Self { kubelet, proxy, policies, containerd, tasks: tasks.clone() })
     }
 
-    /// Ends it; containers, addresses and rules stay for the next start.
+    /// Stops it; containers, addresses and rules stay for the next start.
     pub async fn shutdown(self) {
         self.tasks.token().cancel();
         self.kubelet.shutdown().await;
@@ -169,7 +170,7 @@ impl Node {
     }
 }
 
-/// The runtime's endpoint, with the containerd behind it where it is our own.
+/// Returns the runtime's endpoint, and Kelson's own containerd if it is used.
 async fn runtime(
     dir: &Path,
     args: &NodeArgs,
@@ -178,20 +179,20 @@ async fn runtime(
 ) -> anyhow::Result<(Option<Containerd>, String)> {
     if let Some(endpoint) = &args.container_runtime_endpoint {
         let (to, dir) = (endpoint.clone(), dir.to_owned());
-        // Apart: a runtime of others' may come up later than this node, which then tells why nothing was loaded.
+        // In a separate task: an external runtime may start later than this node.
         tasks.spawn("image-archives", OnPanic::Contain, async move {
             containerd::load_into(&to, &dir).await;
         });
         return Ok((None, endpoint.clone()));
     }
-    // Both make cgroups, and must agree on who owns them: containers would run outside of their pods' cgroups otherwise.
+    // Both create cgroups and must use the same driver: otherwise containers would run outside their pods' cgroups.
     let config = ContainerdConfig { systemd_cgroup: driver == CgroupDriver::Systemd, ..ContainerdConfig::new(dir)? };
     let containerd = Containerd::start(config, tasks).await.context("start containerd")?;
     let endpoint = containerd.endpoint();
     Ok((Some(containerd), endpoint))
 }
 
-/// The node's own credentials, by bootstrap token and certificate request where it has none yet (KEP-43).
+/// Returns the node's credentials, requested with the bootstrap token if it has none yet (KEP-43).
 async fn identity(
     dir: &Path,
     name: &str,
@@ -201,7 +202,7 @@ async fn identity(
     trust::forget_foreign(dir, &join.ca_pem, clock.now())?;
     let dir = dir.join("kubelet");
     std::fs::create_dir_all(&dir)?;
-    // Keys are in it.
+    // The directory contains keys.
     make_private_dir(&dir.join("pki"))?;
     let file = dir.join("bootstrap.kubeconfig");
     let bootstrap = Kubeconfig {
@@ -223,7 +224,8 @@ async fn identity(
     Ok((config, certificate))
 }
 
-/// A server that has moved, to another port perhaps, is followed: the credentials of an earlier start stay good.
+/// Updates the address of a server that has moved, for instance to another port: credentials of an earlier start stay
+/// valid.
 fn follow_server(file: &Path, join: &Join, ca_file: &Path) -> anyhow::Result<()> {
     let Ok(there) = kubeconfig::Config::load(file) else { return Ok(()) };
     let Credentials::CertificateFiles { cert, key } = there.credentials else { return Ok(()) };
@@ -286,12 +288,12 @@ fn kubelet_config(
     Ok(config)
 }
 
-/// Whether what the command line says of the node can be followed, before anything is started.
+/// Validates the node's settings before anything is started.
 pub fn check(args: &NodeArgs) -> anyhow::Result<()> {
     cgroup_driver(args).map(drop)
 }
 
-/// Who makes cgroups, as the node's configuration says (`cgroupDriver`).
+/// Returns the cgroup driver of the node's configuration (`cgroupDriver`).
 fn cgroup_driver(args: &NodeArgs) -> anyhow::Result<CgroupDriver> {
     let mut config = kelson_kubelet::Config::new("", Path::new("/"));
     config.cgroups = Some(CgroupConfig::default());
@@ -300,7 +302,7 @@ fn cgroup_driver(args: &NodeArgs) -> anyhow::Result<CgroupDriver> {
     Ok(config.cgroups.map(|c| c.driver).unwrap_or_default())
 }
 
-/// The port, or 0 (any) where another server of this machine has it: the node's status tells which one it became.
+/// Returns the port, or 0 (any) if another server on this machine uses it; the node's status publishes the actual port.
 fn free_or_any(port: u16) -> u16 {
     match TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], port))) {
         Ok(_) => port,
@@ -311,7 +313,7 @@ fn free_or_any(port: u16) -> u16 {
     }
 }
 
-/// Where the service proxy serves its metrics: upstream's port unless another has it, or the one that was asked for.
+/// Returns the address of the service proxy's metrics: the configured port, or upstream's if it is free.
 fn metrics_bind(asked: Option<u16>) -> anyhow::Result<Vec<SocketAddr>> {
     let at = SocketAddr::from((Ipv4Addr::LOCALHOST, asked.unwrap_or(PROXY_METRICS_PORT)));
     if at.port() == 0 {
@@ -323,7 +325,7 @@ fn metrics_bind(asked: Option<u16>) -> anyhow::Result<Vec<SocketAddr>> {
     Ok(free(at, "metrics"))
 }
 
-/// An address for `what` of the service proxy; none where another process has its port.
+/// Returns an address for `what` of the service proxy; none if another process uses its port.
 fn free(at: SocketAddr, what: &str) -> Vec<SocketAddr> {
     match TcpListener::bind(at) {
         Ok(_) => vec![at],

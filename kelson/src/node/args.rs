@@ -9,7 +9,7 @@ use super::check::CheckArgs;
 use crate::args::{HostArgs, LogArgs, duration, pair};
 use crate::config::ConfigArgs;
 
-/// The commands that only a machine with a node has.
+/// The commands that only exist on a machine that can be a node.
 #[derive(Subcommand, Debug)]
 pub enum NodeCommand {
     /// Run this machine as a node of a cluster.
@@ -32,7 +32,7 @@ pub enum NodeCommand {
     Cni,
 }
 
-/// What server and agent share about the node.
+/// The node's flags that server and agent share.
 #[derive(Args, Debug, Clone)]
 pub struct NodeArgs {
     /// Socket of a container runtime (CRI v1) [default: Kelson starts its own containerd]
@@ -61,7 +61,7 @@ pub struct NodeArgs {
     pub images: ImageArgs,
 }
 
-/// What a node registers with: what server, agent and kubelet share.
+/// Flags for the node's registration that server, agent and kubelet share.
 #[derive(Args, Debug, Clone)]
 pub struct RegistrationArgs {
     /// Taints of this node at registration.
@@ -73,7 +73,7 @@ pub struct RegistrationArgs {
 }
 
 impl RegistrationArgs {
-    /// Lays the flags over what a file says: taints in place of its taints, labels beside its labels.
+    /// Applies the flags over a file's settings: taints replace its taints, labels are added to its labels.
     pub fn apply(&self, config: &mut kelson_kubelet::Config) {
         if !self.register_with_taints.is_empty() {
             config.register_with_taints.clone_from(&self.register_with_taints);
@@ -91,7 +91,7 @@ fn taint(text: &str) -> Result<RegisterTaint, String> {
     Ok(RegisterTaint { key: key.to_owned(), value: value.to_owned(), effect: effect.to_owned() })
 }
 
-/// How a node pulls images: what server, agent and kubelet share.
+/// Flags for pulling images that server, agent and kubelet share.
 #[derive(Args, Debug, Clone)]
 pub struct ImageArgs {
     /// CredentialProviderConfig file, or a directory with *.json, *.yaml and *.yml files. Reloaded when it changes.

@@ -1,4 +1,4 @@
-//! `kelson check`: whether this machine can be a server or a node; and the line about it at their start.
+//! `kelson check`: whether this machine can be a server or a node; and the warning at their start.
 use std::path::PathBuf;
 
 use anyhow::bail;
@@ -58,15 +58,15 @@ impl CheckArgs {
     }
 }
 
-/// When this program was built, seconds since the Unix epoch.
+/// Returns when this program was built, in seconds since the Unix epoch.
 fn built_s() -> i64 {
     version::build().date.parse::<Timestamp>().map_or(0, Timestamp::as_second)
 }
 
-/// Prints what is found.
+/// Prints the findings.
 ///
 /// # Errors
-/// Something that stops the server or node from working.
+/// A finding that prevents the server or node from working.
 pub fn run(args: &CheckArgs) -> anyhow::Result<()> {
     let report = Report { findings: kelson_check::all(&Host::this(), &args.purpose()?) };
     match args.output.as_str() {
@@ -79,7 +79,8 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Logs one line where this machine lacks what a node needs. The node starts nevertheless: what fails says so by itself, less clearly.
+/// Logs one line if this machine lacks something a node needs. The node starts anyway: the failing part reports it,
+/// less clearly.
 pub fn at_start(foreign_runtime: bool) {
     let purpose = Purpose {
         server: false,

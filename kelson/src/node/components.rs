@@ -1,4 +1,4 @@
-//! Upstream's components of a node, under their own names.
+//! Upstream's node components, by their own names.
 use clap::Args as _;
 
 use super::kube_proxy::{self, ProxyArgs};
@@ -26,7 +26,7 @@ pub static COMPONENTS: &[Component] = &[
     },
 ];
 
-/// What `kelson help` says of them.
+/// The text about them in `kelson help`.
 pub const HELP: &str = "
   kubelet                  Run the kubelet of this machine only
   kube-proxy               Run the service proxy of this machine only (also: proxy)";

@@ -1,4 +1,4 @@
-//! `kelson credential-provider check`, and where it learns what the node of a data directory runs with. The check itself is
+//! `kelson credential-provider check`, and the record of a node's settings that it reads. The check itself is
 //! `kelson_credentials::check`.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use super::args::ImageArgs;
 
-/// File in a node's directory that names the providers' files it was started with.
+/// The file in a node's directory with the paths of its credential providers.
 const FILE: &str = "kubelet/image-credential-provider.json";
 
-/// Notes what a node runs with.
+/// Records the settings of a node.
 pub fn remember(dir: &Path, args: &ImageArgs) -> anyhow::Result<()> {
     let path = dir.join(FILE);
     let files = (&args.image_credential_provider_config, &args.image_credential_provider_bin_dir);
@@ -39,7 +39,7 @@ fn remembered(dir: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
     Ok((path("config")?, path("binDir")?))
 }
 
-/// Runs the providers that match an image and prints the report. Returns the report's fault, if there is one.
+/// Runs the providers that match an image and prints the report. Returns the report's error, if there is one.
 pub async fn check(image: &str, files: Option<(PathBuf, PathBuf)>, data_dir: &Path) -> anyhow::Result<()> {
     let (config, bin_dir) = files.map_or_else(|| remembered(data_dir), Ok)?;
     let report = kelson_credentials::check::check(image, &config, &bin_dir).await;

@@ -1,13 +1,13 @@
-//! Joining a cluster with nothing but its address and a token. The token's secret half never leaves this machine before
-//! the cluster has shown, by its signature under that very token, which CA is its own. Upstream
-//! `kubeadm/app/discovery/token`.
+//! Joins a cluster by its address and a token only. The secret half of the token is not sent before the cluster has
+//! proven its CA by a signature with that token. Upstream `kubeadm/app/discovery/token`.
 //!
-//! What may mend itself is waited for: a server that is not up yet for as long as it takes, a token that was made a
-//! moment ago for [`PATIENCE`]. What cannot, ends with a sentence that says what to do.
+//! Temporary errors are retried: without limit for a server that is not up yet, for [`PATIENCE`] for a token that was
+//! just created. Other errors end with a message that says what to do.
 //!
-//! A signature under a token needs no clock, and a certificate does: a machine whose clock cannot be right sets it by the server
-//! as soon as it knows whose certificate to believe. A machine that was off while its cluster's authorities were replaced joins
-//! anew by a token that the cluster knows, and tells by the address ranges and the overlay's number that it is the same cluster.
+//! A signature with a token does not need a clock, but a certificate does: a machine whose clock is obviously wrong
+//! sets it by the server's as soon as it knows the CA of its certificate. A machine that was off while its cluster's
+//! CAs were rotated joins again with a token, and recognizes its cluster by the address ranges and the overlay's
+//! number.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
 use std::path::Path;
@@ -29,16 +29,16 @@ use super::pins::{check_pins, pins};
 use crate::cluster::{self, CLUSTER_INFO, ClusterSettings, INFO_KEY, Known};
 use crate::token::Token;
 
-/// One question to the server.
+/// The timeout of one request to the server.
 const ANSWER_LIMIT: Duration = Duration::from_secs(15);
-/// First and longest pause between attempts; doubled each time.
+/// The first and the longest pause between attempts; it doubles each time.
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// How long what the cluster has not published yet is waited for.
+/// How long to wait for objects that the cluster has not published yet.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often a fault that stays the same is logged.
+/// How often an unchanged error is logged.
 const REPEAT: Duration = Duration::from_secs(60);
-/// What every TLS error about the server's certificate holds.
+/// A part of every TLS error about the server's certificate.
 const CERTIFICATE_FAULT: &str = "invalid peer certificate";
 
 /// Whether another attempt can help.
@@ -47,12 +47,12 @@ enum Fault {
     Wait(anyhow::Error),
     /// It can, soon or never.
     Soon(anyhow::Error),
-    /// Asking again cannot help, because of this.
+    /// It cannot.
     Never(anyhow::Error),
 }
 
-/// CA and settings of the cluster to join: what an earlier start kept, else what the cluster tells. `name` is what the
-/// node will be called.
+/// Returns CA and settings of the cluster: those of an earlier start, else those that the cluster publishes. `name` is
+/// the name of the node.
 pub async fn find(args: &AgentArgs, token: &Token, name: &str) -> anyhow::Result<Known> {
     let pins = pins(&args.token_ca_cert_hash)?;
     let Some(known) = Known::load(&args.data_dir)? else {
@@ -73,11 +73,11 @@ pub async fn find(args: &AgentArgs, token: &Token, name: &str) -> anyhow::Result
     Ok(found)
 }
 
-/// The CA of the cluster that this machine belongs to, where its server shows a certificate of another one than it knows: the
-/// authorities were replaced while the machine was cut off.
+/// Returns the CA of this machine's cluster when its server presents a certificate of an unknown CA: the CAs were
+/// rotated while the machine was disconnected.
 ///
 /// # Errors
-/// When the token does not open the cluster, a pin is of the authority of before, or it is another cluster.
+/// The cluster does not know the token, a pin is of the previous CA, or it is another cluster.
 pub async fn again_while_running(args: &AgentArgs, token: &Token, known: &Known) -> anyhow::Result<String> {
     let why = anyhow!("{} presents a certificate of an unknown CA", args.server);
     let pins = pins(&args.token_ca_cert_hash)?;
@@ -86,7 +86,8 @@ pub async fn again_while_running(args: &AgentArgs, token: &Token, known: &Known)
     Ok(found.ca)
 }
 
-/// What the cluster tells a machine that comes with a token, and wants to be called `name` where it has no name there yet.
+/// Returns what the cluster publishes for a machine with a token that wants the name `name`, if it has no name there
+/// yet.
 async fn joined(args: &AgentArgs, token: &Token, pins: &[String], name: Option<&str>) -> anyhow::Result<Known> {
     let server = args.server.as_str();
     let ca = match &args.server_ca {
@@ -108,8 +109,8 @@ async fn joined(args: &AgentArgs, token: &Token, pins: &[String], name: Option<&
     Ok(Known { ca, former: Vec::new(), settings })
 }
 
-/// What a machine that belongs to a cluster makes of one that shows another authority: its own cluster, when its token opens it and
-/// its ranges and its overlay's number (one in sixteen millions) are those that the machine knows.
+/// Handles a known cluster with a new CA: it is the same cluster if it knows the token, and if its ranges and its
+/// overlay's number (one of sixteen million) are the known ones.
 fn again(dir: &Path, before: &Known, found: anyhow::Result<Known>, why: &anyhow::Error) -> anyhow::Result<Known> {
     let anew = format!("to join another cluster, first run kelson cleanup --delete-data --data-dir {}", dir.display());
     match found {
@@ -121,18 +122,19 @@ fn again(dir: &Path, before: &Known, found: anyhow::Result<Known>, why: &anyhow:
     }
 }
 
-/// Where the clock cannot be right no certificate is good: it is set by the server, whose certificate `ca` vouches for.
+/// Sets a clock that is obviously wrong by the server, whose certificate `ca` verifies; no certificate would be valid
+/// otherwise.
 async fn mend_clock(server: &str, ca: &str, clock: &dyn Clock, machine: &impl Machine) -> Result<(), Fault> {
     let config = Config { server: server.to_owned(), ca_pem: ca.into(), ..Config::default() };
     match clock::repair(&config, clock, machine).await {
         Ok(_) => Ok(()),
-        // Whoever keeps the time of this machine may yet set it, and the server may yet come.
+        // A time service may set the clock, and the server may start later.
         Err(e @ CertError::Clock { .. }) => Err(Fault::Wait(e.into())),
         Err(e) => Err(Fault::Never(e.into())),
     }
 }
 
-/// Asks until there is an answer or a fault that stays.
+/// Retries until there is an answer or a permanent error.
 async fn persist<T, F>(server: &str, mut attempt: impl FnMut() -> F) -> anyhow::Result<T>
 where
     F: Future<Output = Result<T, Fault>>,
@@ -165,14 +167,15 @@ async fn ask<T>(question: impl Future<Output = Result<T, ClientError>>) -> Resul
     tokio::time::timeout(ANSWER_LIMIT, question).await.map_err(|_| late())?
 }
 
-/// The CA that the cluster's own signature vouches for.
+/// Returns the CA that the cluster's signature proves.
 async fn signed_ca(server: &str, token: &Token, pins: &[String]) -> Result<String, Fault> {
     let config = Config { server: server.to_owned(), insecure_skip_tls_verify: true, ..Config::default() };
     let anyone = Remote::new(config).context("--server").map_err(Fault::Never)?;
     let info = cluster_info(server, &Client::new(std::sync::Arc::new(anyone), "agent")).await?;
     let ca = judge(&info, token, pins)?;
     mend_clock(server, &ca, &SystemClock, &ThisMachine).await?;
-    // The same over a connection that this CA vouches for: whoever merely passed the signed text on is found out here.
+    // Reads the same again over a connection verified by this CA, which detects a server that only forwards the signed
+    // text.
     let verified = client(server, &ca, Credentials::None).map_err(Fault::Never)?;
     let again = cluster_info(server, &verified).await?;
     if judge(&again, token, pins)? != ca {
@@ -184,7 +187,7 @@ async fn signed_ca(server: &str, token: &Token, pins: &[String]) -> Result<Strin
 async fn cluster_info(server: &str, client: &Client) -> Result<ConfigMap, Fault> {
     let (namespace, name) = CLUSTER_INFO;
     ask(client.get::<ConfigMap>(namespace, name)).await.map_err(|e| match e.status().map(|s| s.code) {
-        // The role that lets everybody is among the last things that a new cluster makes.
+        // The role that allows reading it is one of the last objects that a new cluster creates.
         Some(401 | 403) => Fault::Soon(anyhow!(
             "{server} does not allow anonymous reads of {namespace}/{name} ({e}); give the server's CA (DIR/pki/ca.crt) with --server-ca"
         )),
@@ -193,7 +196,7 @@ async fn cluster_info(server: &str, client: &Client) -> Result<ConfigMap, Fault>
     })
 }
 
-/// A request without an answer: certificates do not mend themselves, everything else may.
+/// Classifies a request without an answer: an invalid certificate is permanent, everything else is not.
 fn unreachable(server: &str, e: ClientError) -> Fault {
     let text = e.to_string();
     match e {
@@ -207,7 +210,7 @@ fn unreachable(server: &str, e: ClientError) -> Fault {
     }
 }
 
-/// What a `cluster-info` is worth under this token: its CA, when the signature is good and a pin, if any, matches.
+/// Returns the CA in a `cluster-info`, if its signature with this token is valid and one of the pins, if any, matches.
 fn judge(info: &ConfigMap, token: &Token, pins: &[String]) -> Result<String, Fault> {
     let id = &token.id;
     let none = std::collections::BTreeMap::new();
@@ -243,7 +246,7 @@ async fn settings(server: &str, client: &Client) -> Result<ClusterSettings, Faul
     })
 }
 
-/// Two machines under one name would take each other's pods: a name whose node is up is refused, as kubeadm does.
+/// Rejects a name whose node is up, as kubeadm does: two machines with one name would take each other's pods.
 async fn name_is_free(server: &str, client: &Client, name: &str) -> Result<(), Fault> {
     let node = ask(client.get_opt::<Node>("", name)).await.map_err(|e| unreachable(server, e))?;
     let conditions = node.and_then(|n| n.status).and_then(|s| s.conditions).unwrap_or_default();
@@ -256,8 +259,7 @@ async fn name_is_free(server: &str, client: &Client, name: &str) -> Result<(), F
     Ok(())
 }
 
-/// A machine that belongs to one cluster is not pointed at another by its address alone. A server that is away says
-/// nothing; then the node starts with what it knows.
+/// Checks that the address is of the known cluster. If the server is down, the node starts with what it knows.
 async fn still_the_same(args: &AgentArgs, known: &Known) -> anyhow::Result<()> {
     if let Err(Fault::Wait(e) | Fault::Soon(e) | Fault::Never(e)) =
         mend_clock(&args.server, &known.ca, &SystemClock, &ThisMachine).await

@@ -1,4 +1,4 @@
-//! Cluster DNS: it answers at an address of this machine's node, and the `kube-dns` service leads there.
+//! Cluster DNS: it listens on an address of this machine's node, and the `kube-dns` service refers to it.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub struct Dns {
 }
 
 impl Dns {
-    /// Starts it on an address of this machine's node and points the `kube-dns` service at it.
+    /// Starts it on an address of this machine's node and points the `kube-dns` service to it.
     pub async fn start(control_plane: &ControlPlane, node: &NodeIdentity) -> anyhow::Result<Self> {
         let client = control_plane.client(DNS_USER, "dns");
         let tasks = control_plane.tasks().child("cluster-dns");
@@ -41,7 +41,7 @@ impl Dns {
         Ok(Self { server, tasks, _watched: (watched, nodes) })
     }
 
-    /// Tells the server and what feeds it to end.
+    /// Requests the server and its informers to end.
     pub fn shutdown(&self) {
         self.tasks.token().cancel();
         self.server.shutdown();

@@ -1,28 +1,28 @@
-//! Flags of upstream's kubelet that say what a field of its configuration file says, and go before it. Those whose field has no effect
-//! here are not among them: they are accepted and named as every such flag.
+//! Flags of upstream's kubelet that set a field of its configuration file, over the file's value. Flags whose field has
+//! no effect here are not listed: they are accepted and logged as such.
 use std::collections::BTreeMap;
 
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use serde_json::{Map, Value, json};
 
-/// What a flag's value looks like.
+/// The format of a flag's value.
 #[derive(Clone, Copy, Debug)]
 enum Form {
     Text,
     Truth,
     Whole,
-    /// Parted by commas, or given again.
+    /// Separated by commas, or repeated.
     List,
-    /// Pairs of a name and a text, parted by this.
+    /// Pairs of a name and a string, separated by this character.
     Pairs(char),
-    /// Pairs of a name and a text, parted by a colon; a name may come again.
+    /// Pairs of a name and a string, separated by a colon; a name may be repeated.
     Lists,
-    /// Pairs of a name and whether it is so.
+    /// Pairs of a name and a boolean.
     Truths,
 }
 
-/// Flag, field, form, and what it says.
+/// Flag, field, format, and help.
 const FLAGS: &[(&str, &str, Form, &str)] = &[
     ("allowed-unsafe-sysctls", "allowedUnsafeSysctls", Form::List, "Unsafe sysctls that pods may set."),
     ("anonymous-auth", "authentication.anonymous.enabled", Form::Truth, "Allow anonymous requests; not supported."),
@@ -211,7 +211,7 @@ const FLAGS: &[(&str, &str, Form, &str)] = &[
     ("volume-stats-agg-period", "volumeStatsAggPeriod", Form::Text, "Interval of volume usage measurements."),
 ];
 
-/// What these flags say, by the paths of their fields.
+/// The values of these flags, by the paths of their fields.
 #[derive(Clone, Debug, Default)]
 pub struct FieldArgs(pub Vec<(&'static str, Value)>);
 
@@ -257,7 +257,7 @@ impl FromArgMatches for FieldArgs {
     }
 }
 
-/// The value of the field; of a flag that takes one word, the last counts.
+/// Returns the value of the field; for a flag with a single value, the last one is used.
 fn value(form: Form, words: &[&str]) -> Result<Value, String> {
     let last = words.last().copied().unwrap_or_default();
     let parts = || words.iter().flat_map(|w| w.split(',')).map(str::trim).filter(|p| !p.is_empty());
@@ -291,7 +291,7 @@ fn value(form: Form, words: &[&str]) -> Result<Value, String> {
     })
 }
 
-/// As Go reads it.
+/// Parses a boolean as Go does.
 fn truth(word: &str) -> Result<bool, String> {
     match word {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -390,7 +390,7 @@ mod tests {
                 Form::Lists => format!("--{flag}=a:b"),
                 Form::Truths => format!("--{flag}=MemoryQoS=true"),
             };
-            // Headers and times of a URL say nothing without one.
+            // Headers and intervals of a URL have no meaning without one.
             let url = "--manifest-url=http://example.com/";
             let words = if *flag == "manifest-url" { vec![word.as_str()] } else { vec![word.as_str(), url] };
             let args = read(&words).expect(flag);

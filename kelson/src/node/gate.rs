@@ -1,5 +1,5 @@
-//! Holds the containers of a starting pod until its network policies are in force: the kubelet's gate on this node's
-//! enforcement.
+//! Holds the containers of a starting pod until its network policies are enforced: connects the kubelet's gate to this
+//! node's enforcement.
 use std::error::Error;
 
 use async_trait::async_trait;
@@ -21,7 +21,8 @@ impl NetworkGate for PolicyGate {
     }
 }
 
-/// The fields of a pod that enforcement reads. Addresses are left out: a starting pod gets others than its status says.
+/// Returns the fields of a pod that enforcement reads. Addresses are left out: a starting pod gets other addresses than
+/// its status has.
 fn view_of(pod: &Pod) -> view::Pod {
     let spec = pod.spec.as_ref();
     let containers = |of: fn(&core::PodSpec) -> Option<&Vec<core::Container>>| {

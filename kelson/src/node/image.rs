@@ -1,4 +1,4 @@
-//! `kelson image import`: hands archives to the containerd of a running node.
+//! `kelson image import`: passes image archives to the containerd of a running node.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use kelson_cri::containerd::{ContainerdConfig, Importer};
 
-/// Imports each archive and prints what was in it; goes on past a bad one, and says so in the end.
+/// Imports each archive and prints its images; continues after a failed one, and returns an error at the end.
 pub async fn import(files: &[PathBuf], data_dir: &Path, endpoint: Option<&str>) -> anyhow::Result<()> {
     let endpoint = match endpoint {
         Some(e) => e.to_owned(),

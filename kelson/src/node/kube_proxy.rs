@@ -1,5 +1,5 @@
-//! `kube-proxy`: the service proxy of one machine alone, against any API server, with the flags and the configuration file of
-//! upstream's. It always works with nftables, whatever mode is asked for.
+//! `kube-proxy`: the service proxy of one machine, with any API server and with upstream's flags and configuration
+//! file. It always uses nftables, whatever mode is configured.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -21,12 +21,12 @@ use crate::flags::Spoken;
 use crate::process::{self, within};
 use crate::{host, logging};
 
-/// Where upstream's proxy keeps its files; here it gives the tables their name.
+/// The directory of upstream's proxy; here the names of its tables are derived from it.
 const DIR: &str = "/var/lib/kube-proxy";
-/// Upstream's ports, where an address comes without one.
+/// Upstream's ports, for addresses without one.
 const HEALTH_PORT: u16 = 10256;
 const METRICS_PORT: u16 = 10249;
-/// How long a transaction under way is waited for at the end.
+/// How long the end waits for a transaction in progress.
 const END_MAX: Duration = Duration::from_secs(10);
 const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
 const KIND: &str = "KubeProxyConfiguration";
@@ -61,7 +61,7 @@ pub struct ProxyArgs {
     pub verbosity: VerbosityArgs,
 }
 
-/// What of a KubeProxyConfiguration is taken up.
+/// The fields of a KubeProxyConfiguration that have an effect.
 #[derive(Deserialize, Default, Debug)]
 #[serde(default, rename_all = "camelCase")]
 struct File {
@@ -83,14 +83,14 @@ struct Connection {
     kubeconfig: String,
 }
 
-/// The flags, with what the file says in their places.
+/// Returns the flags with the file's values in place of theirs.
 fn laid(mut args: ProxyArgs, file: &File) -> anyhow::Result<ProxyArgs> {
     if (file.api_version.as_str(), file.kind.as_str()) != (API_VERSION, KIND) {
         bail!("must be a {KIND} of {API_VERSION}");
     }
     let given = |text: &String| (!text.is_empty()).then(|| text.clone());
     args.kubeconfig = given(&file.client_connection.kubeconfig).map(PathBuf::from).or(args.kubeconfig);
-    // Upstream takes this flag along, so that one file serves many nodes.
+    // Upstream combines this flag with a file, so that one file serves many nodes.
     args.hostname_override = args.hostname_override.or(given(&file.hostname_override));
     if !file.bind_address.is_empty() {
         args.bind_address = Some(file.bind_address.parse().context("bindAddress")?);
@@ -107,7 +107,7 @@ fn laid(mut args: ProxyArgs, file: &File) -> anyhow::Result<ProxyArgs> {
     Ok(args)
 }
 
-/// An address, alone or with a port; none where the text is empty or the port 0.
+/// Parses an address with or without a port; none if it is empty or the port is 0.
 fn bind(text: &str, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
     if text.is_empty() {
         return Ok(Vec::new());
@@ -120,7 +120,7 @@ fn bind(text: &str, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
     Ok(Some(address).filter(|a| a.port() != 0).into_iter().collect())
 }
 
-/// What the proxy is told.
+/// Returns the proxy's configuration.
 fn config(args: &ProxyArgs) -> anyhow::Result<Config> {
     let name = args.hostname_override.clone().map_or_else(host::name, Ok)?.trim().to_lowercase();
     let told = args.bind_address.filter(|ip| !ip.is_unspecified());
@@ -134,8 +134,8 @@ fn config(args: &ProxyArgs) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// The file, and the fields in it that there are not: upstream logs them and goes on, since files of this version were once read
-/// leniently.
+/// Reads the file, and returns its unknown fields: upstream logs them and continues, since files of this version were
+/// read leniently.
 fn read(file: &Path) -> anyhow::Result<(File, Vec<String>)> {
     let (tree, duplicates) = kelson_codec::yaml::to_value(&std::fs::read(file)?)?;
     if let Some(twice) = duplicates.first() {
@@ -145,7 +145,7 @@ fn read(file: &Path) -> anyhow::Result<(File, Vec<String>)> {
     Ok((serde_json::from_value(tree)?, unknown))
 }
 
-/// What a KubeProxyConfiguration has (`k8s.io/kube-proxy/config/v1alpha1`).
+/// The fields of a KubeProxyConfiguration (`k8s.io/kube-proxy/config/v1alpha1`).
 const FIELDS: Fields = &[
     ("apiVersion", Shape::Text),
     ("kind", Shape::Text),
@@ -243,7 +243,7 @@ const FIELDS: Fields = &[
 ];
 const OUTPUT: Fields = &[("splitStream", Shape::Bool), ("infoBufferSize", Shape::Any)];
 
-/// Runs it until the process is to end.
+/// Runs the proxy until the process ends.
 pub fn run(args: ProxyArgs, spoken: &Spoken) -> anyhow::Result<()> {
     logging::init(args.verbosity.log_level())?;
     spoken.log();

@@ -1,5 +1,5 @@
-//! `kelson kubelet`: the node agent alone, with the flags and the configuration file of upstream's kubelet. Pod network and
-//! service proxy are others' work here, as they are there.
+//! `kelson kubelet`: the node agent alone, with the flags and the configuration file of upstream's kubelet. As
+//! upstream, it has no pod network and no service proxy.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
 use std::net::{IpAddr, SocketAddr};
@@ -24,9 +24,9 @@ use super::{credentials, pod_logs};
 use crate::args::VerbosityArgs;
 use crate::host;
 
-/// How soon the kernel ends a kubelet when memory is short: after nearly everything else.
+/// The OOM score adjustment of the kubelet: the kernel kills nearly everything else first.
 const OOM_SCORE: i32 = -999;
-/// Where upstream's kubelet looks for the runtime when nobody says.
+/// Upstream's default runtime endpoint.
 const RUNTIME_ENDPOINT: &str = "unix:///run/containerd/containerd.sock";
 
 #[derive(Args, Debug, Clone)]
@@ -98,17 +98,17 @@ pub struct KubeletArgs {
 }
 
 impl KubeletArgs {
-    /// The log's filter.
+    /// Returns the filter of the log.
     pub fn log_level(&self) -> &str {
         self.verbosity.log_level()
     }
 }
 
-/// Lays the configuration file and the image flags over `config`, and looks whether the credential providers are sound.
-/// `flag` is what the file was given by, and `fields` are what other flags say in place of some of its fields.
+/// Applies the configuration file and the image flags to `config`, and validates the credential providers. `flag` names
+/// the file's flag, and `fields` are the values of flags that override fields.
 ///
 /// # Errors
-/// Every fault of all of it at once, each by its field's path.
+/// All errors at once, each with the path of its field.
 pub fn configure(
     config: &mut Config,
     (flag, file): (&str, Option<&Path>),
@@ -139,7 +139,7 @@ pub fn configure(
     bail!("the node's configuration is invalid:\n  {}", faults.join("\n  "))
 }
 
-/// Names the fields of the file that say something and have no effect, each with the reason.
+/// Logs the fields of the file that have no effect, each with the reason.
 pub fn tell_idle(laid: &FileSettings) {
     for field in &laid.ignored {
         let why = configuration::reason(field);
@@ -147,9 +147,9 @@ pub fn tell_idle(laid: &FileSettings) {
     }
 }
 
-/// What is to be started.
+/// The settings with which to start.
 pub struct Plan {
-    /// What the file says of the log.
+    /// The log settings of the file.
     pub logging: LoggingSettings,
     config: Config,
     endpoint: String,
@@ -158,7 +158,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// From the command line and its files; touches nothing.
+    /// Reads the command line and its files; changes nothing.
     pub fn of(args: &KubeletArgs) -> anyhow::Result<Self> {
         let name = args.hostname_override.clone().map_or_else(host::name, Ok)?.trim().to_lowercase();
         if let Err(why) = kelson_meta::is_dns1123_subdomain(&name) {
@@ -194,7 +194,7 @@ impl Plan {
             cert_dir: args.cert_dir.clone(),
         };
         let mut logging = laid.logging;
-        // The flag goes before the file.
+        // The flag takes precedence over the file.
         logging.verbosity = logging.verbosity.filter(|_| args.verbosity.v == 0);
         Ok(Self { logging, config, endpoint, paths, images: args.images.clone() })
     }
@@ -233,7 +233,7 @@ impl Plan {
     }
 }
 
-/// The runtime at `endpoint`, and images where the configuration says.
+/// Creates the client of the runtime at `endpoint`, with the image service of the configuration.
 pub fn runtime_client(endpoint: &str, config: &Config) -> anyhow::Result<CriClient> {
     let client = CriClient::new(endpoint, Limits { request: config.process.runtime_request })?;
     Ok(match &config.image_endpoint {

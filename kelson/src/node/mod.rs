@@ -1,5 +1,6 @@
-//! This machine as a node of a cluster, on Linux: the commands and flags for it, and what a server starts beside its control plane.
-//! Elsewhere the module `absent` stands in its place, with the same face: `args`, `components` and `run`.
+//! This machine as a node of a cluster, on Linux: its commands and flags, and the node that a server starts next to its
+//! control plane. On other systems the module `absent` replaces it, with the same interface: `args`, `components` and
+//! `run`.
 mod agent;
 pub mod args;
 mod check;

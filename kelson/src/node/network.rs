@@ -1,4 +1,4 @@
-//! `kelson network explain`: which network policy and rule decide about a connection.
+//! `kelson network explain`: the network policy and rule that decide about a connection.
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use kelson_network_policy::{Cluster, Connection, Direction, PodFacts, Policy, Ve
 
 use crate::token;
 
-/// One end of a connection as the command line names it.
+/// One end of a connection, as on the command line.
 #[derive(Debug, PartialEq)]
 enum End {
     Pod(ObjectKey),
@@ -23,7 +23,7 @@ enum End {
 }
 
 impl End {
-    /// `NAMESPACE/POD`, `POD` (in `default`) or an address.
+    /// Parses `NAMESPACE/POD`, `POD` (in `default`) or an address.
     fn parse(text: &str) -> anyhow::Result<Self> {
         if let Ok(ip) = text.trim_start_matches('[').trim_end_matches(']').parse() {
             return Ok(Self::Address(ip));
@@ -55,7 +55,7 @@ impl End {
     }
 }
 
-/// The destination: an end, and the port after its last colon.
+/// Parses the destination: an end, and the port after its last colon.
 fn destination(text: &str) -> anyhow::Result<(End, Option<(Protocol, u16)>)> {
     if text.parse::<IpAddr>().is_ok() {
         return Ok((End::parse(text)?, None));
@@ -93,7 +93,7 @@ async fn read(client: &Client) -> anyhow::Result<Cluster> {
     Ok(cluster)
 }
 
-/// Prints who decides about a connection from `from` to `to`.
+/// Prints what decides about a connection from `from` to `to`.
 pub async fn explain(from: &str, to: &str, data_dir: &Path, kubeconfig: Option<PathBuf>) -> anyhow::Result<()> {
     let from = End::parse(from).context("source")?;
     let (to, port) = destination(to).context("destination")?;

@@ -1,10 +1,10 @@
-//! Pins of a cluster's CA, as `--token-ca-cert-hash` gives them: a machine joins no cluster of another one.
+//! Pins of a cluster's CA, as in `--token-ca-cert-hash`: a machine does not join a cluster with another CA.
 use anyhow::{Context as _, bail};
 
-/// Reads `--token-ca-cert-hash`.
+/// Parses `--token-ca-cert-hash`.
 ///
 /// # Errors
-/// When one is no SHA-256 of a public key.
+/// A value is not a SHA-256 of a public key.
 pub fn pins(given: &[String]) -> anyhow::Result<Vec<String>> {
     let parse = |text: &String| {
         kelson_pki::parse_pin(text)
@@ -13,10 +13,10 @@ pub fn pins(given: &[String]) -> anyhow::Result<Vec<String>> {
     given.iter().map(parse).collect()
 }
 
-/// Without pins everything is fine; with some, one of the CA's certificates must match one of them.
+/// Checks that one of the CA's certificates matches one of the pins, if there are any.
 ///
 /// # Errors
-/// When none does, or this is no CA.
+/// None matches, or this is not a CA.
 pub fn check_pins(ca_pem: &str, pins: &[String]) -> anyhow::Result<()> {
     if pins.is_empty() {
         return Ok(());

@@ -1,12 +1,12 @@
-//! Flags of upstream's kubelet about processors and memory: what the node keeps, and what containers have to themselves. Each says
-//! the same as the field of the configuration file of its name, and goes before it.
+//! Flags of upstream's kubelet about CPUs and memory: what is reserved for the node, and what containers use
+//! exclusively. Each overrides the field of the same name in the configuration file.
 use anyhow::bail;
 use clap::Args;
 use kelson_kubelet::Config;
 use kelson_kubelet::config::file as configuration;
 use serde_json::{Map, Value, json};
 
-/// What of the kubelet's flags is about processors and memory.
+/// The kubelet's flags about CPUs and memory.
 #[derive(Args, Debug, Clone, Default)]
 pub struct PlacementArgs {
     /// CPU manager policy: none, or static, which assigns CPUs exclusively to guaranteed pods with integer CPU
@@ -46,10 +46,10 @@ pub struct PlacementArgs {
 }
 
 impl PlacementArgs {
-    /// Lays what is given over `config`.
+    /// Applies the flags to `config`.
     ///
     /// # Errors
-    /// Every fault, by the name that its field has in the configuration file.
+    /// All errors, each with the field's name in the configuration file.
     pub fn lay(&self, config: &mut Config) -> anyhow::Result<()> {
         let mut fields = Map::new();
         let texts = [
@@ -85,7 +85,7 @@ impl PlacementArgs {
     }
 }
 
-/// `0:memory=1Gi,hugepages-1Gi=2Gi`.
+/// Parses `0:memory=1Gi,hugepages-1Gi=2Gi`.
 fn memory(text: &str) -> Result<Value, String> {
     let wrong = || format!("{text:?} must be NODE:RESOURCE=AMOUNT,…");
     let (node, amounts) = text.split_once(':').ok_or_else(wrong)?;

@@ -1,21 +1,22 @@
-//! Where the logs of a node's pods are: below `/var/log/pods`, where log collectors look, if this node is the machine's only one, and
-//! in the node's own directory otherwise. What was chosen at the first start stays: pods that run write where they began to.
+//! The directory of a node's pod logs: `/var/log/pods`, which log collectors read, if this node is the only one on its
+//! machine, and a directory in its data directory otherwise. The choice of the first start is kept, because running
+//! pods continue to write there.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-/// The directory of Kubernetes' own documentation (`podLogsDir`).
+/// The directory in Kubernetes' documentation (`podLogsDir`).
 pub const POD_LOGS: &str = "/var/log/pods";
-/// Where a link to each container's log is (upstream: `DefaultContainerLogsDir`).
+/// The directory with a link to each container's log (upstream: `DefaultContainerLogsDir`).
 pub const CONTAINER_LOGS: &str = "/var/log/containers";
-/// File in [`POD_LOGS`] that names the data directory of the node whose pods log there.
+/// The file in [`POD_LOGS`] with the data directory of the node that uses it.
 const OWNER: &str = ".kelson-node";
-/// File in a node's directory that names the directory of its pods' logs.
+/// The file in a node's directory with the directory of its pod logs.
 const CHOICE: &str = "kubelet/pod-logs-directory";
 
-/// The directory of the pods' logs of the node of a data directory, absolute. Says in the log where that is not
-/// [`POD_LOGS`], and why.
+/// Returns the absolute directory of the pod logs for the node of a data directory. Logs why, if it is not
+/// [`POD_LOGS`].
 pub fn choose(data_dir: &Path) -> PathBuf {
     choose_in(data_dir, Path::new(POD_LOGS))
 }
@@ -25,7 +26,7 @@ fn choose_in(data_dir: &Path, shared: &Path) -> PathBuf {
     let choice = data_dir.join(CHOICE);
     if let Ok(chosen) = std::fs::read_to_string(&choice) {
         let chosen = PathBuf::from(chosen.trim());
-        // A machine whose /var/log was emptied is claimed again.
+        // A directory that was emptied is claimed again.
         if chosen != shared || claim(data_dir, shared).is_ok() {
             if chosen != shared {
                 say(&chosen, "the directory was chosen at an earlier start");
@@ -40,7 +41,7 @@ fn choose_in(data_dir: &Path, shared: &Path) -> PathBuf {
             own
         }
     };
-    // Not fatal: it is chosen again at the next start.
+    // Not fatal: the choice is made again at the next start.
     let noted = choice.parent().map_or(Ok(()), std::fs::create_dir_all);
     if let Err(error) = noted.and_then(|()| std::fs::write(&choice, chosen.display().to_string())) {
         tracing::warn!(%error, file = %choice.display(), "storing the choice of the pod log directory failed; it is chosen again at the next start");
@@ -56,7 +57,7 @@ fn say(chosen: &Path, why: &str) {
     );
 }
 
-/// Why the shared directory cannot be this node's; `None`: it is claimed.
+/// Returns why the shared directory cannot be this node's; `None` when it is claimed.
 fn why_not(data_dir: &Path, own: &Path, shared: &Path) -> Option<String> {
     let has_any =
         |dir: &Path| std::fs::read_dir(dir).is_ok_and(|entries| entries.flatten().any(|e| e.file_name() != OWNER));
@@ -66,7 +67,7 @@ fn why_not(data_dir: &Path, own: &Path, shared: &Path) -> Option<String> {
     match claim(data_dir, shared) {
         Err(why) => Some(why),
         Ok(Claim::Again) => None,
-        // Of a kubelet that leaves no mark, upstream's for one.
+        // Another kubelet, for instance upstream's, uses it without a mark.
         Ok(Claim::New) if has_any(shared) => {
             let _ = std::fs::remove_file(shared.join(OWNER));
             Some(format!("{} has logs of another kubelet", shared.display()))
@@ -76,13 +77,13 @@ fn why_not(data_dir: &Path, own: &Path, shared: &Path) -> Option<String> {
 }
 
 enum Claim {
-    /// Nobody had it.
+    /// No node had claimed it.
     New,
-    /// This node has it already.
+    /// This node had claimed it before.
     Again,
 }
 
-/// Makes the directory this node's.
+/// Claims the directory for this node.
 fn claim(data_dir: &Path, shared: &Path) -> Result<Claim, String> {
     let text = |e: std::io::Error| format!("{}: {e}", shared.display());
     std::fs::create_dir_all(shared).map_err(text)?;
@@ -112,7 +113,7 @@ fn claim(data_dir: &Path, shared: &Path) -> Result<Claim, String> {
     Ok(Claim::Again)
 }
 
-/// Gives the shared directory back, where it is this node's; what could not be removed.
+/// Releases the shared directory if it is this node's; returns the error if something could not be removed.
 pub fn give_back(data_dir: &Path) -> Option<String> {
     give_back_in(data_dir, Path::new(POD_LOGS))
 }
@@ -154,7 +155,7 @@ fn remove_pods(shared: &Path) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// A data directory of a node, and its own directory of logs.
+    /// Creates the data directory of a node, and returns it with its own log directory.
     fn node(base: &Path, name: &str) -> (PathBuf, PathBuf) {
         let dir = base.join(name);
         std::fs::create_dir_all(dir.join("kubelet")).unwrap();
@@ -172,7 +173,7 @@ mod tests {
         assert_eq!(choose_in(&second, &shared), second_own, "another node has it");
         std::fs::create_dir_all(shared.join("ns_p_uid")).unwrap();
         assert_eq!(choose_in(&first, &shared), shared, "its own pods are no reason to go elsewhere");
-        // Given back, it is the next one's; who has chosen stays.
+        // After the release the next node can claim it; a node that has chosen keeps its choice.
         assert_eq!(give_back_in(&second, &shared), None);
         assert!(shared.join("ns_p_uid").exists(), "it was not the second's to give back");
         assert_eq!(give_back_in(&first, &shared), None);

@@ -1,5 +1,5 @@
-//! Keeps the pod network of this node: whenever the cluster gives it its range, as nodes come and go, and after another program
-//! has changed what was made on the host.
+//! Sets up and repairs this node's pod network: when the cluster assigns its range, when nodes change, and when another
+//! program has changed it on the host.
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use tokio::sync::watch;
 
 use crate::host::NodeIdentity;
 
-/// First and longest pause before the pod network is set up again; doubled each time.
+/// The first and the longest pause before another attempt; it doubles each time.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(30);
-/// Between two restorations: a program that changes the host again and again does not keep this one busy.
+/// The minimum pause between repairs, in case another program changes the host again and again.
 const RESTORE_PAUSE: Duration = Duration::from_secs(1);
 
-/// What the pod network is made with.
+/// What the pod network needs.
 pub struct PodNetwork {
     /// The data directory.
     pub dir: PathBuf,
@@ -32,24 +32,24 @@ pub struct PodNetwork {
     pub ranges: Ranges,
     /// This node.
     pub me: NodeIdentity,
-    /// The API, under this node's identity.
+    /// The client of the API, with this node's identity.
     pub client: Client,
     /// The group of its tasks.
     pub tasks: Tasks,
-    /// What events are timed by.
+    /// The clock for events.
     pub clock: Arc<dyn Clock>,
-    /// Where restorations are counted.
+    /// The registry for the metric of repairs.
     pub registry: Registry,
 }
 
-/// The network as it was made, and who watches over it.
+/// The network that was set up, and the task that watches it.
 struct Made {
     guard: Option<HostGuard>,
     _peers: PeerWatch,
 }
 
 impl PodNetwork {
-    /// Keeps the network for the ranges that are `given`, until that ends.
+    /// Maintains the network for the assigned ranges until that channel closes.
     pub async fn keep(self, mut given: watch::Receiver<Vec<String>>) {
         let restored = Restored::new(&self);
         let (mut subnets, mut pause) = (None::<Vec<IpNet>>, RETRY_FIRST);
@@ -57,14 +57,14 @@ impl PodNetwork {
         loop {
             let mut retry = None;
             if let Some(subnets) = &subnets {
-                // The one before ends first: two would change the same entries.
+                // The previous task ends first: two would change the same entries.
                 drop(made.take());
                 match self.set_up(subnets.clone()).await {
                     Ok(done) => {
                         pause = RETRY_FIRST;
                         made = Some(done);
                     }
-                    // Without it no pod starts: whatever stood in the way may go.
+                    // Without a network no pod starts, and the obstacle may disappear.
                     Err(e) => {
                         tracing::error!(error = format!("{e:#}"), retry_in = ?pause, "setting up the pod network failed; retrying");
                         retry = Some(pause);
@@ -115,7 +115,7 @@ impl PodNetwork {
     }
 }
 
-/// Reports restorations in the log, by an event of the node, and in a metric.
+/// Reports repairs in the log, by an event of the node, and in a metric.
 struct Restored {
     events: EventReporter,
     count: IntCounterVec,
@@ -149,7 +149,7 @@ impl Restored {
     }
 }
 
-/// The address at which other nodes' tunnels end. A node that has none but its loopback is alone.
+/// Returns the address of this node's tunnels. A node that only has a loopback address has no other nodes.
 fn overlay_address(address: IpAddr) -> Option<Ipv4Addr> {
     match address {
         IpAddr::V4(v4) if !v4.is_loopback() => Some(v4),

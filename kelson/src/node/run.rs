@@ -1,4 +1,4 @@
-//! The commands of a node, and the node that a server starts beside its control plane: start order, stop order.
+//! The commands of a node, and the node that a server starts next to its control plane: start order, stop order.
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
@@ -21,16 +21,16 @@ use crate::lock::DataDirLock;
 use crate::logging;
 use crate::process::{self, Process, within};
 
-/// How long the parts of a node may take to end. Kubernetes' own units give a component 30 s before they kill it.
+/// The timeout for stopping the parts of a node. Upstream's systemd units allow 30 s before a kill.
 const NODE_END_MAX: Duration = Duration::from_secs(15);
 
-/// What is to be done before a command line is read: the container runtime runs this binary as its network plugin, dozens of
-/// times a minute. `None`: this is a command line.
+/// Handles calls as a CNI plugin before a command line is parsed, since the container runtime makes dozens a minute.
+/// `None` for a command line.
 pub fn before(_: &[OsString]) -> Option<ExitCode> {
     kelson_net::cni::run_if_invoked()
 }
 
-/// Carries out a command.
+/// Runs a command.
 pub fn run(command: NodeCommand) -> anyhow::Result<()> {
     match command {
         NodeCommand::Agent(args) => agent(*args),
@@ -51,7 +51,7 @@ pub fn run(command: NodeCommand) -> anyhow::Result<()> {
     }
 }
 
-/// Pods need what only root may do; better said at once than by whatever fails first.
+/// Fails if the process is not root, which pods need; later errors would be less clear.
 pub fn need_root(hint: &str) -> anyhow::Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!("a node must run as root{hint}");
@@ -59,7 +59,7 @@ pub fn need_root(hint: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether a server can have a node as these flags say, before anything is started.
+/// Checks whether a server can have a node with these flags, before anything is started.
 pub fn check(args: &NodeArgs) -> anyhow::Result<()> {
     agent::check(args)?;
     need_root("; with --disable-agent the control plane runs alone and needs no root")?;
@@ -67,12 +67,12 @@ pub fn check(args: &NodeArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The address ranges of a server whose node uses this host.
+/// Returns the address ranges of a server whose node is on this host.
 pub async fn settle(data_dir: &Path, given: Given) -> anyhow::Result<Ranges> {
     Ok(ranges::settle(data_dir, given).await?)
 }
 
-/// Runs the server's own node, with cluster DNS, until the process is to end.
+/// Runs the server's own node, with cluster DNS, until the process ends.
 pub async fn beside(
     control_plane: &ControlPlane,
     data_dir: &Path,
@@ -97,13 +97,13 @@ pub async fn beside(
     ended
 }
 
-/// Removes what a node made on this machine, and its pods in the runtime at `endpoint` where that is not its own; gives what
-/// could not be removed.
+/// Removes what a node created on this machine, and its pods in the runtime at `endpoint` if that is not its own;
+/// returns what could not be removed.
 pub async fn remove(data_dir: &Path, endpoint: Option<&str>) -> Vec<String> {
     cleanup::remove(data_dir, endpoint).await
 }
 
-/// Runs `kelson agent` to its end.
+/// Runs `kelson agent` until it ends.
 fn agent(args: AgentArgs) -> anyhow::Result<()> {
     logging::init(&args.log.log_level)?;
     args.config.log();
@@ -130,7 +130,7 @@ fn agent(args: AgentArgs) -> anyhow::Result<()> {
     })
 }
 
-/// Runs `kelson kubelet` to its end.
+/// Runs `kelson kubelet` until it ends.
 pub fn kubelet(args: KubeletArgs, spoken: &Spoken) -> anyhow::Result<()> {
     logging::init(args.log_level())?;
     spoken.log();

@@ -1,5 +1,5 @@
-//! A node follows its cluster's authorities, and an operator's wish for new certificates, while it runs: what it believes is a file
-//! that its clients and its server read again, what it shows is asked for anew, and its Node object says when that is done.
+//! Follows the cluster's CAs, and requests for new certificates, while a node runs: its clients and its server reload
+//! the CA bundle from a file, its certificates are requested again, and its Node object reports when that is done.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, or at start")]
 
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ use crate::certificate::cert_dir;
 use crate::cluster::{AUTHORITIES, Bundles, Known, REPORT};
 use crate::token::Token;
 
-/// How often files and what the cluster says are looked at.
+/// The interval at which files and the cluster's settings are checked.
 const LOOK: Duration = Duration::from_secs(5);
 const CA_FILE: &str = "ca.crt";
 
@@ -42,25 +42,25 @@ struct AuthoritiesMap {
 
 slim_object!(AuthoritiesMap, ResourceType::namespaced("", "v1", "configmaps", "ConfigMap"));
 
-/// What a node believes and is asked to show.
+/// The CA bundle of a node and the certificates requested of it.
 pub struct Trust {
     data_dir: PathBuf,
     client: watch::Sender<Demand>,
     serving: watch::Sender<Demand>,
-    /// The bundle that the cluster told last. A node that was cut off while it was replaced finds the next one out by its token, and
-    /// must not go back to what it was told before.
+    /// The last bundle from the cluster. A node that was disconnected during a rotation finds the new one by its token,
+    /// and must not go back to this one.
     told: Mutex<String>,
 }
 
 impl Trust {
-    /// Begins with this bundle, which [`Trust::ca_file`] holds from now on.
+    /// Starts with this bundle, and writes it to [`Trust::ca_file`].
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// The file cannot be written.
     pub fn begin(data_dir: &Path, ca_pem: &str) -> anyhow::Result<Self> {
         let dir = cert_dir(data_dir);
         std::fs::create_dir_all(dir.parent().unwrap_or(data_dir)).with_context(|| dir.display().to_string())?;
-        // The node's keys will be in it.
+        // The directory will contain the node's keys.
         make_private_dir(&dir).with_context(|| dir.display().to_string())?;
         let trust = Self {
             data_dir: data_dir.to_owned(),
@@ -72,12 +72,12 @@ impl Trust {
         Ok(trust)
     }
 
-    /// The bundle that the node believes.
+    /// Returns the path of the CA bundle.
     pub fn ca_file(&self) -> PathBuf {
         cert_dir(&self.data_dir).join(CA_FILE)
     }
 
-    /// What is asked of the node's client certificate, and of its serving one.
+    /// Returns what the node's client certificate and its serving certificate must satisfy.
     pub fn demands(&self) -> (Demands, Demands) {
         (self.client.subscribe(), self.serving.subscribe())
     }
@@ -90,7 +90,7 @@ impl Trust {
         Ok(write_secret(&file, ca_pem.as_bytes(), true)?)
     }
 
-    /// Follows, as the node `name`, until `tasks` ends.
+    /// Follows the settings, as the node `name`, until `tasks` ends.
     pub fn follow(self, client: Client, name: &str, tasks: &Tasks) {
         let (namespace, map) = AUTHORITIES;
         let config = InformerConfig {
@@ -124,7 +124,7 @@ impl Trust {
                 let options = WriteOptions::default();
                 match client.patch::<Node>("", name, "", PatchKind::Merge, &patch, &options).await {
                     Ok(()) => reported = wanted,
-                    // The Node may not be there yet.
+                    // The Node may not exist yet.
                     Err(error) => tracing::debug!(%error, "reporting the node's CAs failed; retrying"),
                 }
             }
@@ -132,7 +132,7 @@ impl Trust {
         }
     }
 
-    /// Believes what the cluster says, and asks for what it and the operator want.
+    /// Applies the cluster's bundle, and requests certificates that the cluster or the operator wants.
     async fn look(&self, bundles: Option<&Bundles>) -> anyhow::Result<()> {
         let (dir, data_dir, file) = (cert_dir(&self.data_dir), self.data_dir.clone(), self.ca_file());
         let ca = bundles.map(|bundles| bundles.ca.clone()).filter(|ca| *ca != *self.told.lock());
@@ -161,7 +161,7 @@ impl Trust {
         Ok(())
     }
 
-    /// Whether both certificates are what is demanded.
+    /// Reports whether both certificates are as required.
     async fn is_renewed(&self) -> bool {
         let (dir, demands) = (cert_dir(&self.data_dir), [self.client.borrow().clone(), self.serving.borrow().clone()]);
         let renewed = FILES.run(move || {
@@ -174,9 +174,9 @@ impl Trust {
     }
 }
 
-/// Lets the node believe this bundle, from its next start on and now.
+/// Makes the node trust this bundle, now and after its next start.
 fn believe(data_dir: &Path, file: &Path, ca: &str) -> anyhow::Result<()> {
-    // First for the next start, which may be at any moment.
+    // The state for the next start comes first, since a restart may happen at any time.
     if let Some(known) = Known::load(data_dir)? {
         known.followed_by(ca)?.save(data_dir)?;
     }
@@ -185,7 +185,7 @@ fn believe(data_dir: &Path, file: &Path, ca: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How a node that runs finds out the cluster's authority where it missed its replacement: as when it joined, by its token.
+/// Returns how a running node finds the cluster's CA after missing its rotation: by its token, as when it joined.
 pub fn discovery(args: AgentArgs, token: Token) -> Discovery {
     let given = std::sync::Arc::new((args, token));
     std::sync::Arc::new(move || {
@@ -204,11 +204,11 @@ pub fn discovery(args: AgentArgs, token: Token) -> Discovery {
     })
 }
 
-/// Forgets credentials that the cluster cannot believe any more, because its authorities were replaced while this node was off: it
-/// joins anew by its token.
+/// Removes credentials that the cluster no longer accepts, because its CAs were rotated while this node was off: the
+/// node joins again with its token.
 ///
 /// # Errors
-/// When the file cannot be removed.
+/// The file cannot be removed.
 pub fn forget_foreign(data_dir: &Path, ca_pem: &str, now: Timestamp) -> anyhow::Result<()> {
     let Ok(Some(issued)) = Store::new("kubelet-client", &cert_dir(data_dir)).current() else { return Ok(()) };
     let known = kelson_pki::certificates_from_pem(ca_pem)?
@@ -250,7 +250,7 @@ mod tests {
         let both = format!("{}{}", new.cert_pem(), old.cert_pem());
         let bundles = Bundles { ca: both.clone(), kubelet_serving: old.cert_pem().into() };
         trust.look(Some(&bundles)).await.unwrap();
-        // What is found out by the token while the node is cut off is newer than what it was told before.
+        // A bundle found by the token while the node was disconnected is newer than the one from the cluster before.
         believe(dir.path(), &trust.ca_file(), new.cert_pem()).unwrap();
         trust.look(Some(&bundles)).await.unwrap();
         assert_eq!(std::fs::read_to_string(trust.ca_file()).unwrap(), new.cert_pem());

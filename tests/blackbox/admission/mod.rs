@@ -1,5 +1,5 @@
-//! Admission as operators and users meet it: how a server is told of it, what its plugins, policies and webhooks say, to the
-//! letter, and operators that live by webhooks.
+//! Admission as operators and users see it: configuration of the server, exact messages of plugins, policies and
+//! webhooks, and operators that depend on webhooks.
 mod operators;
 mod plugins;
 mod policies;
@@ -34,20 +34,20 @@ pub fn tests() -> Vec<Test> {
     ]
 }
 
-/// All that kubectl says when it sends an object: warnings, then the error or what was done.
+/// Returns everything that kubectl prints when it sends an object: warnings, then the error or the result.
 fn said(k: &Kubectl, args: &[&str], object: &Value) -> anyhow::Result<String> {
     let out = k.with_input(args, object.to_string().as_bytes())?;
     Ok(format!("{}{}", out.stderr, out.stdout).trim().to_owned())
 }
 
-/// Creates an object; exactly these words must come of it.
+/// Creates an object; kubectl must print exactly this.
 fn creating(k: &Kubectl, object: &Value, want: &str) -> Outcome {
     let told = said(k, &["create", "-f", "-"], object)?;
     ensure!(told == want, "creating {object}\n was answered {told}\nexpected was {want}");
     Ok(())
 }
 
-/// What kubectl prints for a request that is forbidden.
+/// Returns what kubectl prints for a forbidden request.
 fn forbidden(why: &str) -> String {
     format!("Error from server (Forbidden): error when creating \"STDIN\": {why}")
 }

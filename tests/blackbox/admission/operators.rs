@@ -1,6 +1,6 @@
-//! Operators that live by webhooks, in pods: one like cert-manager (its webhook, and its injector of authorities) and a mesh like
-//! Istio (a sidecar and an init container in every pod, its bundle patched live). The image is made here, of this very program;
-//! the test is the issuer, who puts certificates into Secrets and replaces them.
+//! Operators that depend on webhooks, in pods: one like cert-manager (its webhook, and its CA injector) and a mesh like
+//! Istio (a sidecar and an init container in every pod, its bundle patched while running). The image is made from this
+//! test program; the test is the issuer, which writes certificates into Secrets and replaces them.
 use std::process::Command;
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ impl Operator {
         self.kubectl.namespaced(self.namespace)
     }
 
-    /// Issues a certificate of a new authority into the Secret.
+    /// Issues a certificate of a new CA into the Secret.
     fn issue(&self) -> anyhow::Result<Issued> {
         let issued = issue(&[&format!("webhook.{}.svc", self.namespace)])?;
         let data = json!({"ca.crt": issued.authority, "tls.crt": issued.certificate, "tls.key": issued.key});
@@ -73,14 +73,14 @@ impl Operator {
         json!({"service": {"namespace": self.namespace, "name": "webhook", "path": path}})
     }
 
-    /// Applies an object of the whole cluster that wants the authority.
+    /// Applies a cluster-scoped object that requests the CA.
     fn wants_authority(&mut self, kind: &'static str, mut object: Value) -> Outcome {
         object["metadata"]["annotations"][INJECT_FROM] = format!("{}/ca", self.namespace).into();
         self.outside.push((kind, object["metadata"]["name"].as_str().unwrap_or_default().to_owned()));
         self.kubectl.apply(&object.to_string()).map(drop)
     }
 
-    /// Waits until the authority is where it is wanted.
+    /// Waits until the CA was injected.
     fn injected(&self, issued: &Issued, kind: &str, name: &str, place: &str) -> Outcome {
         let bundle = base64(issued.authority.as_bytes());
         eventually("the authority is injected", WITHIN, || {
@@ -96,7 +96,7 @@ impl Operator {
 
 impl Drop for Operator {
     fn drop(&mut self) {
-        // Whatever a failed test leaves behind; a second fault would hide the first.
+        // Leftovers of a failed test; a second error would hide the first.
         for (kind, name) in self.outside.iter().rev() {
             let _ = self.kubectl.run(&["delete", kind, name, "--ignore-not-found", "--wait=false"]);
         }
@@ -115,13 +115,13 @@ fn deployment(name: &str, more: Value) -> Value {
             "serviceAccountName": "operator", "terminationGracePeriodSeconds": 1, "containers": [container]}}}})
 }
 
-/// Makes the operator's image and loads it into the node.
+/// Builds the operator's image and loads it into the node.
 fn load(s: &Subject) -> Outcome {
     let server = s.server.as_ref().context("a server of ours")?;
     let dir = tempfile::tempdir()?;
     let stripped = dir.path().join("operator");
     let strip = Command::new("strip").arg("-o").arg(&stripped).arg(std::env::current_exe()?).status();
-    // Smaller where binutils are there.
+    // Smaller if binutils are installed.
     let own = if strip.is_ok_and(|s| s.success()) { stripped } else { std::env::current_exe()? };
     let tar = dir.path().join("operator.tar");
     archive(&make_with("operator", &["sh"], &program(&own, "/operator")?)?, OPERATOR, &tar)?;
@@ -138,7 +138,7 @@ fn load(s: &Subject) -> Outcome {
     })
 }
 
-/// The kind that the first operator is for; the two versions differ in where the issuer is.
+/// The kind of the first operator; the two versions differ in the position of the issuer.
 fn definition(conversion: &Value) -> Value {
     let version = |name: &str, storage: bool, issuer: &str| {
         let text = json!({"type": "string"});
@@ -157,8 +157,8 @@ fn certificate(name: &str, spec: Value) -> Value {
     json!({"apiVersion": "operator.example.com/v1", "kind": "Certificate", "metadata": {"name": name}, "spec": spec})
 }
 
-/// As cert-manager does: defaults and judgement by webhooks of a service, conversion by the same server, and every bundle put in
-/// by an injector, again when the authority changes.
+/// As cert-manager does: defaults and validation by webhooks of a service, conversion by the same server, and every CA
+/// bundle set by an injector, again when the CA changes.
 pub fn certificates(s: &Subject) -> Outcome {
     let mut operator = Operator::install(s, "adm-certs")?;
     let first = operator.issue()?;
@@ -203,7 +203,7 @@ pub fn certificates(s: &Subject) -> Outcome {
         ),
         "{refused}"
     );
-    // The other version is judged by the same webhooks, in the version that they know.
+    // The other version is validated by the same webhooks, in the version that they know.
     let mut alpha = certificate("alpha", json!({"issuerName": "ours"}));
     alpha["apiVersion"] = "operator.example.com/v1alpha1".into();
     let told = said(&here, &["create", "-f", "-"], &alpha)?;
@@ -219,7 +219,7 @@ pub fn certificates(s: &Subject) -> Outcome {
         ensure!(out.ends_with("certificate.operator.example.com/rotated created (server dry run)"), "{out}");
         here.json(&["get", "certificates.v1alpha1.operator.example.com", "web"]).map(drop)
     })?;
-    // While it is away nothing passes, and what it does not judge goes on.
+    // While it is down matching requests fail, and others continue to work.
     here.ok(&["scale", "deployment", "webhook", "--replicas=0"])?;
     eventually("nobody is there", WITHIN, || {
         let out =
@@ -231,8 +231,8 @@ pub fn certificates(s: &Subject) -> Outcome {
     creating(&here, &map, "configmap/unjudged created")
 }
 
-/// As Istio does: pods of labelled namespaces get a container that prepares their network and a proxy, and run with both; the
-/// bundle is patched in live.
+/// As Istio does: pods of labelled namespaces get a container that prepares their network and a proxy, and run with
+/// both; the bundle is patched while running.
 pub fn sidecars(s: &Subject) -> Outcome {
     let mut operator = Operator::install(s, "adm-mesh")?;
     let first = operator.issue()?;

@@ -1,4 +1,4 @@
-//! What built-in plugins say, in the words that clients see.
+//! Messages of built-in plugins, exactly as clients see them.
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -14,14 +14,14 @@ fn pod(name: &str, change: impl FnOnce(&mut Value)) -> Value {
     pod
 }
 
-/// A namespace in which pods can be made at once: somebody makes its service account.
+/// Creates a namespace in which pods can be created: waits for its service account.
 fn namespace(s: &Subject, name: &str) -> anyhow::Result<Kubectl> {
     let k = s.kubectl.fresh_namespace(name)?;
     eventually("the default service account", Duration::from_secs(60), || k.ok(&["get", "serviceaccount", "default"]))?;
     Ok(k)
 }
 
-/// Those of the default chain that need no configuration.
+/// Plugins of the default chain that need no configuration.
 pub fn what_plugins_say(s: &Subject) -> Outcome {
     let k = namespace(s, "adm-plugins")?;
     let cases = [
@@ -84,7 +84,7 @@ pub fn what_plugins_say(s: &Subject) -> Outcome {
     Ok(())
 }
 
-/// LimitRange: what is filled in, and every limit that is passed, at once.
+/// LimitRange: defaults, and every violated limit at once.
 pub fn limits(s: &Subject) -> Outcome {
     let k = namespace(s, "adm-limits")?;
     let range = json!({"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "r"}, "spec": {"limits": [
@@ -102,7 +102,7 @@ pub fn limits(s: &Subject) -> Outcome {
          Container is 5, but provided ratio is 300.000000, maximum cpu usage per Pod is 2, but limit is 3]",
     );
     let sorted = |text: &str| {
-        // The order of a range's resources is not told.
+        // The order of a range's resources is not defined.
         let mut parts: Vec<String> = text.replace('[', ", ").replace(']', "").split(", ").map(str::to_owned).collect();
         parts.sort_unstable();
         parts
@@ -132,7 +132,7 @@ pub fn limits(s: &Subject) -> Outcome {
     creating(&k, &claim, &forbidden(want))
 }
 
-/// ResourceQuota: counts, scopes, what must be given, and what is free again.
+/// ResourceQuota: counts, scopes, required fields, and released usage.
 pub fn quotas(s: &Subject) -> Outcome {
     let k = namespace(s, "adm-quotas")?;
     let quota = |name: &str, spec: Value| {
@@ -169,7 +169,7 @@ pub fn quotas(s: &Subject) -> Outcome {
     creating(&k, &cpu("r", "400m"), &forbidden(both))
 }
 
-/// ResourceQuota: what claims of devices take counts by the names of extended resources, beside what pods ask for.
+/// ResourceQuota: device claims also count by the names of extended resources, together with requests of pods.
 pub fn extended_quotas(s: &Subject) -> Outcome {
     let k = namespace(s, "adm-extended")?;
     let class = json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "adm-gpu"},
@@ -211,7 +211,7 @@ pub fn extended_quotas(s: &Subject) -> Outcome {
     k.ok(&["delete", "deviceclass", "adm-gpu"]).map(drop)
 }
 
-/// PodSecurity: refusals, warnings of pods and of what makes pods, of labels, and about pods that are there already.
+/// PodSecurity: rejections, warnings for pods and for objects with pod templates, for labels, and about existing pods.
 pub fn pod_security(s: &Subject) -> Outcome {
     let k = namespace(s, "adm-security")?;
     let label = |label: &str| k.run(&["label", "namespace", "adm-security", "--overwrite", label]);
@@ -249,7 +249,7 @@ pub fn pod_security(s: &Subject) -> Outcome {
     Ok(())
 }
 
-/// NodeRestriction, as a kubelet that was taken over would meet it.
+/// NodeRestriction, as a compromised kubelet would meet it.
 pub fn nodes(s: &Subject) -> Outcome {
     let k = namespace(s, "adm-nodes")?;
     let node = |name: &str, labels: Value| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}});
@@ -278,7 +278,7 @@ pub fn nodes(s: &Subject) -> Outcome {
         let as_node = ["--as=system:node:adm-n1", "--as-group=system:nodes", "patch", "node", "adm-n1", "-p"];
         k.run(&[&as_node[..], &[&patch.to_string()]].concat())
     };
-    // CVE-2025-5187: a node that makes somebody its owner is deleted with that.
+    // CVE-2025-5187: a node that adds an owner to itself is deleted with that owner.
     let owner = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "u"}]);
     let owned = patch(json!({"metadata": {"ownerReferences": owner}}))?;
     let tainted = patch(json!({"spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}}))?;

@@ -1,5 +1,5 @@
-//! ValidatingAdmissionPolicy and MutatingAdmissionPolicy: the rules that policy engines ship, as such policies, and what
-//! parameters, several actions and mutations add.
+//! ValidatingAdmissionPolicy and MutatingAdmissionPolicy: typical rules of policy engines as policies, and parameters,
+//! several actions and mutations.
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -14,7 +14,8 @@ fn rules(group: &str, resources: &[&str], operations: &[&str]) -> Value {
     json!({"resourceRules": [{"operations": operations, "apiGroups": [group], "apiVersions": ["*"], "resources": resources}]})
 }
 
-/// A policy and its binding to namespaces that carry `policies: <of>`; removed when dropped, as they hold for all namespaces.
+/// A policy and its binding to namespaces with the label `policies: <of>`; removed when dropped, since they apply to
+/// all namespaces.
 struct Policies {
     kubectl: Kubectl,
     of: String,
@@ -30,7 +31,7 @@ impl Policies {
         Ok((Self { kubectl: s.kubectl.clone(), of: of.to_owned() }, k))
     }
 
-    /// `kind` is `Validating` or `Mutating`.
+    /// Creates a policy; `kind` is `Validating` or `Mutating`.
     fn add(&self, kind: &str, name: &str, spec: &Value, mut binding: Value) -> Outcome {
         let labels = json!({"of": self.of});
         binding["policyName"] = name.into();
@@ -51,7 +52,7 @@ impl Drop for Policies {
     fn drop(&mut self) {
         let kinds = "validatingadmissionpolicies,validatingadmissionpolicybindings,mutatingadmissionpolicies,\
                      mutatingadmissionpolicybindings";
-        // What stays behind of a failed test holds for its own namespace alone.
+        // Leftovers of a failed test only apply to its own namespace.
         let _ = self.kubectl.run(&["delete", kinds, "-l", &format!("of={}", self.of), "--ignore-not-found"]);
     }
 }
@@ -71,7 +72,7 @@ fn denied(resource: &str, name: &str, policy: &str, message: &str) -> String {
     )
 }
 
-/// Waits until a policy refuses what it must, without making anything.
+/// Waits until a policy rejects what it must, with dry runs.
 fn holds(k: &Kubectl, object: &Value, want: &str) -> Outcome {
     eventually("the policy holds", Duration::from_secs(60), || {
         let told = said(k, &["create", "--dry-run=server", "-f", "-"], object)?;
@@ -80,11 +81,11 @@ fn holds(k: &Kubectl, object: &Value, want: &str) -> Outcome {
     })
 }
 
-/// Every container of a pod, as policies for pods begin.
+/// All containers of a pod, the usual beginning of policies for pods.
 const CONTAINERS: &str =
     "object.spec.containers + object.spec.?initContainers.orValue([]) + object.spec.?ephemeralContainers.orValue([])";
 
-/// Policies as they are in every policy engine's library.
+/// Policies from the library of a policy engine.
 pub fn of_an_engine(s: &Subject) -> Outcome {
     let (policies, k) = Policies::new(s, "adm-engine")?;
     let on_pods = || rules("", &["pods"], &["CREATE", "UPDATE"]);
@@ -170,7 +171,7 @@ pub fn of_an_engine(s: &Subject) -> Outcome {
     Ok(())
 }
 
-/// Parameters that change, several actions at once, audit annotations, and what type checking tells.
+/// Parameters that change, several actions at once, audit annotations, and results of type checking.
 pub fn with_parameters(s: &Subject) -> Outcome {
     let (policies, k) = Policies::new(s, "adm-params")?;
     let spec = json!({"matchConstraints": rules("", &["configmaps"], &["CREATE"]), "failurePolicy": "Fail",
@@ -203,7 +204,7 @@ pub fn with_parameters(s: &Subject) -> Outcome {
     })?;
     let other = said(&k, &["create", "--dry-run=server", "-f", "-"], &map("other", 5))?;
     ensure!(other.contains(none), "conditions come after parameters: {other}");
-    // The map that will hold them is judged too until it is there.
+    // The ConfigMap with the parameters is checked too until it exists.
     let lenient = json!({"validationActions": ["Deny"], "paramRef": {"name": "limits", "namespace": "adm-params",
         "parameterNotFoundAction": "Allow"}});
     policies.add("Validating", "few-keys", &spec, lenient)?;
@@ -254,7 +255,7 @@ pub fn with_parameters(s: &Subject) -> Outcome {
     Ok(())
 }
 
-/// A sidecar by apply configuration, a label by JSON patch, one after the other, and no second time.
+/// A sidecar by apply configuration, a label by JSON patch, one after the other, and not a second time.
 pub fn that_mutate(s: &Subject) -> Outcome {
     let (policies, k) = Policies::new(s, "adm-mutate")?;
     let sidecar = "Object{spec: Object.spec{initContainers: [Object.spec.initContainers{name: 'proxy', image: \

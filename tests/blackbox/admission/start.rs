@@ -1,4 +1,4 @@
-//! Admission as an operator meets it: a server that must not start, and one that does as its files say.
+//! Admission at startup: a server that must not start, and one that uses its configuration files.
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use kelson_blackbox::{Outcome, Process, Subject, binary};
 
 const HEAD: &str = "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins:\n";
 
-/// What a server says that is started with these flags and must not.
+/// Returns the error of a server that must not start with these flags.
 fn refused(dir: &Path, flags: &[&str]) -> anyhow::Result<String> {
     let port = kelson_blackbox::free_port()?.to_string();
     let out = Command::new(binary())
@@ -72,7 +72,7 @@ pub fn faults_stop_the_start(_: &Subject) -> Outcome {
     Ok(())
 }
 
-/// In the order in which they are asked.
+/// In the order in which they run.
 pub fn help_lists_the_plugins(_: &Subject) -> Outcome {
     let help = Command::new(binary()).args(["server", "--help"]).output()?;
     let text = String::from_utf8_lossy(&help.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
@@ -87,7 +87,7 @@ pub fn help_lists_the_plugins(_: &Subject) -> Outcome {
     Ok(())
 }
 
-/// Parts of the configuration file, written in it and beside it.
+/// Sections of the configuration file, inline and in separate files.
 pub fn configured_by_files(_: &Subject) -> Outcome {
     let dir = tempfile::tempdir()?;
     let file = dir.path().join("admission.yaml");
@@ -146,7 +146,7 @@ pub fn configured_by_files(_: &Subject) -> Outcome {
     server.finish(false)
 }
 
-/// With its gate a directory of policies holds from the start.
+/// With its feature gate a directory of policies applies from the start.
 pub fn policies_from_files(_: &Subject) -> Outcome {
     let dir = tempfile::tempdir()?;
     let (file, policies) = (dir.path().join("admission.yaml"), dir.path().join("policies"));

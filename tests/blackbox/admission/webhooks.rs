@@ -1,4 +1,4 @@
-//! Webhooks by URL: a real server beside the test, whose every word and every fault comes back to the user as it should.
+//! Webhooks by URL: a real server next to the test, whose answers and failures reach the user as they should.
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use super::{creating, said};
 
-/// No request may take longer, whatever its webhook does: the webhooks have a second, the machine is slow.
+/// The maximum time of a request, whatever its webhook does: the webhooks have a second, the machine is slow.
 const BOUND: Duration = Duration::from_secs(30);
 
-/// Configurations of one test; removed when dropped.
+/// Webhook configurations of one test; removed when dropped.
 struct Hooks {
     kubectl: Kubectl,
     of: &'static str,
@@ -57,7 +57,7 @@ impl Hooks {
 impl Drop for Hooks {
     fn drop(&mut self) {
         let kinds = "mutatingwebhookconfigurations,validatingwebhookconfigurations";
-        // What stays behind of a failed test is for its own namespace alone.
+        // Leftovers of a failed test only apply to its own namespace.
         let _ = self.kubectl.run(&["delete", kinds, self.of, "--ignore-not-found"]);
     }
 }
@@ -66,7 +66,7 @@ fn map(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"a": "b"}})
 }
 
-/// Refusals, warnings and patches; connections are kept.
+/// Rejections, warnings and patches; connections are reused.
 pub fn heard(s: &Subject) -> Outcome {
     let (hooks, k) = Hooks::new(s, "adm-heard", |asked| {
         let name = asked.object()["metadata"]["name"].as_str().unwrap_or_default();
@@ -126,7 +126,7 @@ fn bomb() -> Value {
     Value::Array(operations)
 }
 
-/// Each fault, under both failure policies: told in upstream's words, in bounded time, and the server goes on.
+/// Each failure, with both failure policies: upstream's message, in bounded time, and the server continues.
 pub fn faults(s: &Subject) -> Outcome {
     let (hooks, k) = Hooks::new(s, "adm-faults", |asked| match asked.path.as_str() {
         "/slow" => Answer::Slow(Duration::from_secs(20), asked.allow(json!({}))),
@@ -182,8 +182,8 @@ pub fn faults(s: &Subject) -> Outcome {
         })?;
         ensure!(begun.elapsed() < 2 * BOUND, "{fault} took {:?}", begun.elapsed());
     }
-    // What cannot be done with an answer is not the call's failure: no policy passes it over. Answers that are too large are
-    // cut short, and told by each server in its own words.
+    // An answer that cannot be applied is not a failed call: no failure policy ignores it. Answers that are too large
+    // are truncated, with a message of each server's own.
     for (fault, policy) in [("large", "Fail"), ("bomb", "Ignore"), ("inapplicable", "Ignore")] {
         hooks.configure("MutatingWebhookConfiguration", vec![hooks.hook(fault, json!({"failurePolicy": policy}))])?;
         eventually("the answer is refused", BOUND, || {
@@ -192,7 +192,7 @@ pub fn faults(s: &Subject) -> Outcome {
             Ok(())
         })?;
     }
-    // Many at once hold nobody up who is not judged by them.
+    // Many slow calls do not delay requests that they do not apply to.
     hooks.configure("MutatingWebhookConfiguration", vec![hooks.hook("hang", json!({"timeoutSeconds": 30}))])?;
     let waiting = (0..8).map(|i| k.spawn(&["create", "configmap", &format!("w{i}")]));
     let waiting: Vec<_> = waiting.collect::<Result<_, _>>()?;
@@ -213,8 +213,8 @@ pub fn faults(s: &Subject) -> Outcome {
     eventually("all is well again", BOUND, || creating(&k, &map("afterwards"), "configmap/afterwards created"))
 }
 
-/// A server that wants to know its callers: the credentials that the admission configuration names for it are shown to it, by the
-/// plugin that they are for and to no other server.
+/// A server that requires credentials: those that the admission configuration names for it are sent to it by the right
+/// plugin, and to no other server.
 pub fn that_asks_who_calls(_: &Subject) -> Outcome {
     let (issued, client) = (issuer::issue(&["localhost"])?, issuer::issue(&["caller"])?);
     let allow = |asked: &Asked| Answer::Json(200, asked.allow(json!({})));

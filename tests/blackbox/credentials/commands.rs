@@ -1,5 +1,5 @@
-//! What the command line says of credentials: faults at the start, all at once and by path; `credential-provider check`; a
-//! pull that stalls; and the kubelet alone, joined to a control plane as any node.
+//! Credential providers on the command line: errors at startup, all at once with their paths; `credential-provider
+//! check`; a pull that stalls; and the kubelet alone, joined to a control plane like any node.
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
@@ -26,7 +26,7 @@ fn kelson(args: &[&str]) -> anyhow::Result<Ended> {
     Ok(Ended { code: out.status.code(), stdout: text(&out.stdout), stderr: text(&out.stderr) })
 }
 
-/// Server, agent and kubelet refuse to start, with the same words, and say everything that is wrong.
+/// Server, agent and kubelet do not start, with the same messages, and report all errors.
 pub fn start_up_faults(_: &Subject) -> Outcome {
     let plugins = Plugins::new()?;
     plugins.configure_raw(
@@ -82,7 +82,7 @@ pub fn start_up_faults(_: &Subject) -> Outcome {
     Ok(())
 }
 
-/// Which providers match, what they answer, how long they take; never a credential, and an exit code to go by.
+/// Matching providers, their answers and durations; never a credential, and a meaningful exit code.
 pub fn check(_: &Subject) -> Outcome {
     let plugins = Plugins::new()?;
     let sound = answer("r.example", PULLER, "Registry");
@@ -135,7 +135,7 @@ pub fn check(_: &Subject) -> Outcome {
     Ok(())
 }
 
-/// A registry that begins to send and then falls silent: the pull is given up, told, and tried again.
+/// A registry that starts to send and then stalls: the pull is cancelled, reported, and retried.
 pub fn stalled_pull(_: &Subject) -> Outcome {
     let stalling = Stalling::start()?;
     let (registry, plugins) = (Registry::start()?, Plugins::new()?);
@@ -146,13 +146,13 @@ pub fn stalled_pull(_: &Subject) -> Outcome {
     let k = w.k.fresh_namespace("stalled")?;
     k.apply(&pod("stalled", &format!("{}/stalled:1", stalling.host), "IfNotPresent", ""))?;
     refused(&k, "stalled", &["image pull progress deadline exceeded: no progress for 2s"])?;
-    // Pulls are one after the other: the next one comes to its turn.
+    // Pulls are serialized: the next one gets its turn.
     k.apply(&pod("other", &other, "IfNotPresent", ""))?;
     recovers(&k, "other")?;
     let node = w.k.ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"])?;
     let configz = w.k.ok(&["get", "--raw", &format!("/api/v1/nodes/{node}/proxy/configz")])?;
     ensure!(configz.contains("\"serializeImagePulls\":true"), "{configz}");
-    // The running node's own configuration is what a check without flags takes.
+    // A check without flags uses the running node's configuration.
     let checked = kelson(&["credential-provider", "check", &other, "--data-dir", &w.server.dir.display().to_string()])?;
     ensure!(
         checked.code == Some(0) && checked.stdout.contains("all: responded in"),
@@ -173,7 +173,7 @@ impl Stalling {
         let image = make("stalled", &["sh"])?;
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let host = listener.local_addr()?.to_string();
-        // Ends with the test process: nobody can be asked to end a thread that waits.
+        // Ends with the test process, since a blocked thread cannot be stopped.
         std::thread::spawn(move || {
             let image = std::sync::Arc::new(image);
             for stream in listener.incoming().flatten() {
@@ -218,7 +218,7 @@ impl Stalling {
             }
             if !whole {
                 stream.write_all(&body[..body.len() / 2])?;
-                // Until the other side has had enough.
+                // Until the client gives up.
                 let mut rest = String::new();
                 reader.read_line(&mut rest)?;
                 return Ok(());
@@ -228,7 +228,7 @@ impl Stalling {
     }
 }
 
-/// A child that is ended, politely first, when the test is over.
+/// A child process that is stopped, gracefully first, at the end of the test.
 struct Ending(Child);
 
 impl Drop for Ending {
@@ -247,7 +247,7 @@ impl Drop for Ending {
     }
 }
 
-/// `kelson kubelet` beside a control plane without a node: bootstrap, registration, a private image in a pod.
+/// `kelson kubelet` with a control plane without a node: bootstrap, registration, a private image in a pod.
 pub fn kubelet_alone(_: &Subject) -> Outcome {
     let (registry, plugins) = (Registry::start()?, Plugins::new()?);
     let image = registry.add("alone/app")?;
@@ -287,11 +287,11 @@ pub fn kubelet_alone(_: &Subject) -> Outcome {
         let taints = node["spec"]["taints"].to_string();
         ensure!(taints.contains("\"alone\""), "{taints}");
         eventually("the service account", Duration::from_secs(30), || k.ok(&["get", "serviceaccount", "default"]))?;
-        // No pod network here: the pod uses the host's.
+        // There is no pod network here: the pod uses the host's.
         k.apply(&pod("private", &image, "IfNotPresent", "  hostNetwork: true\n  tolerations: [{operator: Exists}]\n"))?;
         recovers(&k, "private")?;
         k.ok(&["delete", "pod", "private", "--timeout=60s"])?;
-        // The API forgets a pod without grace at once; the kubelet then takes it down.
+        // The API removes a pod with a grace period of zero immediately; the kubelet then stops it.
         eventually("the end of the pod", Duration::from_secs(30), || {
             let left = mounts_below(scratch.path());
             ensure!(left.is_empty(), "still mounted: {left:?}");
@@ -308,11 +308,12 @@ pub fn kubelet_alone(_: &Subject) -> Outcome {
         bail!("{:#}\n{}", checked.err().context("error")?, tail.into_iter().rev().collect::<Vec<_>>().join("\n"));
     };
     ensure!(!log.contains(PULLER.password) && !log.contains(token.trim()), "credentials in the log");
-    // The sandbox goes with the pod, before the runtime does.
+    // The sandbox is removed with the pod, before the runtime stops.
     server.finish(false)
 }
 
-/// What a kubelet needs to join: how to reach the API with a bootstrap token, which is given back, and its configuration.
+/// Writes the files a kubelet needs to join: a kubeconfig with a bootstrap token, which is returned, and its
+/// configuration.
 fn write_files(server: &Process, dir: &std::path::Path, endpoint: &str) -> anyhow::Result<String> {
     let token = fs::read_to_string(server.dir.join("node-token"))?;
     let ca = fs::read_to_string(server.dir.join("pki/ca.crt"))?;
@@ -339,7 +340,7 @@ fn mounts_below(dir: &std::path::Path) -> Vec<String> {
     points.filter(|m| std::path::Path::new(m).starts_with(dir)).map(str::to_owned).collect()
 }
 
-/// After a failure: ends the containers of a directory and their shims, and unmounts what is below it.
+/// After a failure: kills the containers of a directory and their shims, and unmounts what is below it.
 fn sweep(dir: &std::path::Path) {
     let ours = format!("-address {}", dir.display());
     let read = |pid: &str, file: &str| {
@@ -357,7 +358,7 @@ fn sweep(dir: &std::path::Path) {
         let stat = read(pid, "stat");
         stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1).map(str::to_owned)).unwrap_or_default()
     };
-    // A shim is the parent of its containers, and outlives them to tell of it.
+    // A shim is the parent of its containers, and outlives them to report their exit.
     let contained: Vec<&String> = others.into_iter().filter(|pid| shims.contains(&&parent(pid))).collect();
     for pid in contained.into_iter().chain(shims.iter().copied()) {
         if let Some(pid) = pid.parse().ok().and_then(Pid::from_raw) {
@@ -369,7 +370,7 @@ fn sweep(dir: &std::path::Path) {
     }
 }
 
-/// A containerd of its own, with the one image a sandbox needs.
+/// Starts a containerd with only the image that a sandbox needs.
 fn containerd(endpoint: &str, dir: &std::path::Path) -> anyhow::Result<Ending> {
     let pause = "kelson.local/test/pause:1";
     let tar = dir.join("pause.tar");

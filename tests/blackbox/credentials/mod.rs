@@ -1,5 +1,6 @@
-//! Image pull credentials (KEP-2133, KEP-4412, KEP-2535) with a real registry, real plugins and real containerd. Each test
-//! runs a cluster of its own, as it sets how the node is started, and searches all it left for the secrets it used.
+//! Image pull credentials (KEP-2133, KEP-4412, KEP-2535) with a real registry, real plugins and real containerd. Each
+//! test runs a separate cluster, since it sets how the node is started, and searches everything the cluster left for
+//! the secrets it used.
 mod commands;
 mod plugins;
 mod tenants;

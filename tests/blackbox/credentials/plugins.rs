@@ -1,5 +1,5 @@
-//! Credential provider plugins in a running cluster: sound ones, every way to misbehave, service account tokens
-//! (KEP-2133, KEP-4412), and configurations that change.
+//! Credential provider plugins in a running cluster: valid ones, every kind of misbehaviour, service account tokens
+//! (KEP-2133, KEP-4412), and configuration changes.
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::world::{Plugins, World, answer, events, pod, provider, recovers, refused, told};
 
-/// Shown to nobody: what bad plugins let slip.
+/// Must never be shown: what bad plugins print.
 const SLIP: &str = "Gn0me-Slip-3Vt8";
 
 /// Name, script, words of the pod's message, words of the pod's event.
@@ -74,7 +74,7 @@ fn wrong_version(answer: &str) -> String {
     answer.replace("kubelet.k8s.io/v1\"", "kubelet.k8s.io/v1beta1\"")
 }
 
-/// A pod per fault, all at once; then all plugins are mended, and every pod runs without anything being restarted.
+/// One pod per failure, all at once; then all plugins are fixed, and every pod runs without a restart.
 pub fn misbehaving(_: &Subject) -> Outcome {
     let (registry, plugins) = (Registry::start()?, Plugins::new()?);
     let faults = misbehaviours(&registry.host);
@@ -128,13 +128,13 @@ pub fn misbehaving(_: &Subject) -> Outcome {
     w.finish()
 }
 
-/// The children of each plug-in's first run: a retry after the back-off may have one that still runs.
+/// Checks the children of each plugin's first run: a retry after the back-off may have one that still runs.
 fn children_are_gone(w: &World) -> Outcome {
     for name in ["hanging-child", "forking-1", "forking-2", "forking-3"] {
         let pid = fs::read_to_string(w.plugins.seen(name)).context(name)?;
         let stat = Path::new("/proc").join(pid.trim()).join("stat");
         eventually(&format!("the end of {name}"), Duration::from_secs(10), || {
-            // A zombie is gone too: who reaps it is not ours to say.
+            // A zombie has ended as well; another process reaps it.
             let gone = fs::read_to_string(&stat).map_or(true, |s| s.contains(") Z "));
             ensure!(gone, "{name} ({}) is still there", pid.trim());
             Ok(())
@@ -143,7 +143,7 @@ fn children_are_gone(w: &World) -> Outcome {
     Ok(())
 }
 
-/// A provider that wants a token: not before the node may ask for its audience, and for each account its own.
+/// A provider that needs a token: only once the node may request its audience, and a different one for each account.
 pub fn service_account_tokens(_: &Subject) -> Outcome {
     let (registry, plugins) = (Registry::start()?, Plugins::new()?);
     let image = registry.add("team/app")?;
@@ -164,15 +164,15 @@ pub fn service_account_tokens(_: &Subject) -> Outcome {
     k.apply(&pod("none", &image, "IfNotPresent", &account("none")))?;
     told(&k, "one", "FailedCredentialProvider", &["Token: failed to get service account token", "registry.example"])?;
     refused(&k, "one", &["\"tokens\" failed: "])?;
-    // A node may ask for tokens of this audience from now on.
+    // From now on a node may request tokens for this audience.
     w.k.ok(&["create", "clusterrole", "pull", "--verb=request-serviceaccounts-token-audience", "--resource=registry.example"])
         .or_else(|_| w.k.apply("apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: pull}\nrules: [{verbs: [request-serviceaccounts-token-audience], apiGroups: [''], resources: [registry.example]}]\n"))?;
     w.k.ok(&["create", "clusterrolebinding", "pull", "--clusterrole=pull", "--group=system:nodes"])?;
     recovers(&k, "one")?;
-    // Without the annotation the plugin is not for it; no error, and no image of another account.
+    // Without the annotation the plugin is not used; no error, and no image of another account.
     refused(&k, "none", &[])?;
     ensure!(!events(&k, "none")?.iter().any(|(r, _)| r == "FailedCredentialProvider"), "the plugin is not asked");
-    // Another pod of the account needs no new token: the answer is kept, and the record knows the account.
+    // Another pod of the account needs no new token: the answer is cached, and the record contains the account.
     k.apply(&pod("again", &image, "IfNotPresent", &account("one")))?;
     recovers(&k, "again")?;
     k.apply(&pod("two", &image, "IfNotPresent", &account("two")))?;
@@ -194,7 +194,7 @@ pub fn service_account_tokens(_: &Subject) -> Outcome {
     w.finish()
 }
 
-/// Whose token it is, if it is one for the registry.
+/// Returns the user of a token, if it is valid for the registry.
 fn review(w: &World, token: &str) -> anyhow::Result<String> {
     let body = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
         "spec": {"token": token, "audiences": ["registry.example"]}});
@@ -204,7 +204,7 @@ fn review(w: &World, token: &str) -> anyhow::Result<String> {
     Ok(answer["status"]["user"]["username"].as_str().unwrap_or_default().to_owned())
 }
 
-/// A provider that comes with a new configuration is asked at once; a broken change is told and changes nothing.
+/// A provider of a new configuration is used immediately; an invalid change is logged and changes nothing.
 pub fn configuration_reload(_: &Subject) -> Outcome {
     let (registry, plugins) = (Registry::start()?, Plugins::new()?);
     let (first, second) = (registry.add("first/app")?, registry.add("second/app")?);
@@ -219,14 +219,14 @@ pub fn configuration_reload(_: &Subject) -> Outcome {
     let k = w.k.fresh_namespace("reload")?;
     k.apply(&pod("second", &second, "IfNotPresent", ""))?;
     refused(&k, "second", &[])?;
-    // Broken: the second plugin is not there yet. The first one still serves.
+    // Invalid: the second plugin does not exist yet. The first one still works.
     w.plugins.configure(&[one.clone(), two.clone()])?;
     told(&events_of_node, &node, "InvalidCredentialProviderConfig", &["providers[1].name", "did not exist"])?;
     k.apply(&pod("first", &first, "IfNotPresent", ""))?;
     recovers(&k, "first")?;
     let metrics = w.metrics()?;
     ensure!(metrics.contains("config_reloads_total{result=\"failure\"} 1\n"), "{metrics}");
-    // The plugin comes, and with it the configuration into force, which nobody touched again.
+    // Once the plugin exists the configuration applies, without another change of it.
     w.plugins.put("second", &answer(&w.registry.host, PULLER, "Image"))?;
     told(
         &events_of_node,

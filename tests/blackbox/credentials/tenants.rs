@@ -1,4 +1,4 @@
-//! Pull secrets, the node's own docker configuration, and images that others pulled before (KEP-2535).
+//! Pull secrets, the node's docker configuration, and images that other tenants pulled before (KEP-2535).
 use std::fs;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn docker_secret(k: &Kubectl, name: &str, host: &str, user: User) -> Outcome {
     Ok(())
 }
 
-/// The forms of secrets, of the pod and of its service account; and what is told of those that do not help.
+/// All forms of secrets, of the pod and of its service account; and messages about those that do not work.
 pub fn pull_secrets(_: &Subject) -> Outcome {
     let registry = Registry::start()?;
     let images: Vec<String> = (0..5).map(|i| registry.add(&format!("app-{i}"))).collect::<Result<_, _>>()?;
@@ -27,7 +27,7 @@ pub fn pull_secrets(_: &Subject) -> Outcome {
     let k = w.k.fresh_namespace("secrets")?;
     docker_secret(&k, "reg", &host, PULLER)?;
     k.apply(&pod("of-pod", &images[0], "IfNotPresent", WITH_SECRET))?;
-    // The older form, for a path of the registry, beside a secret that is not there and one that does not open.
+    // The older form, for a path of the registry, together with a missing secret and an invalid one.
     let auth = base64(format!("{}:{}", TENANT.name, TENANT.password).as_bytes());
     let old = json!({format!("http://{host}/v2/"): {"auth": auth}}).to_string();
     let old = json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/dockercfg",
@@ -45,7 +45,7 @@ pub fn pull_secrets(_: &Subject) -> Outcome {
     ))?;
     k.apply(&pod("wrong", &images[2], "IfNotPresent", "  imagePullSecrets: [{name: bad}]\n"))?;
     k.apply(&pod("nothing", &images[3], "IfNotPresent", ""))?;
-    // Of the service account: admission puts them into the pod.
+    // Of the service account: admission adds them to the pod.
     k.ok(&["create", "serviceaccount", "puller"])?;
     k.ok(&["patch", "serviceaccount", "puller", "-p", r#"{"imagePullSecrets":[{"name":"reg"}]}"#])?;
     k.apply(&pod("of-account", &images[4], "IfNotPresent", "  serviceAccountName: puller\n"))?;
@@ -62,14 +62,14 @@ pub fn pull_secrets(_: &Subject) -> Outcome {
     )?;
     refused(&k, "wrong", &["credentials tried: image pull secret \"bad\""])?;
     refused(&k, "nothing", &[])?;
-    // Mended: the secret is replaced, nothing is restarted.
+    // The secret is replaced, nothing is restarted.
     k.ok(&["delete", "secret", "bad"])?;
     docker_secret(&k, "bad", &host, PULLER)?;
     recovers(&k, "wrong")?;
     w.finish()
 }
 
-/// What one tenant's credentials opened stays closed for the other, over a restart too.
+/// An image pulled with one tenant's credentials is not available to the other, also after a restart.
 pub fn tenants(_: &Subject) -> Outcome {
     let registry = Registry::start()?;
     let (image, of_node) = (registry.add("private/app")?, registry.add("node/app")?);
@@ -104,11 +104,11 @@ pub fn tenants(_: &Subject) -> Outcome {
     w.server.launch()?;
     ensure!(one_file(&records)? == record, "the record survives");
     denied("after")?;
-    // Who can open the registry himself may use it.
+    // A tenant with access to the registry may use it.
     docker_secret(&theirs, "reg", &w.registry.host, TENANT)?;
     theirs.apply(&pod("with-own", &image, "IfNotPresent", WITH_SECRET))?;
     recovers(&theirs, "with-own")?;
-    // The node's own configuration opens for everybody.
+    // The node's own configuration gives access to all tenants.
     let node = json!({"auths": {w.registry.host.clone(): {"auth": PULLER.basic()}}}).to_string();
     fs::write(w.server.dir.join("kubelet/config.json"), node)?;
     theirs.apply(&pod("by-node", &of_node, "IfNotPresent", ""))?;

@@ -1,5 +1,5 @@
-//! A cluster with a private registry and credential provider plugins, and the search for everything secret in all that the
-//! cluster left behind.
+//! A cluster with a private registry and credential provider plugins, and the search for secrets in everything that the
+//! cluster left.
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use kelson_blackbox::registry::{PULLER, Registry, TENANT, User, base64};
 use kelson_blackbox::{Kubectl, Outcome, Process, eventually, repo_root};
 use serde_json::Value;
 
-/// How long a pod may take to get over a fault: the kubelet's own back-off doubles from ten seconds.
+/// How long a pod may take to recover: the kubelet's back-off doubles from ten seconds.
 pub const RECOVERY: Duration = Duration::from_secs(150);
 
-/// A cluster with a registry that asks for credentials.
+/// A cluster with a registry that requires credentials.
 pub struct World {
     pub registry: Registry,
     pub server: Process,
@@ -42,7 +42,7 @@ pub struct Plugins {
     dir: tempfile::TempDir,
 }
 
-/// What a sound plugin answers.
+/// Returns the answer of a valid plugin.
 pub fn answer(host: &str, user: User, key_type: &str) -> String {
     format!(
         "cat > /dev/null\necho '{{\"kind\":\"CredentialProviderResponse\",\"apiVersion\":\"credentialprovider.kubelet.k8s.io/v1\",\"cacheKeyType\":\"{key_type}\",\"cacheDuration\":\"0s\",\"auth\":{{\"{host}\":{{\"username\":\"{}\",\"password\":\"{}\"}}}}}}'",
@@ -50,7 +50,7 @@ pub fn answer(host: &str, user: User, key_type: &str) -> String {
     )
 }
 
-/// One provider of a configuration; `more` is JSON fields that begin with a comma.
+/// Returns one provider of a configuration; `more` is JSON fields that begin with a comma.
 pub fn provider(name: &str, image: &str, more: &str) -> String {
     format!(
         "{{\"name\":\"{name}\",\"matchImages\":[\"{image}\"],\"defaultCacheDuration\":\"1m\",\"apiVersion\":\"credentialprovider.kubelet.k8s.io/v1\"{more}}}"
@@ -65,8 +65,8 @@ impl Plugins {
         Ok(Self { dir })
     }
 
-    /// Puts a shell script in place of a plugin, in one step as a package manager does; `$SEEN` is a directory for what
-    /// it wants to leave behind.
+    /// Installs a shell script as a plugin, atomically as a package manager does; `$SEEN` is a directory for its
+    /// output.
     pub fn put(&self, name: &str, script: &str) -> Outcome {
         let new = self.dir.path().join(format!("{name}.new"));
         fs::write(&new, format!("#!/bin/sh\nSEEN='{}'\n{script}\n", self.seen("").display()))?;
@@ -104,7 +104,7 @@ impl Plugins {
         self.dir.path().join("seen").join(name)
     }
 
-    /// The two flags.
+    /// Returns the two flags.
     pub fn flags(&self) -> [String; 4] {
         [
             "--image-credential-provider-config".into(),
@@ -116,7 +116,7 @@ impl Plugins {
 }
 
 impl World {
-    /// Starts a cluster whose node is Ready; everything it logs is kept, at every level.
+    /// Starts a cluster and waits until its node is Ready; its log at all levels is kept.
     pub fn start(registry: Registry, plugins: Plugins, more: &[&str]) -> anyhow::Result<Self> {
         let flags = plugins.flags();
         let mut args = vec!["--log-level", "trace"];
@@ -143,19 +143,19 @@ impl World {
         Ok(world)
     }
 
-    /// Also looked for at the end.
+    /// Adds a secret to search for at the end.
     pub fn secret(&self, text: impl Into<String>) {
         self.secrets.lock().expect("no test panics while it holds this").push(text.into());
     }
 
-    /// The node's metrics.
+    /// Returns the node's metrics.
     pub fn metrics(&self) -> anyhow::Result<String> {
         let node = self.k.ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"])?;
         self.k.ok(&["get", "--raw", &format!("/api/v1/nodes/{node}/proxy/metrics")])
     }
 
-    /// Looks for every secret in all that the cluster made, then ends it. Secrets and tokens are where they must be: in
-    /// Secret objects and in the store that keeps them, and nowhere else.
+    /// Searches everything that the cluster created for the secrets, then stops it. Secrets and tokens may only be in
+    /// Secret objects and in the store.
     pub fn finish(self) -> Outcome {
         let mut places = vec![("the server's log".to_owned(), self.server.log())];
         places.push(("metrics".to_owned(), self.metrics()?));
@@ -190,7 +190,7 @@ impl World {
             })
             .collect();
         if !found.is_empty() {
-            // Which secret is not said again.
+            // The secret itself is not printed.
             bail!("secrets found in\n{}", found.join("\n"));
         }
         self.ended.store(true, Ordering::SeqCst);
@@ -198,10 +198,10 @@ impl World {
     }
 }
 
-/// What is not searched: the store, which holds the Secret objects themselves, and what is of containers.
+/// Paths that are not searched: the store, which contains the Secret objects, and files of containers.
 const ELSEWHERE: [&str; 5] = ["data/store", "data/images", "containerd/root", "containerd/state", "kubelet/pods"];
 
-/// All files below a directory.
+/// Returns all files below a directory.
 fn files(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -216,14 +216,14 @@ fn files(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// A pod that sleeps, with a private image; `more` is YAML below `spec`.
+/// Returns a pod that sleeps, with a private image; `more` is YAML below `spec`.
 pub fn pod(name: &str, image: &str, policy: &str, more: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  terminationGracePeriodSeconds: 0\n  containers: [{{name: main, image: '{image}', imagePullPolicy: {policy}, command: [sleep, '3600']}}]\n{more}"
     )
 }
 
-/// The waiting state's reason and message, once there is one.
+/// Returns the waiting state's reason and message, once there is one.
 pub fn waiting(k: &Kubectl, pod: &str) -> anyhow::Result<(String, String)> {
     let pod = k.json(&["get", "pod", pod])?;
     let waiting = &pod["status"]["containerStatuses"][0]["state"]["waiting"];
@@ -233,7 +233,7 @@ pub fn waiting(k: &Kubectl, pod: &str) -> anyhow::Result<(String, String)> {
     Ok((reason, text(&waiting["message"]).unwrap_or_default()))
 }
 
-/// Waits for a refused pull whose message has all these words, in both of its states.
+/// Waits for a failed pull whose message has all these words, in both of its states.
 pub fn refused(k: &Kubectl, pod: &str, words: &[&str]) -> Outcome {
     eventually(&format!("{pod} refused with {words:?}"), RECOVERY, || {
         let (reason, message) = waiting(k, pod)?;
@@ -245,7 +245,7 @@ pub fn refused(k: &Kubectl, pod: &str, words: &[&str]) -> Outcome {
     })
 }
 
-/// The events of an object: reason and message.
+/// Returns the events of an object: reason and message.
 pub fn events(k: &Kubectl, name: &str) -> anyhow::Result<Vec<(String, String)>> {
     let selector = format!("involvedObject.name={name}");
     let list = k.json(&["get", "events", "--field-selector", &selector])?;
@@ -263,7 +263,7 @@ pub fn told(k: &Kubectl, name: &str, reason: &str, words: &[&str]) -> Outcome {
     })
 }
 
-/// Waits until a pod is Ready after what kept it back is over.
+/// Waits until a pod is Ready after its problem was fixed.
 pub fn recovers(k: &Kubectl, pod: &str) -> Outcome {
     let limit = format!("--timeout={}s", RECOVERY.as_secs());
     k.ok(&["wait", &format!("pod/{pod}"), "--for=condition=Ready", &limit])?;

@@ -1,5 +1,5 @@
-//! API servers on a real etcd (Debian's): two of them on one, either of the parts killed without a word; secrets by a key service;
-//! a cluster that moves between the reference's API server and ours.
+//! API servers on a real etcd (Debian's): two of them on one, each part killed; secrets encrypted by a key service; a
+//! cluster that moves between upstream's API server and ours.
 mod moving;
 mod place;
 
@@ -30,7 +30,7 @@ fn map(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"of": name}})
 }
 
-/// Everything that is listed, by all who serve it, is the same.
+/// Checks that everything that is listed by both servers is the same.
 fn same(one: &Server, other: &Server) -> Outcome {
     for path in ["/api/v1/configmaps", "/api/v1/namespaces", "/apis/rbac.authorization.k8s.io/v1/clusterroles", WIDGETS]
     {
@@ -68,12 +68,12 @@ fn killed(_: &Subject) -> Outcome {
         acknowledged.push(name);
     }
     same(&first, &second)?;
-    // A server goes: what it acknowledged does not.
+    // A server is killed: its acknowledged writes remain.
     let last = first.create(MAPS, &map("last"))?;
     drop(first);
     ensure!(second.get(&format!("{MAPS}/last"))? == last, "lost with the server");
     acknowledged.push("last".to_owned());
-    // Etcd goes: the server says so, and that nothing was stored; it comes back by itself.
+    // etcd is killed: the server reports that nothing was stored, and recovers by itself.
     drop(etcd);
     kelson_blackbox::eventually("not ready", PATIENCE, || {
         ensure!(!second.is_ready(), "ready without etcd");
@@ -90,7 +90,7 @@ fn killed(_: &Subject) -> Outcome {
     same(&place.server("third")?, &second)
 }
 
-/// The addresses in the endpoints of the `kubernetes` service, and in their slice.
+/// Returns the addresses in the endpoints of the `kubernetes` service, and in their slice.
 fn named(server: &Server) -> anyhow::Result<(Value, Value)> {
     let endpoints = server.get("/api/v1/namespaces/default/endpoints/kubernetes")?;
     let slice = server.get("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes")?;
@@ -118,15 +118,15 @@ fn endpoints(_: &Subject) -> Outcome {
     let first = start("192.0.2.1")?;
     until_named(&first, "the first names itself", &json!(["192.0.2.1"]))?;
     let (second, third) = (start("192.0.2.2")?, start("192.0.2.10")?);
-    // In the order of the text.
+    // Sorted as strings.
     until_named(&first, "all are named", &json!(["192.0.2.1", "192.0.2.10", "192.0.2.2"]))?;
-    // One that is told to end takes itself out, one that is killed is found to be dead.
+    // A stopped server removes itself, a killed one is found to be dead.
     second.running.stop()?;
     let (now, _) = named(&first)?;
     ensure!(now == json!(["192.0.2.1", "192.0.2.10"]), "{now}");
     drop(third);
     until_named(&first, "the dead one goes", &json!(["192.0.2.1"]))?;
-    // What somebody deletes comes back.
+    // Deleted objects are recreated.
     for path in ["/api/v1/namespaces/default/services/kubernetes", "/api/v1/namespaces/default/endpoints/kubernetes"] {
         let (code, answer) = first.call("DELETE", path, &Value::Null)?;
         ensure!(code == 200, "{path}: {code} {answer}");
@@ -157,7 +157,7 @@ fn key_service(_: &Subject) -> Outcome {
     let sealed = stored("before")?;
     ensure!(sealed.starts_with("k8s:enc:kms:v2:tests:") && !sealed.contains("hush"), "{sealed}");
     ensure!(second.get(&format!("{SECRETS}/before"))? == before, "the other server reads something else");
-    // Whoever starts when the key has changed reads what is of the old one, and writes by the new one.
+    // A server started after the key has changed reads data of the old one, and writes with the new one.
     keys.rotate("key-2");
     let third = place.server_with("third", &[&flag])?;
     ensure!(third.get(&format!("{SECRETS}/before"))? == before, "what is of the old key is not read");

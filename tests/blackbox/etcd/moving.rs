@@ -1,4 +1,5 @@
-//! A cluster moves: the reference's API server on a real etcd, ours on the same one, and back. Nothing differs but what time changes.
+//! A cluster moves: upstream's API server on a real etcd, ours on the same one, and back. Only values that change with
+//! time differ.
 use std::collections::BTreeMap;
 use std::fs;
 
@@ -9,37 +10,37 @@ use serde_json::{Value, json};
 
 use super::place::{Place, Server};
 
-/// Revisions that are made before each move, so that there is a past; `KELSON_REVISIONS` for both moves together.
+/// The number of revisions created before each move, as a history; `KELSON_REVISIONS` sets it for both moves together.
 const REVISIONS: usize = 200;
-/// So many of them at most are of one round, each of an object of its own.
+/// The maximum number of revisions in one round, each of a different object.
 const ROUND: usize = 1000;
 const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
 
-/// Resources and names of what each server writes anew of itself.
+/// Resources and names of objects that each server writes itself.
 const OF_SERVERS: &[(&str, &str)] = &[
-    // Which servers live, and since when.
+    // The running servers, and their start times.
     ("endpoints", "default/kubernetes"),
     ("endpointslices", "default/kubernetes"),
     ("leases", "kube-system/apiserver-"),
-    // What one tells of its own start and end.
+    // Events about a server's own start and end.
     ("events", "default/openshift-kube-apiserver."),
     ("events", "default/kube-apiserver."),
-    // What the reference tells of a node port that ours gave out, which it notes at its start.
+    // Events of upstream about a node port that ours allocated, which it records at its start.
     ("events", "default/ours."),
-    // The rights of controllers that are Kelson's own.
+    // Permissions of controllers that only Kelson has.
     ("clusterroles", "/system:controller:local-path-provisioner"),
     ("clusterrolebindings", "/system:controller:local-path-provisioner"),
     ("clusterroles", "/system:controller:manifests-controller"),
     ("clusterrolebindings", "/system:controller:manifests-controller"),
-    // The certificates with which this one was started, and its state of other servers.
+    // The certificates with which this server was started, and its state of other servers.
     ("configmaps", "kube-system/extension-apiserver-authentication"),
     ("configmaps", "kube-system/kube-apiserver-legacy-service-account-token-tracking"),
 ];
 
-/// The objects of a cluster by where they are listed and their name.
+/// The objects of a cluster by the path of their list and their name.
 type Objects = BTreeMap<(String, String), Value>;
 
-/// Everything that can be listed, in each version that it is served in.
+/// Returns everything that can be listed, in each version that it is served in.
 fn everything(server: &Server) -> anyhow::Result<Objects> {
     let mut versions = vec!["/api/v1".to_owned()];
     for group in server.get("/apis")?["groups"].as_array().context("groups")? {
@@ -51,12 +52,12 @@ fn everything(server: &Server) -> anyhow::Result<Objects> {
         for resource in server.get(&version)?["resources"].as_array().context("resources")? {
             let name = resource["name"].as_str().context("name")?;
             let lists = resource["verbs"].as_array().is_some_and(|verbs| verbs.iter().any(|v| v == "list"));
-            // States of components are asked for and not stored.
+            // Component statuses are computed and not stored.
             if !lists || name.contains('/') || name == "componentstatuses" {
                 continue;
             }
             let path = format!("{version}/{name}");
-            // That there are none is seen as well.
+            // Empty lists are recorded as well.
             all.insert((path.clone(), String::new()), Value::Null);
             for object in server.get(&path)?["items"].as_array().context("items")? {
                 let metadata = &object["metadata"];
@@ -71,7 +72,7 @@ fn everything(server: &Server) -> anyhow::Result<Objects> {
     Ok(all)
 }
 
-/// What differs, object by object, and field by field where both have one.
+/// Returns the differences, by object, and by field if both have the object.
 fn differences(before: &Objects, after: &Objects) -> Vec<String> {
     let mut found = Vec::new();
     for (key, value) in before {
@@ -122,7 +123,7 @@ fn definition() -> Value {
             "versions": [version("v1", true), version("v2", false)]}})
 }
 
-/// Some of everything, by a name that tells who made it.
+/// Creates objects of many kinds, with a name that says which server created them.
 fn fill(server: &Server, by: &str) -> Outcome {
     let of = |api: &str, kind: &str, rest: Value| {
         let mut object = json!({"apiVersion": api, "kind": kind, "metadata": {"name": by, "labels": {"by": by}}});
@@ -214,7 +215,7 @@ fn fill(server: &Server, by: &str) -> Outcome {
     Ok(())
 }
 
-/// Objects with a past: many revisions, managers of their own, a deletion that waits, a status.
+/// Creates objects with a history: many revisions, several managers, a pending deletion, a status.
 fn live(server: &Server, by: &str, revisions: usize) -> Outcome {
     let map = format!("/api/v1/namespaces/default/configmaps/{by}");
     past(server, by, revisions)?;
@@ -236,7 +237,7 @@ fn live(server: &Server, by: &str, revisions: usize) -> Outcome {
     Ok(())
 }
 
-/// Revisions of leases and of a custom resource, as the heartbeats of nodes and the reports of an operator make them.
+/// Creates revisions of leases and of a custom resource, as by heartbeats of nodes and status updates of an operator.
 fn past(server: &Server, by: &str, wanted: usize) -> Outcome {
     let objects = ROUND.min(wanted / 2).max(1);
     let of = |n: &str| format!("/apis/coordination.k8s.io/v1/namespaces/default/leases/{by}-{n}?fieldManager=past");
@@ -263,7 +264,7 @@ fn past(server: &Server, by: &str, wanted: usize) -> Outcome {
     Ok(())
 }
 
-/// What another server wrote is changed and deleted as if it were one's own.
+/// Changes and deletes what another server wrote.
 fn take_over(server: &Server, of: &str) -> Outcome {
     let secret = format!("/api/v1/namespaces/default/secrets/{of}");
     let patched = server.patch("application/merge-patch+json", &secret, &json!({"stringData": {"more": "of it"}}))?;
@@ -328,7 +329,7 @@ pub fn there_and_back(_: &Subject) -> Outcome {
     let theirs = place.reference("again", &flags)?;
     the_same("from ours back to the reference", &made, &everything(&theirs)?)?;
     take_over(&theirs, "ours")?;
-    // Side by side: what either writes the other shows.
+    // Side by side: writes of either are visible through the other.
     let beside = place.server_with("beside", &[&flag, "--advertise-address=192.0.2.2"])?;
     fill(&theirs, "side")?;
     beside.get(&format!("{WIDGETS}/side"))?;
@@ -345,7 +346,7 @@ pub fn there_and_back(_: &Subject) -> Outcome {
     pages(&theirs, &beside)
 }
 
-/// A list that one began the other goes on with.
+/// A list that one server began is continued by the other.
 fn pages(theirs: &Server, ours: &Server) -> Outcome {
     const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles?limit=7";
     const LEASES: &str = "/api/v1/namespaces/default/configmaps?limit=1";

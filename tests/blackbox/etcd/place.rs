@@ -1,4 +1,4 @@
-//! One etcd with the files of the API servers on it: ours, and the reference's.
+//! An etcd with the files of the API servers on it: ours, and upstream's.
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::envtest::{Running, ask};
 
-/// One etcd and the files of its servers.
+/// An etcd and the files of its servers.
 pub struct Place {
     dir: PathBuf,
     client: u16,
@@ -49,7 +49,7 @@ impl Place {
         Ok(server)
     }
 
-    /// The reference's.
+    /// Starts upstream's API server.
     pub fn reference(&self, name: &str, more: &[&str]) -> anyhow::Result<Server> {
         let program = reference().context("KELSON_REFERENCE")?;
         let mut server = self.start(&program, &[], name, more)?;
@@ -78,7 +78,7 @@ impl Place {
         Ok(Server { running, port })
     }
 
-    /// The bytes under a key, those that are no text left out.
+    /// Returns the text of the value of a key, without bytes that are not text.
     pub fn stored(&self, key: &str) -> anyhow::Result<String> {
         let out = Command::new("etcdctl")
             .env("ETCDCTL_API", "3")
@@ -118,7 +118,7 @@ impl Server {
         Ok(made)
     }
 
-    /// As JSON, of which YAML is a superset.
+    /// Sends a patch as JSON, of which YAML is a superset.
     pub fn patch(&self, kind: &str, path: &str, patch: &Value) -> anyhow::Result<Value> {
         let url = format!("https://127.0.0.1:{}{path}", self.port);
         let (kind, body) = (format!("Content-Type: {kind}"), patch.to_string());
@@ -128,7 +128,7 @@ impl Server {
         Ok(serde_json::from_str(&text)?)
     }
 
-    /// One patch of many objects, whose paths are a pattern of curl's: each must be answered.
+    /// Patches many objects, whose paths are a curl pattern: each must be answered.
     pub fn patch_all(&self, kind: &str, paths: &str, count: usize, patch: &Value) -> Outcome {
         const AT_ONCE: &str = "16";
         let url = format!("https://127.0.0.1:{}{paths}", self.port);
@@ -144,13 +144,13 @@ impl Server {
         Ok(())
     }
 
-    /// The revision that the cluster is at.
+    /// Returns the current revision of the cluster.
     pub fn revision(&self) -> anyhow::Result<u64> {
         let list = self.get("/api/v1/namespaces?limit=1")?;
         Ok(list["metadata"]["resourceVersion"].as_str().context("a list's revision")?.parse()?)
     }
 
-    /// Until a kind that was defined is served.
+    /// Waits until a defined kind is served.
     pub fn until_served(&self, path: &str) -> Outcome {
         kelson_blackbox::eventually(path, crate::envtest::PATIENCE, || self.get(path).map(drop))
     }

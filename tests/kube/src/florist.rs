@@ -1,4 +1,4 @@
-//! The controller: a config map for each bunch.
+//! The controller: a ConfigMap for each bunch.
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use serde_json::json;
 
 use crate::kind::Bunch;
 
-/// What holds a bunch until it is cleaned up.
+/// The finalizer of a bunch until it is cleaned up.
 pub const FINALIZER: &str = "kube.example.com/compost";
 const MANAGER: &str = "florist";
 
-/// Why one bunch could not be brought in order; the runtime asks again.
+/// Why a bunch could not be reconciled; the runtime retries.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -33,7 +33,7 @@ struct Florist {
     events: Recorder,
 }
 
-/// Works until `stop` resolves.
+/// Runs until `stop` resolves.
 pub async fn run(client: Client, namespace: &'static str, stop: impl Future<Output = ()> + Send + Sync + 'static) {
     let bunches: Api<Bunch> = Api::namespaced(client.clone(), namespace);
     let vases: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
@@ -92,7 +92,7 @@ impl Florist {
     }
 }
 
-/// Writes down that the bunch went.
+/// Records that the bunch was deleted.
 async fn compost(vases: &Api<ConfigMap>, bunch: &Bunch) -> Result<Action, Error> {
     let name = format!("compost-{}", bunch.name_any());
     let left = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});

@@ -1,4 +1,4 @@
-//! The kind, as a user of the derive macro declares one.
+//! The kind, declared with the derive macro.
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,12 +16,12 @@ use serde::{Deserialize, Serialize};
 #[kube(shortname = "bu", printcolumn = r#"{"name":"Flower","type":"string","jsonPath":".spec.flower"}"#)]
 #[serde(rename_all = "camelCase")]
 pub struct BunchSpec {
-    /// Which.
+    /// The flower.
     pub flower: String,
-    /// How many.
+    /// The number of flowers.
     #[schemars(range(min = 1))]
     pub count: i32,
-    /// What they are wrapped in.
+    /// The wrapping.
     #[serde(default = "paper", skip_serializing_if = "Option::is_none")]
     pub wrap: Option<String>,
 }
@@ -30,9 +30,9 @@ fn paper() -> Option<String> {
     Some("paper".to_owned())
 }
 
-/// What was made of it.
+/// The status of a bunch.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 pub struct BunchStatus {
-    /// How many lie in the vase.
+    /// The number of flowers in the vase.
     pub made: i32,
 }

@@ -1,5 +1,6 @@
-//! A controller as people write them with `kube`, and its user, in one process: a derived kind, whose definition it applies, the
-//! runtime's controller with finalizer and events, a watcher with a store, patches of all types. Prints `done` when all came as it must.
+//! A typical controller with `kube`, and its user, in one process: a derived kind, whose definition it applies, the
+//! runtime's controller with finalizer and events, a watcher with a store, patches of all types. Prints `done` when
+//! everything worked.
 mod florist;
 mod kind;
 
@@ -19,7 +20,7 @@ use serde_json::json;
 
 use crate::kind::{Bunch, BunchSpec};
 
-/// How long one thing may take that happens without further help; a loaded machine is slow.
+/// The maximum wait for something that happens by itself on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const NAMESPACE: &str = "kube-runtime";
 const DEFINITION: &str = "bunches.kube.example.com";
@@ -42,7 +43,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The derived definition, applied, until its kind is served.
+/// Applies the derived definition and waits until its kind is served.
 async fn defined(client: &Client) -> anyhow::Result<()> {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let params = PatchParams::apply("florist").force();
@@ -75,7 +76,7 @@ async fn scenario(client: &Client) -> anyhow::Result<()> {
     .await?;
     paged(&vases).await?;
 
-    // What the controller owns comes back when it goes.
+    // An object that the controller owns is recreated when it is deleted.
     vases.delete("tulips", &DeleteParams::default()).await?;
     eventually("made again", || is_made(&bunches, &vases, 5)).await?;
     let events: Api<Event> = Api::namespaced(client.clone(), NAMESPACE);
@@ -103,7 +104,7 @@ fn of_tulips(object: &k8s_openapi::api::core::v1::ObjectReference) -> bool {
     object.kind.as_deref() == Some("Bunch") && object.name.as_deref() == Some("tulips")
 }
 
-/// A store that a watcher keeps, through a stream of the initial objects and not a list.
+/// A store that a watcher keeps, with a streaming list.
 fn watched(bunches: &Api<Bunch>) -> reflector::Store<Bunch> {
     let (store, writer) = reflector::store();
     let config = watcher::Config::default().streaming_lists();
@@ -116,7 +117,7 @@ fn watched(bunches: &Api<Bunch>) -> reflector::Store<Bunch> {
     store
 }
 
-/// A bunch of none is refused by the schema that the derive macro made, an update of an old version by its number.
+/// The derived schema rejects a bunch of zero, and an update with an old version is a conflict.
 async fn refused(bunches: &Api<Bunch>) -> anyhow::Result<()> {
     let none = Bunch::new("none", BunchSpec { flower: "tulip".into(), count: 0, wrap: None });
     let Err(kube::Error::Api(status)) = bunches.create(&PostParams::default(), &none).await else {
@@ -134,7 +135,7 @@ async fn refused(bunches: &Api<Bunch>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Server-side apply: a conflict with the one who set the field before, and the field with force.
+/// Server-side apply: a conflict with the manager that set the field before, and the field with force.
 async fn applied(bunches: &Api<Bunch>, vases: &Api<ConfigMap>) -> anyhow::Result<()> {
     let document =
         json!({"apiVersion": "kube.example.com/v1", "kind": "Bunch", "spec": {"flower": "tulip", "count": 5}});
@@ -149,7 +150,7 @@ async fn applied(bunches: &Api<Bunch>, vases: &Api<ConfigMap>) -> anyhow::Result
     eventually("applied", || is_made(bunches, vases, 5)).await
 }
 
-/// A list in pages has everything once.
+/// A paginated list contains everything once.
 async fn paged(vases: &Api<ConfigMap>) -> anyhow::Result<()> {
     for i in 0..5 {
         let page =
@@ -172,7 +173,7 @@ async fn paged(vases: &Api<ConfigMap>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The owned object says what the bunch says, and the status says so.
+/// The owned object matches the bunch, and the status does too.
 async fn is_made(bunches: &Api<Bunch>, vases: &Api<ConfigMap>, count: i32) -> anyhow::Result<()> {
     let vase = vases.get("tulips").await?;
     let held = vase.data.as_ref().and_then(|data| data.get("count"));
@@ -185,7 +186,7 @@ async fn is_made(bunches: &Api<Bunch>, vases: &Api<ConfigMap>, count: i32) -> an
     Ok(())
 }
 
-/// Asks again until there is no error.
+/// Retries until there is no error.
 async fn eventually<F: Future<Output = anyhow::Result<()>>>(what: &str, check: impl Fn() -> F) -> anyhow::Result<()> {
     let begun = std::time::Instant::now();
     loop {

@@ -1,11 +1,11 @@
-//! The strings of one source file that a user can see, from its tokens: macros and calls say what a string is for. Where
-//! they do not, a string with at least two words is a text.
+//! Extracts the user-visible strings of a source file from its tokens: macros and calls determine the kind of a string.
+//! Otherwise a string with at least two words is a text.
 use anyhow::{Result, anyhow};
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
 use super::unquote::unquote;
 
-/// What a message is for. The order is that of the generated file.
+/// The kind of a message. The order is that of the generated file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     Error,
@@ -16,7 +16,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The word before a message in the generated file.
+    /// Returns the word before a message in the generated file.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Error => "error",
@@ -28,23 +28,23 @@ impl Kind {
     }
 }
 
-/// A string that a user can see.
+/// A user-visible string.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UserMessage {
     pub kind: Kind,
-    /// One line: line breaks are escaped.
+    /// The text on one line: line breaks are escaped.
     pub text: String,
 }
 
-/// What one file holds.
+/// The messages of one file.
 #[derive(Debug, Default)]
 pub struct FileMessages {
     pub messages: Vec<UserMessage>,
-    /// Modules under `#[cfg(test)]` that have files of their own.
+    /// Modules under `#[cfg(test)]` that have separate files.
     pub test_modules: Vec<String>,
 }
 
-/// The messages of a file.
+/// Returns the messages of a file.
 ///
 /// # Errors
 /// The text is not Rust.
@@ -60,18 +60,18 @@ pub fn file(path: &str, text: &str) -> Result<FileMessages> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Clap {
     No,
-    /// In a struct with a derive macro of clap: a field under `subcommand` has no help.
+    /// In a struct with a derive macro of clap: a field with `subcommand` has no help.
     Fields,
     Variants,
 }
 
-/// What the attributes before an item say.
+/// The attributes of an item.
 #[derive(Debug, Default)]
 struct Attributes {
     docs: Vec<String>,
-    /// A derive macro of clap reads the docs of the item's parts.
+    /// Whether a derive macro of clap reads the docs of the item's parts.
     clap: bool,
-    /// `Parser`: the docs of the item itself are help.
+    /// Whether it is a `Parser`: the docs of the item itself are help.
     parser: bool,
     hidden: bool,
     subcommand: bool,
@@ -128,7 +128,7 @@ impl Walk {
         }
     }
 
-    /// A group, by what stands before it: a macro's or a function's name.
+    /// Handles a group, depending on the name of the macro or function before it.
     fn group(&mut self, before: &[TokenTree], group: &Group, kind: Kind, (clap, inner): (Clap, Clap)) {
         let name = |from_end: usize| match before.len().checked_sub(from_end).map(|i| &before[i]) {
             Some(TokenTree::Ident(word)) => word.to_string(),
@@ -148,7 +148,7 @@ impl Walk {
                 "about" | "help" | "long_help" | "after_help" => Kind::Help,
                 "counter" | "counters" | "gauge" | "gauges" | "histogram" | "histograms" | "float_gauge"
                 | "float_gauges" => Kind::Metric,
-                // What they say is for who reads a panic.
+                // Their texts are for panics.
                 "expect" | "expect_err" => return,
                 _ => kind,
             },
@@ -162,7 +162,7 @@ impl Walk {
         self.stream(group.stream(), kind, clap);
     }
 
-    /// A call of a log macro: the message is an argument that begins with a string.
+    /// Handles a call of a log macro: the message is an argument that begins with a string.
     fn log(&mut self, group: &Group) {
         let tokens: Vec<TokenTree> = group.stream().into_iter().collect();
         let mut starts = true;
@@ -212,7 +212,7 @@ impl Walk {
         }
     }
 
-    /// The position after an item under `#[cfg(test)]`.
+    /// Returns the position after an item under `#[cfg(test)]`.
     fn skip_item(&mut self, tokens: &[TokenTree], mut at: usize) -> usize {
         let from = at;
         while at < tokens.len() {
@@ -263,7 +263,7 @@ impl Walk {
     }
 }
 
-/// The group of an attribute that begins at `at`, and the position after it. Inner attributes are read as well.
+/// Returns the group of an attribute that begins at `at`, and the position after it. Inner attributes are read as well.
 fn attribute(tokens: &[TokenTree], at: usize) -> Option<(Group, usize)> {
     let is = |i: usize, c: char| matches!(tokens.get(i), Some(TokenTree::Punct(p)) if p.as_char() == c);
     let next = if is(at + 1, '!') { at + 2 } else { at + 1 };
@@ -275,7 +275,7 @@ fn attribute(tokens: &[TokenTree], at: usize) -> Option<(Group, usize)> {
     }
 }
 
-/// Whether an attribute is `#[test]`, or `#[cfg(test)]` with or without more conditions.
+/// Reports whether an attribute is `#[test]`, or `#[cfg(test)]` with or without more conditions.
 fn is_test(group: &Group) -> bool {
     let tokens: Vec<String> = group.stream().into_iter().map(|token| token.to_string()).collect();
     match tokens.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
@@ -296,8 +296,8 @@ fn is_parenthesis(token: Option<&TokenTree>) -> bool {
     matches!(token, Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Parenthesis)
 }
 
-/// Whether a string is more than a name, a path or a statement for another program: it has two words of letters, one after the
-/// other or beside a placeholder.
+/// Reports whether a string is more than a name, a path or a statement for another program: it has two adjacent words,
+/// or a word next to a placeholder.
 fn is_sentence(text: &str) -> bool {
     if text.starts_with(['-', '<']) || text.lines().count() > 12 {
         return false;

@@ -1,5 +1,5 @@
-//! `cargo xtask messages`: writes `facts/messages.txt`, the strings of the product that a user can see, by crate. A new odd
-//! sentence is a line of a diff there. `cargo xtask lint` fails when the file differs from the sources.
+//! `cargo xtask messages`: writes `facts/messages.txt`, the user-visible strings of the product by crate, so that a new
+//! string is a line of a diff there. `cargo xtask lint` fails when the file differs from the sources.
 mod extract;
 mod unquote;
 
@@ -11,14 +11,14 @@ use anyhow::{Context as _, Result, ensure};
 
 use extract::UserMessage;
 
-/// The generated file.
+/// The path of the generated file.
 pub const PATH: &str = "facts/messages.txt";
 const HEAD: &str = "\
 # The strings that a user can see, by crate. Written by `cargo xtask messages`; edit the sources, then run it again.
 # `error`: errors; `help`: command lines; `log`: log lines; `metric`: help of metrics; `text`: other sentences, such as
 # events, conditions and Status messages, some of which are upstream's.
 ";
-/// Crates of which nothing ships.
+/// Crates that are not shipped.
 const DEVELOPMENT: &[&str] = &["doubles", "features", "simulation"];
 
 /// Writes the file.
@@ -27,7 +27,7 @@ pub fn run() -> Result<()> {
     std::fs::write(root.join(PATH), render(&collect(&root)?)).context(PATH)
 }
 
-/// Fails when the file is not what `run` would write.
+/// Fails when the file differs from what `run` would write.
 pub fn check() -> Result<()> {
     let root = root()?;
     let found = std::fs::read_to_string(root.join(PATH)).context(PATH)?;
@@ -40,7 +40,7 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
-/// The messages in the text of the file, each with its crate.
+/// Returns the messages in the text of the file, each with its crate.
 pub fn read(text: &str) -> Vec<(&str, &str)> {
     let (mut krate, mut found) = ("", Vec::new());
     for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
@@ -56,7 +56,7 @@ fn root() -> Result<PathBuf> {
     Ok(Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the repository's root")?.to_owned())
 }
 
-/// The messages of each crate, sorted and without repetitions.
+/// The messages of each crate, sorted and without duplicates.
 type Messages = BTreeMap<String, BTreeSet<UserMessage>>;
 
 fn collect(root: &Path) -> Result<Messages> {
@@ -119,7 +119,7 @@ fn render(messages: &Messages) -> String {
     text
 }
 
-/// Lines of a difference that are shown.
+/// The maximum number of printed lines of a difference.
 const SHOWN_MAX: usize = 20;
 
 fn difference(found: &str, expected: &str) -> String {

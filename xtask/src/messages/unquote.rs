@@ -1,6 +1,6 @@
-//! The value of a string literal as the source has it.
+//! The value of a string literal in the source.
 
-/// The value of `"…"` or `r#"…"#`; `None` for other literals.
+/// Returns the value of `"…"` or `r#"…"#`; `None` for other literals.
 pub fn unquote(source: &str) -> Option<String> {
     if let Some(raw) = source.strip_prefix('r') {
         let raw = raw.trim_matches('#');
@@ -18,7 +18,7 @@ pub fn unquote(source: &str) -> Option<String> {
             'r' => out.push('\r'),
             't' => out.push('\t'),
             '0' => out.push('\0'),
-            // The line break and the indentation of the next line are no part of the value.
+            // The line break and the indentation of the next line are not part of the value.
             '\n' => rest = rest.as_str().trim_start().chars(),
             'x' => {
                 let digits: String = rest.by_ref().take(2).collect();

@@ -3,11 +3,11 @@ use super::ratchets::Measures;
 use super::source::block_end;
 use super::tree::Tree;
 
-/// Beyond these, a function or file is counted as long.
+/// A longer function or file counts as long.
 const FUNCTION_LONG: usize = 70;
 const FILE_LONG: usize = 450;
 
-/// The longest function and file, and how many are long.
+/// Measures the longest function and file, and how many are long.
 pub fn measure(tree: &Tree, all: &mut Measures) {
     let functions = functions(tree);
     let longest = |lines: &[(usize, String)]| lines.iter().map(|(n, _)| *n).max().unwrap_or(0);
@@ -19,12 +19,12 @@ pub fn measure(tree: &Tree, all: &mut Measures) {
     all.insert("files.over_450".to_owned(), over(&files, FILE_LONG));
 }
 
-/// The longest functions, for a message.
+/// Returns the longest functions, for a message.
 pub fn longest(tree: &Tree, count: usize) -> Vec<String> {
     said(functions(tree), count)
 }
 
-/// The longest files, for a message.
+/// Returns the longest files, for a message.
 pub fn longest_files(tree: &Tree, count: usize) -> Vec<String> {
     said(files(tree), count)
 }
@@ -42,7 +42,7 @@ fn functions(tree: &Tree) -> Vec<(usize, String)> {
     tree.code().flat_map(|f| lengths(&f.own).into_iter().map(|(n, name)| (n, format!("{}: {name}", f.path)))).collect()
 }
 
-/// Lines of each function, from `fn` to its closing brace.
+/// Returns the number of lines of each function, from `fn` to its closing brace.
 fn lengths(code: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (at, _) in code.match_indices("fn ") {

@@ -1,5 +1,6 @@
-//! Circles of files: which file of a crate uses which, by the paths in its text, and the largest set in which each reaches
-//! each. A `pub use` that only hands on a name is no use of its own: who takes the name uses the file it comes from.
+//! Cycles of files: which file of a crate uses which, by the paths in its text, and the largest set in which each
+//! reaches each. A `pub use` that only re-exports a name does not count as a use: the file that uses the name uses the
+//! file it comes from.
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::ratchets::Measures;
@@ -8,11 +9,11 @@ use super::tree::{File, Tree};
 /// The modules of one crate, by path within it: `["pods", "worker"]`.
 struct Modules<'a> {
     files: BTreeMap<Vec<String>, &'a File>,
-    /// Per module: names that its `use` declarations bring in, and where from.
+    /// The names that each module imports by `use`, and their origin.
     names: HashMap<Vec<String>, BTreeMap<String, Vec<String>>>,
 }
 
-/// The size of each crate's largest circle; 0 where there is none.
+/// Measures the size of each crate's largest cycle; 0 if there is none.
 pub fn measure(tree: &Tree, all: &mut Measures) {
     for krate in tree.crates() {
         let size = largest(tree, krate).len();
@@ -20,7 +21,7 @@ pub fn measure(tree: &Tree, all: &mut Measures) {
     }
 }
 
-/// The files of a crate's largest circle.
+/// Returns the files of a crate's largest cycle.
 pub fn largest(tree: &Tree, krate: &str) -> Vec<String> {
     let modules = Modules::of(tree, krate);
     let edges = modules.edges();
@@ -32,8 +33,8 @@ pub fn largest(tree: &Tree, krate: &str) -> Vec<String> {
     circle.iter().map(|path| modules.files[*path].path.clone()).collect()
 }
 
-/// Imports of a crate's files from rooms of a higher rank than their own: the file, and the room. A room is the first step of a
-/// module's path; one without a rank is left out.
+/// Returns imports of a crate's files from rooms of a higher rank than their own: the file, and the room. A room is the
+/// first part of a module's path; one without a rank is left out.
 pub fn between(tree: &Tree, krate: &str, rank: impl Fn(&str) -> Option<usize>) -> Vec<(String, String)> {
     let modules = Modules::of(tree, krate);
     let mut found = BTreeSet::new();
@@ -69,7 +70,7 @@ impl<'a> Modules<'a> {
         modules
     }
 
-    /// A path as written in `module`, from the crate's root; `None` where it leads out of the crate.
+    /// Returns a path written in `module` as a path from the crate's root; `None` when it leads out of the crate.
     fn absolute(&self, module: &[String], path: &[String]) -> Option<Vec<String>> {
         let mut at = module.to_vec();
         let mut rest = path;
@@ -93,10 +94,10 @@ impl<'a> Modules<'a> {
         Some(at)
     }
 
-    /// The file in which what `path` names is defined, through re-exports.
+    /// Returns the file in which `path` is defined, through re-exports.
     fn file_of(&self, path: &[String]) -> Option<Vec<String>> {
         let mut path = path.to_vec();
-        // A chain of re-exports longer than this is a circle of its own.
+        // A longer chain of re-exports is a cycle.
         for _ in 0..8 {
             let known = (0..=path.len()).rev().find(|n| self.files.contains_key(&path[..*n]))?;
             let (module, rest) = path.split_at(known);
@@ -126,7 +127,7 @@ impl<'a> Modules<'a> {
     }
 }
 
-/// The module of a file below `src/`.
+/// Returns the module of a file below `src/`.
 fn module(file: &str) -> Vec<String> {
     let mut path: Vec<String> = file.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
     if matches!(path.last().map(String::as_str), Some("mod" | "lib" | "main")) {
@@ -135,17 +136,17 @@ fn module(file: &str) -> Vec<String> {
     path
 }
 
-/// One name of a `use` declaration.
+/// A name of a `use` declaration.
 #[derive(Debug, PartialEq, Eq)]
 struct Use {
     path: Vec<String>,
-    /// What it is called here.
+    /// The local name.
     name: String,
-    /// Whether it is a `pub use`, through which others import.
+    /// Whether it is a `pub use`, which others can import from.
     handed_on: bool,
 }
 
-/// Where the `use` declarations are: from `use` to the semicolon, and whether they hand on.
+/// Returns the `use` declarations: from `use` to the semicolon, and whether they re-export.
 fn declarations(code: &str) -> Vec<(std::ops::Range<usize>, bool)> {
     let mut found = Vec::new();
     for (at, _) in code.match_indices("use ") {
@@ -170,7 +171,7 @@ fn uses(code: &str) -> Vec<Use> {
     found
 }
 
-/// Takes `a::{b, c::d as e}` apart.
+/// Expands `a::{b, c::d as e}`.
 fn expand(prefix: &[String], tree: &str, handed_on: bool, found: &mut Vec<Use>) {
     let tree = tree.trim();
     if let Some((head, rest)) = tree.split_once('{') {
@@ -215,7 +216,7 @@ fn split(text: &str) -> Vec<&str> {
     parts
 }
 
-/// Paths in expressions and types: `crate::a::b`, `super::c`, `child::d`.
+/// Returns paths in expressions and types: `crate::a::b`, `super::c`, `child::d`.
 fn paths(code: &str) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     let word = |c: char| c.is_alphanumeric() || c == '_';
@@ -226,7 +227,7 @@ fn paths(code: &str) -> Vec<Vec<String>> {
         }
         let head = code[..at].rfind(|c| !word(c)).map_or(0, |i| i + code[i..].chars().next().map_or(1, char::len_utf8));
         let first = &code[head..at];
-        // Who may see something is no use of it.
+        // The path of a visibility is not a use.
         if code[..head].ends_with("pub(in ") {
             continue;
         }
@@ -240,7 +241,7 @@ fn paths(code: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// Strongly connected components (Tarjan, on a stack of its own).
+/// Returns the strongly connected components (Tarjan, with an explicit stack).
 fn components<'m>(
     all: &[&'m Vec<String>],
     edges: &BTreeMap<&'m Vec<String>, BTreeSet<Vec<String>>>,
@@ -324,7 +325,7 @@ mod tests {
             own: text.to_owned(),
         };
         let tree = |files| Tree { root: std::path::PathBuf::new(), files, others: Vec::new() };
-        // lib hands on what a defines: b uses a, not lib, and a uses b.
+        // lib re-exports what a defines: b uses a, not lib, and a uses b.
         let circle = tree(vec![
             file("a.rs", "use crate::b::B;\npub struct A;\n"),
             file("b.rs", "pub struct B;\nfn f(a: crate::A) {}\n"),

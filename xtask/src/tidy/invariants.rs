@@ -1,10 +1,11 @@
-//! Every invariant of ARCHITECTURE.md names what holds it: `Held by: ` and, in backticks, names of tests (functions, or
-//! `area::test` of the black-box suite) and lints. So does every row of `docs/security.md`, which may name files of tests too. A name that is not there is a fault.
+//! Every invariant of ARCHITECTURE.md names what enforces it: `Held by: ` and, in backticks, names of tests (functions,
+//! or `area::test` of the black-box suite) and lints. So does every row of `docs/security.md`, which may also name
+//! files of tests. An unknown name is an error.
 use super::tree::Tree;
 
 const HOLDERS: &str = "Held by:";
 
-/// Invariants that nothing holds, and names that do not exist.
+/// Returns invariants without enforcement, and names that do not exist.
 pub fn faults(tree: &Tree) -> Vec<String> {
     let text = tree.other("ARCHITECTURE.md").unwrap_or_default();
     let mut found = Vec::new();
@@ -44,7 +45,7 @@ fn is_there(tree: &Tree, name: &str) -> bool {
     tree.files.iter().any(|f| holds(f) || name.ends_with(".rs") && f.path.ends_with(name))
 }
 
-/// The rows of the tables: what is promised, and the names in the last column.
+/// Returns the rows of the tables: the promise, and the names in the last column.
 fn promises(text: &str) -> Vec<(String, Vec<String>)> {
     let rows = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| promise "));
     rows.map(|row| {
@@ -55,7 +56,7 @@ fn promises(text: &str) -> Vec<(String, Vec<String>)> {
     .collect()
 }
 
-/// The points of the section, each on one line.
+/// Returns the points of the section, each on one line.
 fn invariants(text: &str) -> Vec<String> {
     let Some((_, section)) = text.split_once("\n## Invariants\n") else { return Vec::new() };
     let section = section.split("\n## ").next().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Manifests: dependencies are sorted, declared once for the workspace, and used.
 use super::tree::Tree;
 
-/// A `[…dependencies]` table of a manifest: its name and the lines in it.
+/// Returns each `[…dependencies]` table of a manifest: its name and its lines.
 pub fn tables(text: &str) -> Vec<(&str, Vec<&str>)> {
     let mut tables: Vec<(&str, Vec<&str>)> = Vec::new();
     for line in text.lines() {
@@ -17,18 +17,18 @@ pub fn tables(text: &str) -> Vec<(&str, Vec<&str>)> {
     tables
 }
 
-/// The dependency that a line declares.
+/// Returns the dependency that a line declares.
 pub fn name(line: &str) -> &str {
     line.split([' ', '=', '.']).next().unwrap_or_default()
 }
 
-/// Every manifest with its text.
+/// Returns every manifest with its text.
 pub fn all(tree: &Tree) -> Vec<(&str, String)> {
     let all = tree.manifests().chain(["Cargo.toml"]);
     all.filter_map(|path| Some((path, tree.other(path).ok()?))).collect()
 }
 
-/// Tables whose names are not in order.
+/// Returns tables whose names are not sorted.
 pub fn unsorted(tree: &Tree) -> Vec<String> {
     let mut found = Vec::new();
     for (path, text) in all(tree) {
@@ -41,8 +41,8 @@ pub fn unsorted(tree: &Tree) -> Vec<String> {
     found
 }
 
-/// Dependencies with a version outside the workspace's list. Tools that only `xtask` uses stay where they are, and what nothing uses
-/// but its features (`crates/features`).
+/// Returns dependencies with a version outside the workspace's list. Dependencies that only `xtask` uses may have one,
+/// and those that are only listed for their features (`crates/features`).
 pub fn declared_elsewhere(tree: &Tree) -> Vec<String> {
     let mut found = Vec::new();
     for (path, text) in all(tree).iter().filter(|(path, _)| {
@@ -57,7 +57,7 @@ pub fn declared_elsewhere(tree: &Tree) -> Vec<String> {
     found
 }
 
-/// Dependencies that no source file of their crate names, and those of the workspace that no crate takes.
+/// Returns dependencies that no source file of their crate names, and those of the workspace that no crate uses.
 pub fn unused(tree: &Tree) -> Vec<String> {
     let mut found = Vec::new();
     let manifests = all(tree);

@@ -1,7 +1,7 @@
-//! The minor version of Kubernetes is data: no source says it but those that are generated for it.
+//! The minor version of Kubernetes is data: only generated sources may contain it.
 use super::tree::Tree;
 
-/// Every line of code that says which minor version this is.
+/// Returns every line of code that contains the current minor version.
 pub fn faults(tree: &Tree) -> Vec<String> {
     let Some(file) = tree.files.iter().find(|f| f.path == crate::definitions::RELEASE) else {
         return vec![format!("{} is not there", crate::definitions::RELEASE)];
@@ -25,7 +25,7 @@ pub fn faults(tree: &Tree) -> Vec<String> {
     faults
 }
 
-/// Whether a line says `1.MINOR`, or `"MINOR"` alone.
+/// Reports whether a line contains `1.MINOR`, or `"MINOR"` alone.
 fn says(line: &str, minor: &str) -> bool {
     let version = format!("1.{minor}");
     let digit = |c: Option<char>| c.is_some_and(|c| c.is_ascii_digit() || c == '.');

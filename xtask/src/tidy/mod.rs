@@ -1,5 +1,6 @@
-//! Repository rules: what CONTRIBUTING asks for and a machine can see. They are ordinary tests (`cargo test -p xtask`) that
-//! only read files. Numbers that may only fall are in `xtask/ratchets.txt`; `cargo xtask ratchet` writes the lower ones.
+//! Repository rules: the parts of CONTRIBUTING that a program can check. They are ordinary tests (`cargo test -p
+//! xtask`) that only read files. Numbers that may only fall are in `xtask/ratchets.txt`; `cargo xtask ratchet` writes
+//! lower ones.
 mod functions;
 mod imports;
 mod invariants;
@@ -22,8 +23,8 @@ use anyhow::Result;
 use ratchets::Measures;
 use tree::Tree;
 
-/// `cargo xtask ratchet`: lowers every limit to what the tree measures now; `units` is what cargo compiles (`units::count`). A limit is raised by hand, with a reason in the
-/// commit.
+/// `cargo xtask ratchet`: lowers every limit to the current measure; `units` is the number of units that cargo compiles
+/// (`units::count`). A limit is raised by hand, with a reason in the commit.
 pub fn ratchet(units: usize) -> Result<()> {
     let tree = Tree::read()?;
     let mut limits = ratchets::Limits::read(&tree)?;
@@ -34,12 +35,12 @@ pub fn ratchet(units: usize) -> Result<()> {
     limits.write(&tree)
 }
 
-/// How many units the build of the gate may have.
+/// Returns the limit of units in the gate's build.
 pub fn units_limit() -> Result<usize> {
     Ok(ratchets::Limits::read(&Tree::read()?)?.get(ratchets::UNITS))
 }
 
-/// How many kilobytes the release binary may have.
+/// Returns the limit of the release binary in kilobytes.
 pub fn size_limit() -> Result<usize> {
     Ok(ratchets::Limits::read(&Tree::read()?)?.get(ratchets::SIZE))
 }
@@ -58,7 +59,7 @@ fn measures(tree: &Tree) -> Measures {
     all
 }
 
-/// Calls that start work nobody owns, and queues without a bound. `crates/tasks` is the one place for the former.
+/// Calls that start work without an owner, and unbounded queues. Only `crates/tasks` may use the former.
 const UNOWNED: &[(&str, &str)] = &[
     ("tokio::spawn(", "Tasks::spawn or scoped"),
     ("task::spawn(", "Tasks::spawn or scoped"),
@@ -89,7 +90,7 @@ fn tasks(tree: &Tree, all: &mut Measures) {
     }
 }
 
-/// `cargo xtask tidy`: what the tests below check, for all rules at once.
+/// `cargo xtask tidy`: runs all checks of the tests below at once.
 pub fn check() -> Result<()> {
     let tree = Tree::read()?;
     let faults: Vec<String> = RULES.iter().flat_map(|rule| rule(&tree)).collect();
@@ -134,10 +135,10 @@ fn limits(tree: &Tree) -> Vec<String> {
     faults
 }
 
-/// Places that are shown of what is too much.
+/// The maximum number of places shown for a measure above its limit.
 const SHOWN_MAX: usize = 40;
 
-/// Where to look for what is too much.
+/// Returns the places behind a measure that is above its limit.
 fn why(tree: &Tree, name: &str) -> String {
     let all = match name.split_once('.') {
         Some(("unowned", krate)) => unowned(tree).into_iter().filter(|l| tree::crate_of(l) == krate).collect(),

@@ -1,18 +1,19 @@
-//! The control plane is for Linux, macOS and Windows, a node for Linux alone: crates of a node are dependencies on Linux alone, and
-//! what one system has and others lack is named in `crates/platform` and nowhere else in a control plane. This needs no other
-//! system's compiler; `make portable` asks theirs.
+//! The control plane supports Linux, macOS and Windows, a node only Linux: crates of a node are dependencies only on
+//! Linux, and system-specific names are only used in `crates/platform`. This needs no other system's compiler; `make
+//! portable` uses those.
 use super::manifests;
 use super::tree::{File, Tree};
 
-/// Crates that need Linux, or are of use to a node alone.
+/// Crates that need Linux, or that only a node uses.
 const NODE: &[&str] = &["check", "credentials", "cri", "dns", "kubelet", "net", "network-policy", "proxy"];
-/// Crates and folders that nobody runs elsewhere than on Linux: tests of nodes, and what works on this repository.
+/// Crates and folders that only run on Linux: tests of nodes, and tools for this repository.
 const TOOLS: &[&str] = &["bench", "features", "simulation", "tests", "xtask", "fuzz"];
-/// Where what systems differ in is named: the crate for it, the node itself, and the one place that chooses whether there is one.
+/// The places that may use system-specific names: the platform crate, the node itself, and the place that chooses
+/// whether there is a node.
 const PLACES: &[&str] = &["crates/platform/src/", "kelson/src/node/", "kelson/src/absent/", "kelson/src/main.rs"];
-/// Dependencies that speak to one kind of system.
+/// Dependencies for one kind of system.
 const SYSTEM: &[&str] = &["libc", "nix", "rtnetlink", "rustix"];
-/// What only one kind of system has, and the ways to ask which one it is.
+/// System-specific names, and checks of the current system.
 const NAMES: &[&str] = &[
     "std::os::",
     "rustix::",
@@ -27,12 +28,12 @@ const NAMES: &[&str] = &[
     "cfg(windows",
 ];
 
-/// Whether a file stands in the place of others on systems other than Linux: both are never compiled into one program.
+/// Reports whether a file replaces others on systems other than Linux: both are never compiled into one program.
 pub fn is_alternate(path: &str) -> bool {
     path.starts_with("crates/platform/src/windows/") || path.starts_with("kelson/src/absent/")
 }
 
-/// Names and dependencies of one system in what runs on several.
+/// Returns system-specific names and dependencies in code for several systems.
 pub fn faults(tree: &Tree) -> Vec<String> {
     let mut found: Vec<String> = tree.code().filter(|f| is_portable(f)).flat_map(names).collect();
     for (path, text) in manifests::all(tree) {
@@ -53,8 +54,9 @@ fn names(file: &File) -> Vec<String> {
     found.map(|(line, name)| format!("{}:{line}: {name} belongs into crates/platform", file.path)).collect()
 }
 
-/// A file that names what `kelson-platform` has with a runtime alone, in a crate that does not ask for it: the workspace as a whole
-/// compiles, because another crate asks, and a command for this crate alone does not.
+/// Returns an error for a file that uses a part of `kelson-platform` that needs its runtime feature, in a crate that
+/// does not enable it: the workspace as a whole compiles, because another crate enables it, and a command for this
+/// crate alone does not.
 fn without_runtime(path: &str, text: &str, file: &File) -> Option<String> {
     let folder = path.strip_suffix("Cargo.toml")?;
     let names = ["sockets", "signals"].map(|part| format!("kelson_platform::{part}"));
@@ -67,7 +69,7 @@ fn without_runtime(path: &str, text: &str, file: &File) -> Option<String> {
         .then(|| format!("{path}: {} names {wanted}, which is a feature of kelson-platform: \"tokio\"", file.path))
 }
 
-/// What a manifest takes on every system and should not.
+/// Returns dependencies of a manifest that should not be used on every system.
 fn dependencies(path: &str, text: &str) -> Vec<String> {
     let folder = path.strip_prefix("crates/").unwrap_or(path).split('/').next().unwrap_or_default();
     if NODE.contains(&folder) || TOOLS.contains(&folder) {

@@ -1,15 +1,15 @@
-//! Programs that tests start: each is in the table of `scripts/deps`, which installs its package, or in every Debian. A machine that
-//! has a program by chance hides that another one lacks it.
+//! Programs that tests start: each is in the table of `scripts/deps`, which installs its package, or part of every
+//! Debian system. Otherwise a program that happens to be installed here may be missing elsewhere.
 use super::tree::Tree;
 
 const TABLE: &str = "scripts/deps";
-/// In every Debian: bash, coreutils, dash, libc-bin, tar.
+/// Part of every Debian system: bash, coreutils, dash, libc-bin, tar.
 const EVERYWHERE: &[&str] = &["base64", "bash", "chroot", "install", "ldd", "sh", "sha256sum", "tar"];
-/// Only tests that are ignored unless asked for by name start these.
+/// Only tests that are ignored unless requested by name start these.
 const OPTIONAL: &[&str] = &["dbus-daemon"];
 const CALL: &str = "Command::new(\"";
 
-/// Programs that nobody installs.
+/// Returns programs that are not installed by the script.
 pub fn faults(tree: &Tree) -> Vec<String> {
     let table = tree.other(TABLE).unwrap_or_default();
     let tests = tree.files.iter().filter(|f| f.is_test());

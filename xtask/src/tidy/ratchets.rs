@@ -1,4 +1,5 @@
-//! The limits that may only fall, in `xtask/ratchets.txt`: a name and a number a line. What has no line may be 0.
+//! The limits that may only fall, in `xtask/ratchets.txt`: a name and a number per line. A measure without a line has
+//! the limit 0.
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
@@ -10,7 +11,7 @@ use super::tree::Tree;
 /// Everything that is measured, by the name of its limit.
 pub type Measures = BTreeMap<String, usize>;
 
-/// The limit of `cargo xtask units`, which asks cargo.
+/// The limit of `cargo xtask units`, which runs cargo.
 pub const UNITS: &str = "build.units";
 /// The limit of `cargo xtask size`, which needs a release binary: its size in kilobytes.
 pub const SIZE: &str = "binary.kilobytes";
@@ -33,12 +34,12 @@ impl Limits {
         Ok(Self(limits))
     }
 
-    /// The limit of a measure.
+    /// Returns the limit of a measure.
     pub fn get(&self, name: &str) -> usize {
         self.0.get(name).copied().unwrap_or(0)
     }
 
-    /// Limits that limit nothing any more.
+    /// Returns limits without a measure.
     pub fn unknown(&self, measures: &Measures) -> Vec<String> {
         let gone =
             self.0.keys().filter(|name| ![UNITS, SIZE].contains(&name.as_str()) && !measures.contains_key(*name));
@@ -52,7 +53,7 @@ impl Limits {
         }
     }
 
-    /// Writes those that are not 0.
+    /// Writes the limits that are not 0.
     pub fn write(&self, tree: &Tree) -> Result<()> {
         let mut text = HEAD.to_owned();
         for (name, value) in self.0.iter().filter(|(_, value)| **value > 0) {

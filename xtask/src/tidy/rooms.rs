@@ -1,11 +1,11 @@
-//! Imports between the rooms of a crate point down: in the tables of rooms of ARCHITECTURE.md, the lowest first, a file takes
-//! names from its own row and those above.
+//! Imports between the rooms of a crate point down: in the tables of rooms of ARCHITECTURE.md, the lowest first, a file
+//! imports from its own row and those above.
 use std::collections::HashMap;
 
 use super::imports;
 use super::tree::Tree;
 
-/// Imports that lead from a room to one that stands below it in its table, and tables of no crate.
+/// Returns imports of a room from one that is below it in its table, and tables without a crate.
 pub fn faults(tree: &Tree) -> Vec<String> {
     let text = tree.other("ARCHITECTURE.md").unwrap_or_default();
     let mut found = Vec::new();
@@ -21,14 +21,15 @@ pub fn faults(tree: &Tree) -> Vec<String> {
     found
 }
 
-/// A table of rooms: which row each room is in.
+/// A table of rooms: the row of each room.
 #[derive(Debug, PartialEq, Eq)]
 struct Table<'a> {
     krate: &'a str,
     ranks: HashMap<&'a str, usize>,
 }
 
-/// The tables whose first column is called room. A table is of the crate that was named last: `crates/NAME/src`.
+/// Returns the tables whose first column is called room. A table belongs to the crate that was named last:
+/// `crates/NAME/src`.
 fn tables(text: &str) -> Vec<Table<'_>> {
     let (mut found, mut krate, mut within) = (Vec::new(), "", false);
     for line in text.lines() {

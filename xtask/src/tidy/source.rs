@@ -1,6 +1,6 @@
-//! As much of Rust's grammar as the rules need: where comments, strings and test modules are.
+//! The part of Rust's grammar that the rules need: comments, strings and test modules.
 
-/// The text with comments and the insides of strings blanked, line by line the same.
+/// Returns the text with comments and string contents blanked, with the same lines.
 pub fn without_comments(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
@@ -58,7 +58,7 @@ fn string(bytes: &[u8], from: usize) -> usize {
     bytes.len()
 }
 
-/// The end of `r"…"`, `r#"…"#`, `b"…"`, `br#"…"#`, `c"…"`; `from` where there is none.
+/// Returns the end of `r"…"`, `r#"…"#`, `b"…"`, `br#"…"#`, `c"…"`; `from` when there is none.
 fn raw_string(bytes: &[u8], from: usize) -> usize {
     let mut i = from;
     let mut raw = false;
@@ -79,12 +79,12 @@ fn raw_string(bytes: &[u8], from: usize) -> usize {
     body.windows(close.len()).position(|w| w == close).map_or(bytes.len(), |n| i + 1 + n + close.len())
 }
 
-/// The end of a character literal; `from` where the quote begins a lifetime.
+/// Returns the end of a character literal; `from` when the quote begins a lifetime.
 fn character(bytes: &[u8], from: usize) -> usize {
     match bytes.get(from + 1) {
         Some(b'\\') => until(bytes, from + 3, b'\'') + 1,
         Some(_) => {
-            // A character of several bytes, or of one: its quote follows.
+            // A character of one or several bytes, followed by its quote.
             let close = (from + 2..(from + 6).min(bytes.len())).find(|i| bytes[*i] == b'\'');
             match close {
                 Some(i) if i == from + 2 || !bytes[from + 1].is_ascii() => i + 1,
@@ -111,7 +111,7 @@ pub fn without_tests(code: &str) -> String {
     out
 }
 
-/// The position after the block whose brace opens at `open`.
+/// Returns the position after the block whose brace opens at `open`.
 pub fn block_end(code: &str, open: usize) -> usize {
     let mut depth = 0usize;
     for (i, b) in code.bytes().enumerate().skip(open) {

@@ -1,24 +1,25 @@
-//! What cargo builds: one integration-test binary per crate, doctests where there are doctests, measurements in `bench`, and
-//! nothing that only tests need in what ships. Each target is compiled and linked by itself, so their number is time.
+//! Targets of cargo: one integration-test binary per crate, doctests only in crates that have some, measurements in
+//! `bench`, and no dependencies for tests only in shipped crates. Each target is compiled and linked separately, so
+//! their number costs time.
 use std::collections::BTreeMap;
 
 use super::manifests;
 use super::ratchets::Measures;
 use super::tree::{File, Tree};
 
-/// How a test says why it cannot share a process with the other tests of its crate.
+/// The text by which a test says why it cannot share a process with the other tests of its crate.
 const ALONE: &str = "A separate process:";
 /// Crates that only tests and measurements use.
 const DEVELOPMENT: &[&str] = &["kelson-doubles", "kelson-features", "kelson-simulation"];
-/// The folders whose crates do not ship, and so may depend on them.
+/// The folders whose crates are not shipped, and so may depend on them.
 const TOOLS: &[&str] = &["bench/", "crates/doubles/", "crates/features/", "crates/simulation/"];
 
-/// How many integration tests are linked.
+/// Measures the number of integration test binaries.
 pub fn measure(tree: &Tree, all: &mut Measures) {
     all.insert("targets.integration_tests".to_owned(), tree.files.iter().filter(|f| is_test_target(&f.path)).count());
 }
 
-/// Faults of the tree's targets.
+/// Returns the errors of the tree's targets.
 pub fn faults(tree: &Tree) -> Vec<String> {
     let mut found = second_tests(tree);
     let examples = tree.files.iter().filter(|f| f.path.contains("/examples/"));
@@ -30,7 +31,7 @@ pub fn faults(tree: &Tree) -> Vec<String> {
     found
 }
 
-/// Whether cargo links this file as an integration test: `tests/NAME.rs` or `tests/NAME/main.rs` of a crate.
+/// Reports whether cargo links this file as an integration test: `tests/NAME.rs` or `tests/NAME/main.rs` of a crate.
 fn is_test_target(path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').collect();
     let rest = match parts.as_slice() {
@@ -40,7 +41,7 @@ fn is_test_target(path: &str) -> bool {
     matches!(rest, ["tests", file] if file.ends_with(".rs")) || matches!(rest, ["tests", _, "main.rs"])
 }
 
-/// Integration tests beside another one of their crate that do not say why.
+/// Returns further integration tests of a crate that do not say why they are separate.
 fn second_tests(tree: &Tree) -> Vec<String> {
     let mut tests: BTreeMap<&str, Vec<&File>> = BTreeMap::new();
     for file in tree.files.iter().filter(|f| is_test_target(&f.path) && !f.text.contains(ALONE)) {
@@ -51,7 +52,7 @@ fn second_tests(tree: &Tree) -> Vec<String> {
     paths.map(|paths| format!("{paths}: one of them is enough; another says why in its head: `{ALONE} …`")).collect()
 }
 
-/// A library whose manifest and documentation disagree on whether there are doctests.
+/// Returns an error for a library whose manifest and documentation disagree on whether there are doctests.
 fn doctests(path: &str, text: &str, files: &[File]) -> Option<String> {
     let source = format!("{}src/", path.strip_suffix("Cargo.toml")?);
     if !files.iter().any(|f| f.path == format!("{source}lib.rs")) {
@@ -68,7 +69,7 @@ fn doctests(path: &str, text: &str, files: &[File]) -> Option<String> {
     }
 }
 
-/// Dependencies of what ships that are for tests alone.
+/// Returns dependencies of shipped crates that are for tests only.
 fn shipped(path: &str, text: &str) -> Vec<String> {
     if path == "Cargo.toml" || TOOLS.iter().any(|folder| path.starts_with(folder)) {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! The terms of `docs/style.md`: the words that it does not want, in what users see, in comments, and as names of types.
+//! The terms of `docs/style.md`: finds unwanted words in user-visible strings, in comments, and as names of types.
 use std::collections::BTreeMap;
 
 use anyhow::Result;
@@ -9,7 +9,7 @@ use crate::messages;
 
 const STYLE: &str = "docs/style.md";
 
-/// What the table says, a pair for each unwanted word: the word, and what is written instead.
+/// The rows of the table, a pair for each unwanted word: the word, and its replacement.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Terms {
     /// Words and phrases of prose, in lower case.
@@ -18,15 +18,16 @@ struct Terms {
     types: Vec<(String, String)>,
 }
 
-/// One use of an unwanted word.
+/// A use of an unwanted word.
 #[derive(Debug, PartialEq, Eq)]
 struct Hit {
     krate: String,
-    /// The place, the word, and what is better.
+    /// The location, the word, and its replacement.
     shown: String,
 }
 
-/// The number of unwanted words in each crate: `terms.messages.CRATE`, `terms.comments.CRATE` and `terms.types.CRATE`.
+/// Measures the number of unwanted words in each crate: `terms.messages.CRATE`, `terms.comments.CRATE` and
+/// `terms.types.CRATE`.
 pub fn measure(tree: &Tree, all: &mut Measures) {
     for (kind, find) in KINDS {
         for krate in tree.crates() {
@@ -38,7 +39,7 @@ pub fn measure(tree: &Tree, all: &mut Measures) {
     }
 }
 
-/// The uses behind the measure `terms.NAME`.
+/// Returns the uses behind the measure `terms.NAME`.
 pub fn places(tree: &Tree, name: &str) -> Vec<String> {
     let Some((kind, krate)) = name.split_once('.') else { return Vec::new() };
     let find = KINDS.iter().find(|(name, _)| *name == kind).map(|(_, find)| find);
@@ -123,7 +124,7 @@ impl Terms {
         terms
     }
 
-    /// Uses in a line of prose, outside of code spans and placeholders.
+    /// Returns the uses in a line of prose, outside of code spans and placeholders.
     fn in_prose(&self, line: &str) -> Vec<String> {
         let line = without_code(line).to_lowercase();
         let used = self.phrases.iter().flat_map(|pair| std::iter::repeat_n(pair, count(&line, &pair.0)));
@@ -131,7 +132,7 @@ impl Terms {
     }
 }
 
-/// The line without what is in backticks or braces.
+/// Returns the line without parts in backticks or braces.
 fn without_code(line: &str) -> String {
     let (mut out, mut spans) = (String::with_capacity(line.len()), line.split('`'));
     while let Some(prose) = spans.next() {
@@ -150,7 +151,7 @@ fn without_code(line: &str) -> String {
     out
 }
 
-/// How often a phrase is in a line as whole words.
+/// Counts a phrase in a line as whole words.
 fn count(line: &str, phrase: &str) -> usize {
     let edge = |c: Option<char>| c.is_none_or(|c| !c.is_alphanumeric() && c != '_' && c != '-');
     let whole = |at: &usize| edge(line[..*at].chars().next_back()) && edge(line[at + phrase.len()..].chars().next());

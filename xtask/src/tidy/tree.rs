@@ -7,36 +7,36 @@ use anyhow::{Context as _, Result};
 
 use super::source;
 
-/// Directories that hold what the build makes or what git keeps.
+/// Directories of build output and of git.
 const SKIPPED: &[&str] = &[".git", ".cache", "target"];
 
 /// A Rust source file.
 #[derive(Debug)]
 pub struct File {
-    /// From the repository's root, with `/`.
+    /// The path from the repository's root, with `/`.
     pub path: String,
     /// The folder in `crates/`, or the top folder: `apiserver`, `kelson`, `xtask`.
     pub krate: String,
-    /// All of it.
+    /// The whole text.
     pub text: String,
-    /// The same lines without comments and the insides of strings.
+    /// The same lines without comments and string contents.
     pub code: String,
-    /// `code` without test modules.
+    /// The value of `code` without test modules.
     pub own: String,
 }
 
-/// The repository's files as the rules read them.
+/// The repository's files for the rules.
 #[derive(Debug)]
 pub struct Tree {
     pub root: PathBuf,
-    /// Rust files with what is known of each.
+    /// Rust files.
     pub files: Vec<File>,
-    /// Paths of all other files.
+    /// The paths of all other files.
     pub others: Vec<String>,
 }
 
 impl Tree {
-    /// Reads the repository that this was built in.
+    /// Reads the repository in which this program was built.
     pub fn read() -> Result<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the repository's root")?.to_owned();
         let mut tree = Self { root: root.clone(), files: Vec::new(), others: Vec::new() };
@@ -70,34 +70,34 @@ impl Tree {
         Ok(())
     }
 
-    /// The text of a file that is not Rust.
+    /// Returns the text of a file that is not Rust.
     pub fn other(&self, path: &str) -> Result<String> {
         fs::read_to_string(self.root.join(path)).with_context(|| path.to_owned())
     }
 
-    /// Files with code that ships or tests what ships: without tables that a generator wrote, tests and benchmarks.
+    /// Returns the files with hand-written code: without generated tables, tests and benchmarks.
     pub fn code(&self) -> impl Iterator<Item = &File> {
         self.files.iter().filter(|f| !f.is_generated() && !f.is_test())
     }
 
-    /// Names of all crates.
+    /// Returns the names of all crates.
     pub fn crates(&self) -> BTreeSet<&str> {
         self.files.iter().map(|f| f.krate.as_str()).collect()
     }
 
-    /// Every manifest but the workspace's.
+    /// Returns every manifest except the workspace's.
     pub fn manifests(&self) -> impl Iterator<Item = &str> {
         self.others.iter().map(String::as_str).filter(|p| p.ends_with("/Cargo.toml"))
     }
 }
 
 impl File {
-    /// Whether a generator wrote it.
+    /// Reports whether the file is generated.
     pub fn is_generated(&self) -> bool {
         self.path.contains("/generated/") || self.path.ends_with("/generated.rs")
     }
 
-    /// Whether it is compiled for tests or benchmarks only. What a crate under `crates` is called says nothing of that.
+    /// Reports whether it is compiled for tests or benchmarks only. The name of a crate under `crates` does not matter.
     pub fn is_test(&self) -> bool {
         let is = |part: &str| matches!(part, "tests" | "bench" | "blackbox" | "tests.rs" | "testing.rs" | "testing");
         let within = self
@@ -109,7 +109,7 @@ impl File {
     }
 }
 
-/// The crate that a path belongs to.
+/// Returns the crate that a path belongs to.
 pub fn crate_of(path: &str) -> &str {
     path.strip_prefix("crates/").unwrap_or(path).split('/').next().unwrap_or_default()
 }

@@ -1,16 +1,16 @@
-//! Names of types: within one crate a name means one type, so that a reader who meets it need not ask which.
+//! Names of types: within a crate a name has one meaning, so that a reader need not ask which.
 use std::collections::BTreeMap;
 
 use super::platforms;
 use super::ratchets::Measures;
 use super::tree::Tree;
 
-/// How many names are given to a second type of their crate.
+/// Measures the number of names that a second type of a crate has.
 pub fn measure(tree: &Tree, all: &mut Measures) {
     all.insert("types.of_one_name".to_owned(), twice(tree).len());
 }
 
-/// The names that more than one type of a crate has, with the files that define them.
+/// Returns the names that more than one type of a crate has, with the files that define them.
 pub fn twice(tree: &Tree) -> Vec<String> {
     let mut places: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for file in tree.code().filter(|f| !platforms::is_alternate(&f.path)) {
@@ -22,7 +22,7 @@ pub fn twice(tree: &Tree) -> Vec<String> {
     shared.map(|((krate, name), files)| format!("{krate}: {name} in {}", files.join(", "))).collect()
 }
 
-/// The type that a line defines. An indented `type` belongs to a trait, which says what it is of.
+/// Returns the type that a line defines. An indented `type` belongs to a trait.
 fn defined(line: &str) -> Option<&str> {
     let item = line.trim_start();
     let item = match item.strip_prefix("pub") {

@@ -1,8 +1,8 @@
 //! ARCHITECTURE.md walks through the code by name: `room/`, `room/file`, `room/file::function`, `Type::function`, or
-//! `room/file.rs function`. A name that is not there any more is a fault, and so is a step of a walk that no step before it calls.
+//! `room/file.rs function`. A missing name is an error, and so is a step of a walk that no previous step calls.
 use super::tree::{File, Tree};
 
-/// Names of ARCHITECTURE.md that the tree does not have.
+/// Returns names in ARCHITECTURE.md that the tree does not have.
 pub fn faults(tree: &Tree) -> Vec<String> {
     let text = tree.other("ARCHITECTURE.md").unwrap_or_default();
     let mut found: Vec<String> = spans(&text)
@@ -22,8 +22,8 @@ pub fn faults(tree: &Tree) -> Vec<String> {
     found
 }
 
-/// Steps of the walks that no step before them calls. A walk is a paragraph with arrows; where it goes through something that
-/// is no code of ours (the store, a queue, another process) it begins anew.
+/// Returns steps of the walks that no previous step calls. A walk is a paragraph with arrows; after a step that is not
+/// our code (the store, a queue, another process) it begins again.
 pub fn order(tree: &Tree) -> Vec<String> {
     let text = tree.other("ARCHITECTURE.md").unwrap_or_default();
     let text = text.split("\n## Invariants").next().unwrap_or_default();
@@ -48,7 +48,7 @@ pub fn order(tree: &Tree) -> Vec<String> {
     found
 }
 
-/// The function that a span names, and the files that have it.
+/// Returns the function that a span names, and the files that have it.
 fn called<'a>(tree: &'a Tree, span: &'a str) -> Option<(&'a str, &'a str, Vec<&'a File>)> {
     let named = Named::read(span)?;
     let item = named.item.filter(|i| !i.starts_with(char::is_uppercase))?;
@@ -56,7 +56,7 @@ fn called<'a>(tree: &'a Tree, span: &'a str) -> Option<(&'a str, &'a str, Vec<&'
     (!files.is_empty()).then_some((span, item, files))
 }
 
-/// Whether code uses a function of this name: beyond declaring one.
+/// Reports whether code uses a function with this name, besides declaring one.
 fn uses(code: &str, name: &str) -> bool {
     let word = |c: char| c.is_alphanumeric() || c == '_';
     code.match_indices(name).any(|(at, _)| {
@@ -65,16 +65,16 @@ fn uses(code: &str, name: &str) -> bool {
     })
 }
 
-/// What a span names: a file or folder, an item in it, or both.
+/// The file or folder that a span names, an item in it, or both.
 #[derive(Debug, PartialEq, Eq)]
 struct Named<'a> {
-    /// The end of the path, without `.rs`; empty: anywhere.
+    /// The end of the path, without `.rs`; empty matches any path.
     place: &'a str,
     item: Option<&'a str>,
 }
 
 impl<'a> Named<'a> {
-    /// `None` for a span that is of something else: a field of the API, a path on the host, a flag.
+    /// Parses a span; `None` for one that names something else: a field of the API, a path on the host, a flag.
     fn read(span: &'a str) -> Option<Self> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "_/:. ".contains(c);
         if !span.chars().all(plain) || span.starts_with('/') || span.contains("..") {
@@ -86,7 +86,7 @@ impl<'a> Named<'a> {
             (None, None) if span.ends_with(".rs") || span.ends_with('/') => (span, None),
             _ => return None,
         };
-        // `file::Type::function` and `Type::function`.
+        // Both `file::Type::function` and `Type::function`.
         let place = place.rsplit_once("::").map_or(place, |(place, _)| place);
         let place = if place.starts_with(char::is_uppercase) { "" } else { place };
         let place = place.trim_end_matches(".rs").trim_end_matches('/');
@@ -101,7 +101,7 @@ impl<'a> Named<'a> {
     }
 }
 
-/// Whether code has a function, a type or a variant of this name.
+/// Reports whether code has a function, a type or a variant with this name.
 fn declares(code: &str, name: &str) -> bool {
     let kinds: &[&str] =
         if name.starts_with(char::is_uppercase) { &["struct ", "enum ", "trait ", "type ", "    "] } else { &["fn "] };
@@ -112,7 +112,7 @@ fn declares(code: &str, name: &str) -> bool {
     })
 }
 
-/// Code spans before the invariants, which name tests and have a rule of their own.
+/// Returns code spans before the invariants, which name tests and have a separate rule.
 fn spans(text: &str) -> impl Iterator<Item = &str> {
     let text = text.split("\n## Invariants").next().unwrap_or_default();
     let mut fenced = false;

@@ -1,17 +1,17 @@
-//! Docs that say nothing, and text of others. The words that are not wanted are in `terms`.
+//! Docs without content, and texts from other projects. `terms` has the unwanted words.
 use super::ratchets::Measures;
 use super::tree::Tree;
 
-/// Suffixes of the serialised forms that upstream's compatibility fixtures have.
+/// Suffixes of the serialized forms in upstream's compatibility fixtures.
 const FIXTURE_ENDINGS: &[&str] = &[".pb", ".after_roundtrip.json", ".after_roundtrip.yaml", ".after_roundtrip.pb"];
 
-/// How many empty docs there are.
+/// Measures the number of docs without content.
 pub fn measure(tree: &Tree, all: &mut Measures) {
     all.insert("docs.of_two_words".to_owned(), short_docs(tree).len());
 }
 
-/// Docs of one line and one or two words. One that names the API field or the flag behind an item says where its meaning is
-/// written down, which is what a reader of a view or an option wants to know.
+/// Returns docs of one line with one or two words. One that only names the API field or the flag of an item is allowed,
+/// since its meaning is documented there.
 pub fn short_docs(tree: &Tree) -> Vec<String> {
     let mut found = Vec::new();
     for file in tree.code() {
@@ -28,8 +28,8 @@ pub fn short_docs(tree: &Tree) -> Vec<String> {
     found
 }
 
-/// A field's path such as `spec.replicas`, a flag such as `--cluster-domain`, or a type such as `apps/v1` Deployment, and
-/// nothing else.
+/// Reports whether a doc is only a field's path such as `spec.replicas`, a flag such as `--cluster-domain`, or a type
+/// such as `apps/v1` Deployment.
 fn names_its_source(doc: &str) -> bool {
     let of_type = doc.strip_prefix('`').and_then(|d| d.split_once("` ")).filter(|(version, _)| version.contains("/v"));
     if of_type.is_some_and(|(_, kind)| kind.starts_with(char::is_uppercase)) {
@@ -42,7 +42,7 @@ fn names_its_source(doc: &str) -> bool {
     })
 }
 
-/// Files that look like upstream's: fixtures by their names, sources by their owner's notice.
+/// Returns files that look like upstream's: fixtures by their names, sources by their copyright notice.
 pub fn copied(tree: &Tree) -> Vec<String> {
     let fixture = |path: &&String| {
         let name = path.rsplit('/').next().unwrap_or_default();

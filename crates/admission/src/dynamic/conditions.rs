@@ -1,5 +1,5 @@
-//! `matchConditions` of webhooks and policies: expressions that must all hold for a request to be theirs
-//! (upstream `plugin/webhook/matchconditions`).
+//! `matchConditions` of webhooks and policies: expressions that must all be true for a request to be handled (upstream
+//! `plugin/webhook/matchconditions`).
 use std::time::Instant;
 
 use kelson_cel::admission::Extent;
@@ -11,26 +11,27 @@ use super::expressions::{Expression, Fault, Inputs, OUT_OF_BUDGET, budget};
 use crate::containers::aggregate;
 use crate::metrics::ConditionsSeen;
 
-/// The conditions of one webhook or policy.
+/// The match conditions of one webhook or policy.
 #[derive(Debug, Default)]
 pub struct Conditions(Vec<Expression>);
 
 impl Conditions {
-    /// From whatever has a field `matchConditions`.
+    /// Reads the field `matchConditions` of a webhook or policy.
     pub fn parse(value: &Value, params: bool) -> Self {
         let extent = Extent { params, authorizer: true, mutations: false };
         let condition = |c| Expression::new(extent, text(c, &["expression"]), &[Type::Bool]);
         Self(list(value, &["matchConditions"]).iter().map(condition).collect())
     }
-    /// Whether there are none.
+    /// Reports whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether all hold for a request: one that does not is enough, whatever failed before it. Also says what was seen.
+    /// Evaluates the conditions for a request: one that is false decides, even if another failed before. Also returns
+    /// what happened, for metrics.
     ///
     /// # Errors
-    /// Expressions that could not be evaluated, while none was false: what that means is the failure policy's to say.
+    /// Expressions that could not be evaluated when none was false; the failure policy decides about those.
     pub fn hold(&self, inputs: &Inputs<'_>, params: Option<&Value>) -> (Result<bool, String>, ConditionsSeen) {
         let begun = Instant::now();
         let activation = inputs.activation(params, &[]);

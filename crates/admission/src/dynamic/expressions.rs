@@ -1,5 +1,5 @@
-//! Expressions of webhooks and policies: compiled once per change, evaluated over the objects of a request where they lie
-//! (upstream `plugin/cel`).
+//! CEL expressions of webhooks and policies: compiled once per change, evaluated on a request's objects without copying
+//! them (upstream `plugin/cel`).
 use std::time::Duration;
 
 use kelson_auth::authorize::Decision as Answer;
@@ -15,16 +15,16 @@ use serde_json::{Value, json};
 use super::{Match, Shown};
 use crate::{Attributes, Dependencies};
 
-/// Evaluating ends by then, whatever it has cost: a guard beside the budget, which counts steps and not seconds.
+/// The time limit of an evaluation, in addition to the cost budget, which counts steps and not seconds.
 const TIME_MAX: Duration = Duration::from_secs(5);
-/// What is said when a policy's expressions together cost too much.
+/// The message when the expressions of a policy exceed their total budget.
 pub const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
-/// One expression, as written and as compiled.
+/// An expression: its source and its compiled form.
 #[derive(Debug)]
 pub struct Expression {
-    /// The expression as it is written.
+    /// The source text.
     pub source: String,
     program: Result<Program, String>,
 }
@@ -32,9 +32,9 @@ pub struct Expression {
 /// Why an expression has no value.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It alone failed.
+    /// This expression failed.
     Expression(String),
-    /// Nothing more may be evaluated.
+    /// The budget is exhausted, and nothing more may be evaluated.
     OutOfBudget,
 }
 
@@ -43,11 +43,11 @@ impl Expression {
     pub fn new(extent: Extent, source: &str, wanted: &[Type]) -> Self {
         Self { source: source.to_owned(), program: compile(env(extent), source, wanted) }
     }
-    /// What is wrong with it, if anything is.
+    /// Returns the compile error, if there is one.
     pub fn fault(&self) -> Option<&str> {
         self.program.as_ref().err().map(String::as_str)
     }
-    /// Its value for a request.
+    /// Evaluates the expression for a request.
     ///
     /// # Errors
     /// See [`Fault`].
@@ -61,7 +61,7 @@ impl Expression {
     }
 }
 
-/// The expressions of one policy: its variables, each of which may use those before it, and the environment with them.
+/// The variables of one policy, each of which may use those before it, and the environment with them.
 #[derive(Debug)]
 pub struct Variables {
     programs: Vec<(String, Program)>,
@@ -100,13 +100,13 @@ impl Variables {
         };
         Expression { source: source.to_owned(), program }
     }
-    /// What [`Inputs::activation`] is given.
+    /// Returns the compiled variables for [`Inputs::activation`].
     pub fn programs(&self) -> &NamedPrograms {
         &self.programs
     }
 }
 
-/// Asks the authorizer in the name of the request's user.
+/// Calls the authorizer for the request's user.
 pub struct Asking<'a> {
     user: &'a UserInfo,
     authorizer: &'a dyn Authorizer,
@@ -144,20 +144,20 @@ impl kelson_cel::Authorizer for Asking<'_> {
     }
 }
 
-/// What the variables of expressions stand for in one request, the same for all who are evaluated for it.
+/// The values of CEL variables for one request, shared by all expressions that are evaluated for it.
 #[derive(Debug)]
 pub struct Inputs<'a>(Values<'a>);
 
 impl<'a> Asking<'a> {
-    /// For the user of a request.
+    /// Creates the values for conditions without objects, for the user of a request.
     pub fn of(a: &'a Attributes<'_>, d: &'a Dependencies) -> Self {
         Self { user: a.user, authorizer: d.authorizer.as_ref() }
     }
 }
 
 impl<'a> Inputs<'a> {
-    /// Of a request: `objects` are the new one and the old one in the form that was asked for, `request` is what [`request`]
-    /// made for that form.
+    /// Creates the values for a request: `objects` are the new and the old object in the requested version, and
+    /// `request` is what [`request`] returned for that version.
     pub fn new(
         a: &Attributes<'_>,
         objects: &'a Shown<'_>,
@@ -177,7 +177,7 @@ impl<'a> Inputs<'a> {
         Self(values)
     }
 
-    /// With parameters, null where there are none, and the variables of a policy.
+    /// Adds parameters, null when there are none, and the variables of a policy.
     pub fn activation<'b>(&'b self, params: Option<&'b Value>, variables: &'b NamedPrograms) -> Activation<'b>
     where
         'a: 'b,
@@ -191,12 +191,12 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// A budget that ends with the time, too.
+/// Creates a budget that also ends with the time limit.
 pub fn budget(total: u64) -> Budget {
     Budget::new(total).within(TIME_MAX)
 }
 
-/// `authorizer.requestResource` of a request.
+/// The value of `authorizer.requestResource`.
 fn resource(a: &Attributes<'_>) -> AccessRequest {
     AccessRequest {
         group: a.resource.group.clone(),
@@ -208,7 +208,7 @@ fn resource(a: &Attributes<'_>) -> AccessRequest {
     }
 }
 
-/// `request` of a request, seen in a form.
+/// The value of `request` in the version of `form`.
 pub fn request(a: &Attributes<'_>, form: &Match<'_>) -> Value {
     let kind = |g: &kelson_meta::Gvk| json!({"group": g.group, "version": g.version, "kind": g.kind});
     let resource = |g: &kelson_meta::Gvr| json!({"group": g.group, "version": g.version, "resource": g.resource});

@@ -1,6 +1,7 @@
-//! Webhooks and policies from files (`staticManifestsDir` of a plugin's configuration, KEP-5793): they hold before the API can
-//! be reached, nobody changes them through it, and they judge even the configurations of admission. A directory is read at
-//! start, where a fault stops it, and then again and again, where a fault leaves what was read before.
+//! Webhooks and policies from files (`staticManifestsDir` of a plugin's configuration, KEP-5793). They apply before the
+//! API is reachable, cannot be changed through it, and also apply to the API objects that configure admission. A
+//! directory is read at startup, where an error stops the server, and then periodically, where an error keeps the
+//! previous state.
 #![allow(clippy::disallowed_methods, reason = "blocking: at the start, and in the lane for files")]
 
 use std::collections::BTreeMap;
@@ -19,17 +20,17 @@ use crate::{Dependencies, Versions};
 
 const GROUP: &str = "admissionregistration.k8s.io";
 const GATE: &str = "ManifestBasedAdmissionControlConfig";
-/// What names of objects from files end with.
+/// The suffix of names of objects from files.
 const SUFFIX: &str = ".static.k8s.io";
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
-/// Files of one directory, and bytes of one file.
+/// The maximum number of files in one directory, and of bytes in one file.
 const FILES_MAX: usize = 1000;
 const FILE_BYTES_MAX: u64 = 3 << 20;
 
-/// A kind that a directory may hold, and its resource.
+/// A kind that a directory may contain, and its resource.
 pub type Accepted = (&'static str, &'static str);
 
-/// What one directory holds.
+/// The configured directory with its current objects.
 pub struct Manifests {
     dir: PathBuf,
     accepted: &'static [Accepted],
@@ -37,32 +38,32 @@ pub struct Manifests {
     now: RwLock<Arc<Loaded>>,
 }
 
-/// The objects of a directory as it was read.
+/// The objects of a directory as they were read.
 #[derive(Default)]
 pub struct Loaded {
-    /// Tells one state from another.
+    /// Identifies this state of the directory.
     pub stamp: u64,
     objects: BTreeMap<&'static str, Vec<Value>>,
 }
 
 impl Loaded {
-    /// The objects of a resource, by name.
+    /// Returns the objects of a resource, by name.
     pub fn of(&self, resource: &str) -> &[Value] {
         self.objects.get(resource).map_or(&[], Vec::as_slice)
     }
 }
 
-/// One document, and the file it is in.
+/// A document and the file that contains it.
 struct Document {
     file: String,
     tree: Value,
 }
 
 impl Manifests {
-    /// Reads the directory that a plugin's configuration names; `None` when it names none. For the start alone: it blocks.
+    /// Reads the directory that a plugin's configuration names; `None` when it names none. Blocks, so only for startup.
     ///
     /// # Errors
-    /// What is wrong, in one line that names the file.
+    /// The first problem, in one line with the file's name.
     pub fn open(
         configuration: &Value,
         accepted: &'static [Accepted],
@@ -89,18 +90,18 @@ impl Manifests {
         }
         let manifests = Self { dir, accepted, versions: Arc::clone(&d.versions), now: RwLock::default() };
         let (stamp, documents) = read(&manifests.dir)?;
-        // Built-in kinds are read from memory: nothing is waited for.
+        // Built-in kinds are converted in memory, so this does not wait.
         let loaded = manifests.load(stamp, documents).now_or_never();
         *manifests.now.write() = Arc::new(loaded.ok_or("the admission configuration kinds are not available yet")??);
         Ok(Some(Arc::new(manifests)))
     }
 
-    /// The newest good state.
+    /// Returns the newest valid state.
     pub fn current(&self) -> Arc<Loaded> {
         Arc::clone(&self.now.read())
     }
 
-    /// Reads the directory again. What cannot be read is logged, and what was read before stays.
+    /// Reads the directory again. On an error it logs and keeps the previous state.
     pub async fn reload(&self) {
         let dir = self.dir.clone();
         let documents = FILES.run(move || read(&dir)).await.map_err(|e| e.to_string()).and_then(|read| read);
@@ -154,7 +155,7 @@ impl Manifests {
         Ok((*resource, object))
     }
 
-    /// A binding is for a policy of the same directory.
+    /// Checks that every binding refers to a policy of the same directory.
     fn check_references(&self, loaded: &Loaded) -> Result<(), String> {
         let policies: Vec<&str> = self
             .accepted
@@ -176,7 +177,7 @@ impl Manifests {
     }
 }
 
-/// What holds of objects from files besides the rules of their kinds: nothing of the API may be needed to use them.
+/// Checks the additional rules for objects from files: they must not need anything from the API.
 fn check_object(object: &Value, kind: &str, file: &str) -> Result<(), String> {
     let name = text(object, &["metadata", "name"]);
     if !name.ends_with(SUFFIX) {
@@ -200,7 +201,7 @@ fn check_object(object: &Value, kind: &str, file: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The documents of a directory's manifests in the order of the files' names, and what tells this state from others.
+/// Returns the documents of a directory's manifests in the order of the files' names, and a hash of the state.
 fn read(dir: &Path) -> Result<(u64, Vec<Document>), String> {
     let fault = |e: std::io::Error| format!("failed to read manifest directory {dir:?}: {e}");
     let mut files = Vec::new();
@@ -235,11 +236,11 @@ fn read(dir: &Path) -> Result<(u64, Vec<Document>), String> {
             }
         }
     }
-    // Never the stamp of a state that was not read yet.
+    // Never zero, which is the stamp of a state that was not read.
     Ok((hasher.finish() | 1, documents))
 }
 
-/// The documents of a text: they are separated by lines that begin with `---`.
+/// Splits a file into documents, which are separated by lines that begin with `---`.
 fn split(content: &str) -> Vec<String> {
     let mut documents = vec![String::new()];
     for line in content.lines() {

@@ -1,5 +1,5 @@
-//! Which requests a webhook or a policy is for: rules, selectors, and the same objects under other names
-//! (upstream `plugin/webhook/predicates`, `plugin/policy/matching`).
+//! Which requests match a webhook or a policy: rules, selectors, and equivalent resources (upstream
+//! `plugin/webhook/predicates`, `plugin/policy/matching`).
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,17 +21,19 @@ const POLICIES: [&str; 4] = [
     "MutatingAdmissionPolicyBinding",
 ];
 
-/// Whether no webhook judges a request: one for a configuration of admission, so that a bad one can always be repaired.
+/// Reports whether no webhook applies: requests for admission configuration objects are exempt, so that a broken one
+/// can always be repaired.
 pub fn is_exempt_from_webhooks(a: &Attributes<'_>) -> bool {
     is_exempt_from_policies(a) || (a.kind.group == GROUP && WEBHOOKS.contains(&a.kind.kind.as_str()))
 }
 
-/// Whether no policy judges a request: one for a policy or its binding. Policies do judge configurations of webhooks.
+/// Reports whether no policy applies: requests for policies and their bindings are exempt. Policies do apply to webhook
+/// configurations.
 pub fn is_exempt_from_policies(a: &Attributes<'_>) -> bool {
     a.kind.group == GROUP && POLICIES.contains(&a.kind.kind.as_str())
 }
 
-/// One entry of `rules`, `resourceRules` or `excludeResourceRules`.
+/// An entry of `rules`, `resourceRules` or `excludeResourceRules`.
 #[derive(Debug)]
 struct Rule {
     operations: Operations,
@@ -40,7 +42,7 @@ struct Rule {
     /// Resource and subresource, either of which may be `*`.
     resources: Vec<(String, String)>,
     scope: Scope,
-    /// Names of objects; empty: all. Policies alone have them.
+    /// Names of objects; empty means all. Only policies have them.
     names: Vec<String>,
 }
 
@@ -52,7 +54,7 @@ enum Scope {
     Namespaced,
 }
 
-/// Which requests something is for.
+/// The matching criteria of a webhook, policy or binding.
 #[derive(Debug)]
 pub struct Criteria {
     rules: Vec<Rule>,
@@ -60,21 +62,21 @@ pub struct Criteria {
     namespaces: Result<LabelSelector, String>,
     objects: Result<LabelSelector, String>,
     equivalent: bool,
-    /// Without rules, every request fits.
+    /// Whether every request matches if there are no rules.
     all_without_rules: bool,
 }
 
-/// A request that something is for: the resource and kind in which it wants to see the object.
+/// A match: the resource and kind in which the webhook or policy gets the object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Match<'a> {
     /// The request's resource, or an equivalent one that a rule names.
     pub resource: Cow<'a, Gvr>,
-    /// Kind of its objects.
+    /// The kind of that resource.
     pub kind: Cow<'a, Gvk>,
 }
 
 impl<'a> Match<'a> {
-    /// The form in which the request itself has the object.
+    /// The match for the request's own resource and kind.
     pub fn own(a: &Attributes<'a>) -> Self {
         Self { resource: Cow::Borrowed(a.resource), kind: Cow::Borrowed(a.kind) }
     }
@@ -84,14 +86,14 @@ fn texts(value: &Value, field: &str) -> Vec<String> {
     list(value, &[field]).iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// The operations that a rule names, of which it may name all at once.
+/// Reads the operations of a rule; `*` means all.
 fn operations(names: &[String]) -> Operations {
     let all = [Operation::Create, Operation::Update, Operation::Delete, Operation::Connect];
     let named = all.into_iter().filter(|op| holds(names, op.as_str()));
     named.fold(Operations::NONE, |set, op| set.or(Operations::of(op)))
 }
 
-/// `resource` or `resource/subresource`, taken apart.
+/// Splits `resource` or `resource/subresource`.
 fn resource(pattern: &str) -> (String, String) {
     let (resource, subresource) = pattern.split_once('/').unwrap_or((pattern, ""));
     (resource.to_owned(), subresource.to_owned())
@@ -123,7 +125,7 @@ fn selector(value: &Value, field: &str) -> Result<LabelSelector, String> {
 }
 
 impl Criteria {
-    /// From a webhook, or a policy's `matchConstraints` or `matchResources`.
+    /// Reads the criteria of a webhook, or a policy's `matchConstraints` or `matchResources`.
     pub fn parse(value: &Value) -> Self {
         let own = if at(value, &["rules"]).is_null() { "resourceRules" } else { "rules" };
         Self {
@@ -136,32 +138,31 @@ impl Criteria {
         }
     }
 
-    /// From the `matchResources` of a policy's binding, which narrow what its policy is for.
+    /// Reads `matchResources` of a policy's binding, which narrow the policy's criteria.
     pub fn of_binding(value: &Value) -> Self {
         Self { all_without_rules: true, ..Self::parse(value) }
     }
 
-    /// Whether some rule may be for the request, as far as can be told without looking anything up.
+    /// Reports whether some rule may match the request, without looking anything up.
     pub fn may_concern(&self, a: &Attributes<'_>) -> bool {
         self.rules.iter().any(|r| r.could_mean(a))
     }
 
-    /// The form in which the object is wanted; `None` when the request is none of this one's business.
+    /// Returns the form in which the object is needed; `None` when the request does not match.
     ///
     /// # Errors
-    /// 404 for a namespace that is not there, 500 for a selector that cannot be read; in both cases only when a rule
-    /// matches.
+    /// 404 for a namespace that does not exist, 500 for an invalid selector; both only when a rule matches.
     pub fn matches<'a>(
         &self,
         a: &Attributes<'a>,
         objects: &dyn Objects,
         versions: &dyn Versions,
     ) -> Result<Option<Match<'a>>, Status> {
-        // Most rules are of other resources altogether.
+        // Most rules are for entirely different resources.
         if !self.takes_all() && !self.may_concern(a) {
             return Ok(None);
         }
-        // What cannot be decided counts only once the rules are for the request.
+        // An error counts only if the rules match the request.
         let by_namespace = self.in_namespace(a, objects);
         if matches!(by_namespace, Ok(false)) {
             return Ok(None);
@@ -179,12 +180,12 @@ impl Criteria {
         Ok(Some(found))
     }
 
-    /// Whether there is no rule that could leave a request out.
+    /// Reports whether no rule restricts the requests.
     fn takes_all(&self) -> bool {
         self.all_without_rules && self.rules.is_empty()
     }
 
-    /// Of which resources it may concern requests, by their plural names; `None`: of all.
+    /// Returns the plural names of the resources it may match; `None` means all.
     fn resources(&self) -> Option<BTreeSet<&str>> {
         let named: BTreeSet<&str> =
             self.rules.iter().flat_map(|r| &r.resources).map(|(resource, _)| resource.as_str()).collect();
@@ -241,13 +242,13 @@ fn selected(selector: &LabelSelector, object: &Value) -> bool {
     selector.matches_with(|key| labels.iter().find(|(k, _)| *k == key).map(|(_, v)| *v))
 }
 
-/// Whether a list holds `wanted` or `*`.
+/// Reports whether a list contains `wanted` or `*`.
 fn holds(items: &[String], wanted: &str) -> bool {
     items.iter().any(|i| i == "*" || i == wanted)
 }
 
 impl Rule {
-    /// Whether the rule is for the request, were it one for `resource`.
+    /// Reports whether the rule matches the request if it were for `resource`.
     fn matches(&self, a: &Attributes<'_>, resource: &Gvr) -> bool {
         self.fits(a, resource)
             && holds(&self.groups, &resource.group)
@@ -267,7 +268,8 @@ impl Rule {
             && (self.names.is_empty() || self.names.iter().any(|n| n == a.object_name()))
     }
 
-    /// Whether the rule may be for the request under another of its names: everything but group and version fits.
+    /// Reports whether the rule may match the request as an equivalent resource: everything except group and version
+    /// matches.
     fn could_mean(&self, a: &Attributes<'_>) -> bool {
         self.fits(a, a.resource) && self.resource(&a.resource.resource, a.subresource)
     }
@@ -278,18 +280,17 @@ impl Rule {
     }
 }
 
-/// Which of many criteria may be for requests of a resource, found by its plural name: a resource has the same in all of its
-/// versions and groups.
+/// An index of criteria by the plural name of a resource, which is the same in all of its versions and groups.
 #[derive(Debug, Default)]
 pub struct ByResource {
-    /// By plural name, those that name it and those for all resources, in their order.
+    /// By plural name: the criteria that name it and those for all resources, in their order.
     named: BTreeMap<String, Vec<usize>>,
-    /// Those for all resources.
+    /// The criteria for all resources.
     others: Vec<usize>,
 }
 
 impl ByResource {
-    /// Of criteria by their places.
+    /// Creates the index; a criterion is identified by its position.
     pub fn new<'c>(all: impl IntoIterator<Item = &'c Criteria> + Clone) -> Self {
         let names = || all.clone().into_iter().map(Criteria::resources).enumerate();
         let mut named: BTreeMap<String, Vec<usize>> =
@@ -310,7 +311,7 @@ impl ByResource {
         }
         Self { named, others }
     }
-    /// The places of those that may be for requests of a resource, in their order.
+    /// Returns the positions of those that may match requests for a resource, in their order.
     pub fn of(&self, plural: &str) -> &[usize] {
         self.named.get(plural).unwrap_or(&self.others)
     }
@@ -322,7 +323,7 @@ mod tests {
     use crate::testing::{Ask, dependencies};
     use serde_json::json;
 
-    /// `matched(criteria, ask)` is the resource's version that was matched.
+    /// `matched(criteria, ask)` returns the version of the resource that matched.
     fn matched(criteria: Value, ask: Ask<'_>) -> Result<Option<String>, String> {
         let d = dependencies(&[
             ("namespaces//a", json!({"metadata": {"name": "a", "labels": {"env": "test"}}})),

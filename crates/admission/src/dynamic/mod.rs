@@ -1,6 +1,6 @@
-//! What webhooks and policies share: how configurations are read, which requests they are for, and in which version they
-//! see the object. Both are objects that administrators store; a change holds for the very next request, because every
-//! request looks at the store's newest state, and decodes only what has changed.
+//! Shared parts of webhooks and policies: reading configurations, matching requests, and converting objects. Both are
+//! stored objects; a change applies to the next request, because every request reads the store's newest state and
+//! decodes only what has changed.
 pub mod conditions;
 pub mod expressions;
 pub mod manifests;

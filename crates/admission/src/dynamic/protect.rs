@@ -1,14 +1,14 @@
-//! What nobody who changes an object in admission may change: what the server alone sets, and who owns which field.
+//! Fields that admission must not change: those that only the server sets, and the owners of fields.
 use kelson_meta::tree::path::at;
 use kelson_patch::apply::Managed;
 use serde_json::Value;
 
 use crate::{Notes, Operation};
 
-/// Set by the server when an object is made; later changes are found by validation.
+/// Set by the server when an object is created; later changes are rejected by validation.
 const OF_THE_SERVER: [&str; 4] = ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"];
 
-/// Puts back what `after` must have as `before` has it. Entries of `managedFields` that cannot be read are put back with a
+/// Restores the protected fields of `after` from `before`. Invalid entries of `managedFields` are restored with a
 /// warning, as upstream does.
 pub fn protect(operation: Operation, before: &Value, after: &mut Value, notes: &mut Notes) {
     let (old, broken) = (at(before, &["metadata"]), broken_entries(before, after));

@@ -1,4 +1,4 @@
-//! Stored configurations in the form that requests use, made anew only when one of them has changed.
+//! Stored configurations in decoded form, decoded again only when one of them has changed.
 use std::sync::Arc;
 
 use kelson_auth::Objects;
@@ -15,20 +15,20 @@ pub struct Source<T> {
     group: &'static str,
     resource: &'static str,
     decode: Decode<T>,
-    /// Which requests those that are stored do not judge.
+    /// Reports which requests the stored objects do not apply to.
     exempt: fn(&Attributes<'_>) -> bool,
     known: Mutex<Arc<Known<T>>>,
-    /// Those from files, which come first.
+    /// Objects from files, which come first.
     manifests: Option<Arc<Manifests>>,
     fixed: Mutex<Arc<Fixed<T>>>,
-    /// What was last given out of both.
+    /// The last lists that were returned.
     joined: Mutex<[Items<T>; 3]>,
 }
 
-/// Decoded objects. Whoever is given the same list again, by its address, knows that nothing has changed.
+/// Decoded objects. The same list, compared by address, means that nothing has changed.
 pub type Items<T> = Arc<Vec<Arc<T>>>;
 
-/// What files held when they were decoded.
+/// The decoded objects of files and the stamp of their state.
 struct Fixed<T> {
     stamp: u64,
     items: Items<T>,
@@ -37,15 +37,15 @@ struct Fixed<T> {
 type Decode<T> = Box<dyn Fn(&Value) -> T + Send + Sync>;
 
 struct Known<T> {
-    /// Of the resource when it was looked at.
+    /// The version of the resource when it was read.
     version: Option<u64>,
-    /// By the place of its item.
+    /// The stamps of the objects, by their index in `items`.
     stamps: Vec<u64>,
     items: Items<T>,
 }
 
 impl<T> Source<T> {
-    /// Policies or their bindings.
+    /// Creates a source of policies or of their bindings.
     pub fn of_policies(
         objects: &Arc<dyn Objects>,
         resource: &'static str,
@@ -54,7 +54,8 @@ impl<T> Source<T> {
         Self { exempt: is_exempt_from_policies, ..Self::new(objects, GROUP, resource, decode) }
     }
 
-    /// Over a cluster-scoped resource. What `decode` makes of an object is kept until that object changes.
+    /// Creates a source for a cluster-scoped resource. The result of `decode` for an object is cached until that object
+    /// changes.
     pub fn new(
         objects: &Arc<dyn Objects>,
         group: &'static str,
@@ -76,13 +77,13 @@ impl<T> Source<T> {
         }
     }
 
-    /// With those of a directory, too.
+    /// Adds the objects of a directory.
     pub fn with_manifests(self, manifests: Option<Arc<Manifests>>) -> Self {
         Self { manifests, ..self }
     }
 
-    /// Those that may judge a request, as they are now: of files, and then those that are stored, by name. What is stored
-    /// does not judge the configurations of its own kind, so that a bad one can always be repaired.
+    /// Returns the objects that may apply to a request, as they are now: those of files, then the stored ones by name.
+    /// Stored ones do not apply to configurations of admission, so that a broken one can always be repaired.
     pub fn of(&self, a: &Attributes<'_>) -> Items<T> {
         if self.manifests.is_none() {
             return if (self.exempt)(a) { Arc::default() } else { self.newest() };
@@ -95,7 +96,7 @@ impl<T> Source<T> {
         }
     }
 
-    /// Those of files and those that are stored, as one list.
+    /// Joins objects of files and stored ones into one list.
     fn joined(&self, fixed: Items<T>) -> Items<T> {
         let newest = self.newest();
         let mut joined = self.joined.lock();
@@ -106,7 +107,7 @@ impl<T> Source<T> {
         Arc::clone(&joined[2])
     }
 
-    /// Those of files.
+    /// Returns the objects of files.
     fn fixed(&self) -> Items<T> {
         let Some(manifests) = &self.manifests else { return Arc::default() };
         let loaded = manifests.current();
@@ -118,10 +119,10 @@ impl<T> Source<T> {
         Arc::clone(&fixed.items)
     }
 
-    /// All that are stored now, by name.
+    /// Returns all stored objects, by name.
     fn newest(&self) -> Items<T> {
         let known = Arc::clone(&self.known.lock());
-        // Asked first: what changes while the objects are read is seen by the next request.
+        // Read first: a change while the objects are read is seen by the next request.
         let version = self.objects.version(self.group, self.resource);
         if version.is_some() && version == known.version {
             return Arc::clone(&known.items);

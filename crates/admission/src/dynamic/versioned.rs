@@ -1,4 +1,4 @@
-//! The objects of a request in the version in which somebody wants to see them.
+//! The objects of a request, converted to the versions that webhooks and policies match.
 use std::borrow::Cow;
 
 use kelson_meta::Status;
@@ -7,20 +7,20 @@ use serde_json::Value;
 use super::matching::Match;
 use crate::{Attributes, Versions};
 
-/// New and old object in one version.
+/// The new and the old object in one version.
 #[derive(Debug, Default)]
 pub struct Shown<'a> {
-    /// As after the request; `None` where there is none.
+    /// The object after the request; `None` when there is none.
     pub object: Option<Cow<'a, Value>>,
-    /// As before the request.
+    /// The object before the request.
     pub old: Option<Cow<'a, Value>>,
 }
 
-/// The versions made so far for one request.
+/// The conversions made so far for one request.
 #[derive(Debug, Default)]
 pub struct Versioned<'a>(Vec<(Match<'a>, Shown<'a>)>);
 
-/// One object, converted where it must be.
+/// Converts one object if necessary.
 async fn show<'a>(
     a: &Attributes<'_>,
     versions: &dyn Versions,
@@ -33,10 +33,10 @@ async fn show<'a>(
 }
 
 impl<'a> Versioned<'a> {
-    /// Makes the request's objects in a form, unless they are made already.
+    /// Converts the request's objects to a form, unless that was done already.
     ///
     /// # Errors
-    /// For what cannot be converted.
+    /// An object cannot be converted.
     pub async fn make(
         &mut self,
         a: &'a Attributes<'_>,
@@ -49,17 +49,17 @@ impl<'a> Versioned<'a> {
         Ok(())
     }
 
-    /// The objects in a form that was made before.
+    /// Returns the objects in a form that was made before.
     pub fn get(&self, form: &Match<'_>) -> Option<&Shown<'a>> {
         self.0.iter().find(|(made, _)| made == form).map(|(_, shown)| shown)
     }
 }
 
 impl<'a> Shown<'a> {
-    /// The request's objects in a form.
+    /// Converts the request's objects to a form.
     ///
     /// # Errors
-    /// For what cannot be converted.
+    /// An object cannot be converted.
     pub async fn of(a: &'a Attributes<'_>, versions: &dyn Versions, form: &Match<'_>) -> Result<Self, Status> {
         let object = show(a, versions, form, a.whole_object()).await?;
         Ok(Self { object, old: show(a, versions, form, a.old_object.map(Cow::Borrowed)).await? })

@@ -1,10 +1,10 @@
-//! Plugins without a second thought: AlwaysAdmit, AlwaysDeny, LimitPodHardAntiAffinityTopology.
+//! Plugins without state: AlwaysAdmit, AlwaysDeny, LimitPodHardAntiAffinityTopology.
 use kelson_meta::Status;
 
 use crate::{Attributes, Notes, Operation, Operations, Plugin};
 use kelson_meta::tree::path::{list, text};
 
-/// Admits everything. Deprecated, does nothing.
+/// Admits everything. Deprecated; it has no effect.
 pub struct AlwaysAdmit;
 
 impl Plugin for AlwaysAdmit {
@@ -16,7 +16,7 @@ impl Plugin for AlwaysAdmit {
     }
 }
 
-/// Refuses everything. For tests of clients.
+/// Rejects everything. For tests of clients.
 pub struct AlwaysDeny;
 
 const DENY: &str = "admission control is denying all modifications";
@@ -36,7 +36,7 @@ impl Plugin for AlwaysDeny {
     }
 }
 
-/// Refuses pods whose required anti-affinity spans more than a node: it would let them block whole zones.
+/// Rejects pods whose required anti-affinity has a topology other than the node: such a pod could block whole zones.
 pub struct LimitPodHardAntiAffinityTopology;
 
 impl Plugin for LimitPodHardAntiAffinityTopology {

@@ -1,5 +1,5 @@
-//! CertificateApproval, CertificateSigning, CertificateSubjectRestriction, ClusterTrustBundleAttest: who may approve, sign and
-//! vouch for which signer.
+//! CertificateApproval, CertificateSigning, CertificateSubjectRestriction, ClusterTrustBundleAttest: permissions to
+//! approve, sign and attest, by signer.
 use std::sync::Arc;
 
 use base64::Engine;
@@ -15,7 +15,7 @@ use kelson_meta::tree::same;
 
 const GROUP: &str = "certificates.k8s.io";
 
-/// Whether `user` may `verb` for `signer`: by its name, or by its whole domain (`example.com/*`).
+/// Reports whether `user` has the permission `verb` for `signer`, by its name or by its whole domain (`example.com/*`).
 fn may(authorizer: &dyn Authorizer, user: &UserInfo, verb: &str, signer: &str) -> bool {
     let ask = |name: &str| authorizer.authorize(&Request::resource(user, verb, GROUP, "signers", "", name)).is_allow();
     let domain = signer.split('/').next().unwrap_or_default();
@@ -26,19 +26,19 @@ fn signer(csr: &Value) -> &str {
     text(csr, &["spec", "signerName"])
 }
 
-/// The request inside a CertificateSigningRequest object.
+/// Decodes the request inside a CertificateSigningRequest object.
 pub(crate) fn request_of(csr: &Value) -> Result<CertificateRequest, String> {
     let pem = STANDARD.decode(text(csr, &["spec", "request"])).ok().and_then(|b| String::from_utf8(b).ok());
     CertificateRequest::parse(&pem.unwrap_or_default()).map_err(|e| e.to_string())
 }
 
-/// Only those allowed to `approve` for the signer approve or deny.
+/// Approving or denying requires the permission `approve` for the signer.
 pub struct CertificateApproval {
     authorizer: Arc<dyn Authorizer>,
 }
 
 impl CertificateApproval {
-    /// Asking the dependencies' authorizer.
+    /// Creates the plugin with the authorizer of the dependencies.
     pub fn new(d: &Dependencies) -> Self {
         Self { authorizer: d.authorizer.clone() }
     }
@@ -55,7 +55,7 @@ impl Plugin for CertificateApproval {
         if a.subresource != "approval" || !a.is(GROUP, "certificatesigningrequests") {
             return Ok(());
         }
-        // The stored one: an update may try to change the signer's name.
+        // The stored signer name: an update may try to change it.
         let signer = signer(a.stored());
         if may(self.authorizer.as_ref(), a.user, "approve", signer) {
             return Ok(());
@@ -64,18 +64,18 @@ impl Plugin for CertificateApproval {
     }
 }
 
-/// Only those allowed to `sign` for the signer set the certificate or the conditions.
+/// Setting the certificate or its conditions requires the permission `sign` for the signer.
 pub struct CertificateSigning {
     authorizer: Arc<dyn Authorizer>,
 }
 
 impl CertificateSigning {
-    /// Asking the dependencies' authorizer.
+    /// Creates the plugin with the authorizer of the dependencies.
     pub fn new(d: &Dependencies) -> Self {
         Self { authorizer: d.authorizer.clone() }
     }
 
-    /// Nothing of a pod's request is changed but by those allowed; upstream refuses here as validation does.
+    /// Checks an update of a PodCertificateRequest's status. Upstream returns the error of validation here.
     fn judge_of_pod(&self, a: &Attributes<'_>) -> Result<(), Status> {
         let signer = signer(a.stored());
         if same(at(a.stored(), &["status"]), at(a.new_object(), &["status"]))
@@ -117,19 +117,19 @@ impl Plugin for CertificateSigning {
     }
 }
 
-/// Only those allowed to `attest` for the signer say what its certificates are trusted by.
+/// Setting a signer's trust bundle requires the permission `attest` for the signer.
 pub struct ClusterTrustBundleAttest {
     authorizer: Arc<dyn Authorizer>,
 }
 
 impl ClusterTrustBundleAttest {
-    /// Asking the dependencies' authorizer.
+    /// Creates the plugin with the authorizer of the dependencies.
     pub fn new(d: &Dependencies) -> Self {
         Self { authorizer: d.authorizer.clone() }
     }
 }
 
-/// Whether an update changes nothing but what the garbage collector works with.
+/// Reports whether an update only changes fields that the garbage collector sets.
 fn only_collected(old: &Value, new: &Value) -> bool {
     let bare = |object: &Value| {
         let mut object = object.clone();
@@ -151,7 +151,7 @@ impl Plugin for ClusterTrustBundleAttest {
         Operations::WRITE.contains(op)
     }
     fn validate(&self, a: &Attributes<'_>, _: &mut Notes) -> Result<(), Status> {
-        // A bundle of no signer is anybody's who may write it.
+        // A bundle without a signer needs no permission besides writing it.
         if !a.is(GROUP, "clustertrustbundles") || signer(a.new_object()).is_empty() {
             return Ok(());
         }
@@ -166,7 +166,7 @@ impl Plugin for ClusterTrustBundleAttest {
     }
 }
 
-/// Nobody becomes `system:masters` by a request.
+/// Rejects certificate requests for the group `system:masters`.
 pub struct CertificateSubjectRestriction;
 
 impl Plugin for CertificateSubjectRestriction {

@@ -1,4 +1,4 @@
-//! DefaultStorageClass and DefaultIngressClass: who names no class gets the default one.
+//! DefaultStorageClass and DefaultIngressClass: an object without a class gets the default class.
 use std::sync::Arc;
 
 use kelson_auth::Objects;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
 use kelson_meta::tree::path::{at, set, text};
 
-/// The default among `classes`: of several the youngest, then the first by name.
+/// Returns the default among `classes`: the youngest of several, then the first by name.
 fn default_of(classes: Vec<Arc<Value>>, annotations: &[&str]) -> Option<String> {
     let is_default = |c: &Value| annotations.iter().any(|a| text(c, &["metadata", "annotations", a]) == "true");
     let mut defaults: Vec<Arc<Value>> = classes.into_iter().filter(|c| is_default(c)).collect();
@@ -19,13 +19,13 @@ fn default_of(classes: Vec<Arc<Value>>, annotations: &[&str]) -> Option<String> 
     defaults.first().map(|c| text(c, &["metadata", "name"]).to_owned())
 }
 
-/// See the module.
+/// Sets the default storage class of claims; see the module.
 pub struct DefaultStorageClass {
     objects: Arc<dyn Objects>,
 }
 
 impl DefaultStorageClass {
-    /// Reading storage classes through the dependencies.
+    /// Creates the plugin, which reads storage classes through the dependencies.
     pub fn new(d: &Dependencies) -> Self {
         Self { objects: d.objects.clone() }
     }
@@ -43,7 +43,7 @@ impl Plugin for DefaultStorageClass {
             return Ok(());
         }
         let claim = a.new_object();
-        // An empty name is a choice: no class.
+        // An empty name is a valid choice: no class.
         let named = !at(claim, &["spec", "storageClassName"]).is_null()
             || !at(claim, &["metadata", "annotations", "volume.beta.kubernetes.io/storage-class"]).is_null();
         if named {
@@ -59,13 +59,13 @@ impl Plugin for DefaultStorageClass {
     }
 }
 
-/// See the module.
+/// Sets the default class of ingresses; see the module.
 pub struct DefaultIngressClass {
     objects: Arc<dyn Objects>,
 }
 
 impl DefaultIngressClass {
-    /// Reading ingress classes through the dependencies.
+    /// Creates the plugin, which reads ingress classes through the dependencies.
     pub fn new(d: &Dependencies) -> Self {
         Self { objects: d.objects.clone() }
     }

@@ -1,5 +1,5 @@
-//! EventRateLimit: so many events a second and no more, for the server, a namespace, a user, or what events are about
-//! (`eventratelimit.admission.k8s.io/v1alpha1`). Each limit is a bucket of tokens that fills while it is not used.
+//! EventRateLimit: limits the rate of events for the server, a namespace, a user, or the event's source and object
+//! (`eventratelimit.admission.k8s.io/v1alpha1`). Each limit is a token bucket.
 use kelson_codec::strict::{Fields, Shape};
 use kelson_meta::tree::path::{at, list, text};
 use kelson_meta::{FieldErrors, FieldPath, Reason, Status};
@@ -12,17 +12,17 @@ use crate::configuration::Part;
 use crate::containers::aggregate;
 use crate::{Attributes, Notes, Operation, Operations, Plugin};
 
-/// Buckets of one limit, where the configuration does not say.
+/// The default number of buckets of one limit.
 const BUCKETS: usize = 4096;
-/// Most buckets that a configuration may ask for.
+/// The maximum number of buckets that a configuration may set.
 const BUCKETS_MAX: i64 = 1 << 20;
 
-/// See the module.
+/// The plugin; see the module.
 pub struct EventRateLimit {
     limits: Vec<Limit>,
 }
 
-/// What has a bucket of its own.
+/// What each bucket of a limit is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
     Server,
@@ -49,7 +49,7 @@ impl Of {
             Self::User => a.user.name.clone(),
             Self::SourceAndObject => {
                 let event = a.new_object();
-                // Of the newer version of events, which has the same under other names.
+                // The newer version of events has the same fields under other names.
                 let source = if at(event, &["source"]).is_object() { "source" } else { "deprecatedSource" };
                 let about = if at(event, &["involvedObject"]).is_object() { "involvedObject" } else { "regarding" };
                 let of_source = ["component", "host"].map(|f| text(event, &[source, f]));
@@ -126,10 +126,10 @@ const FIELDS: Fields = &[(
 )];
 
 impl EventRateLimit {
-    /// With the plugin's part of the configuration, which there must be.
+    /// Creates the plugin from its section of the configuration, which is required.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The section is invalid.
     pub fn new(configuration: &Value) -> Result<Self, String> {
         Part { group: "eventratelimit.admission.k8s.io", versions: &["v1alpha1"], kinds: &["Configuration"] }
             .check(configuration, FIELDS)?;
@@ -159,7 +159,7 @@ impl Plugin for EventRateLimit {
         if !event || a.dry_run {
             return Ok(());
         }
-        // Every limit is asked, so that one that refuses does not spare the others.
+        // Every limit is evaluated, so that a rejection by one still takes a token of the others.
         let reached: Vec<String> = self
             .limits
             .iter()

@@ -1,5 +1,5 @@
-//! No plugin forgets a kind of container (CVE-2023-2727, CVE-2023-2728, CVE-2024-3177): a pod that is refused for one of its
-//! containers is refused whichever list that container is in.
+//! Every plugin checks all kinds of containers (CVE-2023-2727, CVE-2023-2728, CVE-2024-3177): a pod that is rejected
+//! because of one container is rejected whichever list contains that container.
 use serde_json::{Value, json};
 
 use super::exec::DenyEscalatingExec;
@@ -11,7 +11,8 @@ use crate::containers::ContainerKind;
 use crate::testing::{Ask, dependencies, object};
 use crate::{Dependencies, Operation};
 
-/// The world: a namespace that demands much, an account that may mount one secret alone, and the pod for those who enter it.
+/// The stored objects: a namespace with strict policies, a service account that may only mount one secret, and a pod
+/// for exec requests.
 fn world(pod: &Value) -> Dependencies {
     let account = json!({"metadata": {"name": "default", "annotations": {"kubernetes.io/enforce-mountable-secrets": "true"}},
         "secrets": [{"name": "own"}]});
@@ -22,7 +23,7 @@ fn world(pod: &Value) -> Dependencies {
     ])
 }
 
-/// A pod whose only blemish is this container.
+/// A pod in which only this container is invalid.
 fn pod(kind: ContainerKind, container: Value) -> Value {
     let hardened = json!({"allowPrivilegeEscalation": false, "runAsNonRoot": true, "capabilities": {"drop": ["ALL"]},
         "seccompProfile": {"type": "RuntimeDefault"}});
@@ -37,7 +38,7 @@ fn pod(kind: ContainerKind, container: Value) -> Value {
     pod
 }
 
-/// The request by which a container of this kind comes into a pod.
+/// The request by which a container of this kind is added to a pod.
 fn ask(kind: ContainerKind, pod: Value) -> Ask<'static> {
     match kind {
         ContainerKind::Init | ContainerKind::Regular => Ask::pod(pod),

@@ -1,5 +1,5 @@
-//! DenyEscalatingExec: nobody enters a container that could take over its node. Upstream has dropped it for PodSecurity, which
-//! does not look at pods that are there already.
+//! DenyEscalatingExec: rejects exec and attach for pods whose containers could take over their node. Upstream removed
+//! it in favour of PodSecurity, which does not check existing pods.
 use std::sync::Arc;
 
 use kelson_auth::Objects;
@@ -9,13 +9,13 @@ use kelson_meta::{GroupResource, Status};
 use crate::containers::containers;
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
 
-/// See the module.
+/// The plugin; see the module.
 pub struct DenyEscalatingExec {
     objects: Arc<dyn Objects>,
 }
 
 impl DenyEscalatingExec {
-    /// Reading pods through the dependencies.
+    /// Creates the plugin, which reads pods through the dependencies.
     pub fn new(d: &Dependencies) -> Self {
         Self { objects: d.objects.clone() }
     }

@@ -1,4 +1,5 @@
-//! AlwaysPullImages: nobody uses a private image just because it lies on the node already.
+//! AlwaysPullImages: sets `imagePullPolicy: Always`, so that a private image on the node cannot be used without
+//! credentials.
 use kelson_meta::Status;
 use serde_json::Value;
 
@@ -7,15 +8,15 @@ use crate::containers::{containers, containers_mut};
 use crate::{Attributes, Notes, Operation, Operations, Plugin};
 use kelson_meta::tree::path::{at, list, set, text};
 
-/// See the module.
+/// The plugin; see the module.
 pub struct AlwaysPullImages;
 
 fn concerns(a: &Attributes<'_>) -> bool {
     a.is("", "pods") && matches!(a.subresource, "" | "ephemeralcontainers")
 }
 
-/// Containers that an update leaves as they were: their policy cannot change any more. Of pods that were there before the
-/// plugin only new images are its business, a debugging container's too.
+/// Reports whether an update leaves the container unchanged: its policy cannot change any more. For pods from before
+/// the plugin was enabled only new images are checked, also those of ephemeral containers.
 fn is_old(stored: &Value, container: &Value) -> bool {
     let same = |old: &Value| ["name", "image"].iter().all(|f| text(old, &[f]) == text(container, &[f]));
     containers(at(stored, &["spec"])).any(|(_, _, old)| same(old))

@@ -1,4 +1,5 @@
-//! LimitRanger: a namespace's LimitRanges give containers default requests and limits, and bound what may be asked for.
+//! LimitRanger: applies default requests and limits of a namespace's LimitRanges to containers, and enforces minimum,
+//! maximum and ratio.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -15,10 +16,10 @@ const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 
 type Resources = BTreeMap<String, Quantity>;
 
-/// See the module.
+/// The plugin; see the module.
 pub struct LimitRanger {
     objects: Arc<dyn Objects>,
-    /// By the gate PodLevelResources.
+    /// Whether the feature PodLevelResources is enabled.
     pod_level: bool,
 }
 
@@ -27,7 +28,7 @@ fn resources(value: &Value, path: &[&str]) -> Resources {
 }
 
 impl LimitRanger {
-    /// Reading LimitRanges through the dependencies.
+    /// Creates the plugin, which reads LimitRanges through the dependencies.
     pub fn new(d: &Dependencies) -> Self {
         Self { objects: d.objects.clone(), pod_level: d.gates.enabled("PodLevelResources") }
     }
@@ -37,7 +38,7 @@ impl LimitRanger {
     }
 }
 
-/// New pods, new and changed claims, and resizes; containers of running pods cannot change otherwise.
+/// New pods, new and updated claims, and resizes; containers of running pods cannot change otherwise.
 fn concerns(a: &Attributes<'_>) -> bool {
     let op = a.operation;
     (a.is_main("", "pods") && op == Operation::Create)
@@ -45,7 +46,7 @@ fn concerns(a: &Attributes<'_>) -> bool {
         || a.is_main("", "persistentvolumeclaims")
 }
 
-/// Adds one range's defaults to every container; the words for the annotation.
+/// Applies the defaults of one LimitRange to every container; returns the text for the annotation.
 fn apply_defaults(range: &Value, pod: &mut Value) {
     let defaults = |field: &str| -> BTreeMap<String, String> {
         list(range, &["spec", "limits"])
@@ -63,7 +64,7 @@ fn apply_defaults(range: &Value, pod: &mut Value) {
     containers_mut(spec, |kind, _, container| {
         match kind {
             ContainerKind::Init | ContainerKind::Regular => {}
-            // They may not ask for resources.
+            // Ephemeral containers may not request resources.
             ContainerKind::Ephemeral => return,
         }
         let name = text(container, &["name"]).to_owned();
@@ -83,14 +84,14 @@ fn apply_defaults(range: &Value, pod: &mut Value) {
     if words.is_empty() {
         return;
     }
-    // Upstream speaks of containers first.
+    // Upstream lists main containers first.
     words.sort_by_key(|(kind, _)| *kind != ContainerKind::Regular);
     let words: Vec<String> = words.into_iter().map(|(_, w)| w).collect();
     let note = format!("LimitRanger plugin set: {}", words.join("; "));
     set(pod, &["metadata", "annotations", ANNOTATION], note.into());
 }
 
-/// One subject of limits: a container, a pod's sum, a claim.
+/// A subject of limits: a container, a pod's total, or a claim.
 struct Asked {
     requests: Resources,
     limits: Resources,
@@ -141,7 +142,7 @@ fn check_ratio(kind: &str, asked: &Asked, ratios: &Resources, faults: &mut Vec<S
     }
 }
 
-/// Every limit of one type against one subject.
+/// Checks every limit of one type for one subject.
 fn check(kind: &str, limit: &Value, asked: &Asked, faults: &mut Vec<String>) {
     let claim = kind == "PersistentVolumeClaim";
     check_min(kind, asked, &resources(limit, &["min"]), faults);
@@ -170,8 +171,8 @@ fn raise(to: &mut Resources, other: &Resources) {
     }
 }
 
-/// What a whole pod asks for: containers and sidecars together, or more while init containers run; pod-level resources
-/// take precedence where they are given.
+/// Returns the total of a pod: containers and sidecars together, or the maximum while an init container runs; pod-level
+/// resources take precedence if set.
 fn of_pod(pod: &Value, pick: fn(Asked) -> Resources, field: &str, pod_level: bool) -> Resources {
     let mut total = Resources::new();
     for c in list(pod, &["spec", "containers"]) {
@@ -242,7 +243,7 @@ impl Plugin for LimitRanger {
         Ok(())
     }
     fn validate(&self, a: &Attributes<'_>, _: &mut Notes) -> Result<(), Status> {
-        // What is being deleted is not held up.
+        // An object that is being deleted may still be updated.
         let dying = !at(a.stored(), &["metadata", "deletionTimestamp"]).is_null();
         if !concerns(a) || (a.operation == Operation::Update && dying) {
             return Ok(());

@@ -1,22 +1,22 @@
-//! A map of bounded size that forgets what was not used for the longest time.
+//! A map of bounded size that evicts the least recently used entry.
 use std::collections::{BTreeMap, HashMap};
 
-/// See the module.
+/// The map; see the module.
 pub(super) struct Lru<V> {
     max: usize,
-    /// Counts the uses; a value's last one is its place in `order`.
+    /// The number of uses so far; that of a value's last use is its key in `order`.
     uses: u64,
     values: HashMap<String, (u64, V)>,
     order: BTreeMap<u64, String>,
 }
 
 impl<V> Lru<V> {
-    /// Holds at most `max` values, at least one.
+    /// Creates a map with at most `max` values; `max` is at least one.
     pub fn new(max: usize) -> Self {
         Self { max: max.max(1), uses: 0, values: HashMap::new(), order: BTreeMap::new() }
     }
 
-    /// The value under a key, which is used by this.
+    /// Returns the value of a key, which counts as a use.
     pub fn get(&mut self, key: &str) -> Option<&mut V> {
         let (used, value) = self.values.get_mut(key)?;
         let key = self.order.remove(used)?;
@@ -26,7 +26,7 @@ impl<V> Lru<V> {
         Some(value)
     }
 
-    /// Puts a value under a key.
+    /// Stores a value for a key.
     pub fn insert(&mut self, key: &str, value: V) {
         if let Some((used, _)) = self.values.remove(key) {
             self.order.remove(&used);

@@ -1,4 +1,4 @@
-//! The plugins, one small file per concern. Each knows its rules and nothing of the others.
+//! The plugins, one small file per concern. They do not depend on each other.
 pub mod always;
 pub mod certificates;
 pub mod classes;

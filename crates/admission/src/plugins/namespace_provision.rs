@@ -1,4 +1,4 @@
-//! NamespaceAutoProvision: a namespace is made when the first object is to be made in it.
+//! NamespaceAutoProvision: creates a missing namespace when an object is created in it.
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -8,14 +8,14 @@ use kelson_meta::Status;
 use crate::dependencies::NamespaceMaker;
 use crate::{AsyncPlugin, Attributes, Dependencies, Notes, Operation, Operations, Plugin};
 
-/// See the module.
+/// The plugin; see the module.
 pub struct NamespaceAutoProvision {
     objects: Arc<dyn Objects>,
     maker: Arc<dyn NamespaceMaker>,
 }
 
 impl NamespaceAutoProvision {
-    /// Reading and making namespaces through the dependencies.
+    /// Creates the plugin, which reads and creates namespaces through the dependencies.
     pub fn new(d: &Dependencies) -> Self {
         Self { objects: d.objects.clone(), maker: d.namespaces.clone() }
     }
@@ -39,7 +39,7 @@ impl Plugin for NamespaceAutoProvision {
 impl AsyncPlugin for NamespaceAutoProvision {
     async fn admit(&self, a: &mut Attributes<'_>, _: &mut Notes) -> Result<(), Status> {
         match self.maker.make(a.namespace).await {
-            // Another request may have made it meanwhile.
+            // Another request may have created it meanwhile.
             Err(status) if status.code == 409 => Ok(()),
             made => made.map_err(|status| a.forbidden(&status.message)),
         }

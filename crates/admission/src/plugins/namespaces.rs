@@ -1,5 +1,5 @@
-//! NamespaceLifecycle: nothing is created where there is no namespace or where it is going away, and three namespaces
-//! never go. NamespaceExists: its first half, for those who run without the first.
+//! NamespaceLifecycle: rejects creates in a namespace that does not exist or is terminating, and deletes of the three
+//! system namespaces. NamespaceExists: only the check for existence.
 use std::sync::Arc;
 
 use kelson_auth::Objects;
@@ -14,13 +14,13 @@ fn missing(name: &str) -> Status {
     Status::not_found(&GroupResource::new("", "namespaces"), name)
 }
 
-/// See the module.
+/// The plugin NamespaceLifecycle; see the module.
 pub struct NamespaceLifecycle {
     objects: Arc<dyn Objects>,
 }
 
 impl NamespaceLifecycle {
-    /// Reading namespaces through the dependencies.
+    /// Creates the plugin, which reads namespaces through the dependencies.
     pub fn new(d: &Dependencies) -> Self {
         Self { objects: d.objects.clone() }
     }
@@ -28,7 +28,7 @@ impl NamespaceLifecycle {
     fn check(&self, a: &Attributes<'_>) -> Result<(), Status> {
         let is_namespace = a.is("", "namespaces");
         if is_namespace {
-            // Subresources too: what is asked of a namespace itself is its own controller's business.
+            // Subresources are excluded: a namespace's own are handled by its controller.
             if a.operation == Operation::Delete && a.subresource.is_empty() && IMMORTAL.contains(&a.name) {
                 return Err(Status::forbidden(
                     &GroupResource::new("", "namespaces"),
@@ -38,7 +38,7 @@ impl NamespaceLifecycle {
             }
             return Ok(());
         }
-        // Telling whether a namespace exists would leak it to whoever asks for a review.
+        // An answer that depends on whether the namespace exists would reveal that to anyone who may create a review.
         let review = a.is("authorization.k8s.io", "localsubjectaccessreviews");
         if a.namespace.is_empty() || a.operation == Operation::Delete || review {
             return Ok(());
@@ -74,13 +74,13 @@ impl Plugin for NamespaceLifecycle {
     }
 }
 
-/// Refuses requests into namespaces that do not exist.
+/// Rejects requests in namespaces that do not exist.
 pub struct NamespaceExists {
     objects: Arc<dyn Objects>,
 }
 
 impl NamespaceExists {
-    /// Reading namespaces through the dependencies.
+    /// Creates the plugin, which reads namespaces through the dependencies.
     pub fn new(d: &Dependencies) -> Self {
         Self { objects: d.objects.clone() }
     }

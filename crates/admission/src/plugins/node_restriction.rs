@@ -1,5 +1,5 @@
-//! NodeRestriction: a kubelet writes its own Node, its own pods' status, mirror pods bound to itself, its Lease and
-//! CSINode, tokens and certificates for itself and its pods; nothing of anybody else's (CVE-2025-5187 is among the rules).
+//! NodeRestriction: a kubelet may only write its Node, the status of its pods, mirror pods bound to itself, its Lease
+//! and CSINode, and tokens and certificates for itself and its pods (including the fix of CVE-2025-5187).
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use kelson_meta::tree::path::{at, list, strings, text};
 use kelson_meta::tree::same;
 
 const RESTRICTED: &str = "node-restriction.kubernetes.io";
-/// Labels below kubernetes.io and k8s.io that a kubelet sets itself.
+/// Labels in the domains kubernetes.io and k8s.io that a kubelet may set.
 const KUBELET_LABELS: [&str; 11] = [
     "kubernetes.io/hostname",
     "kubernetes.io/os",
@@ -32,12 +32,12 @@ const KUBELET_LABELS: [&str; 11] = [
     "beta.kubernetes.io/os",
     "beta.kubernetes.io/arch",
 ];
-/// Label namespaces that are a kubelet's own.
+/// Label domains that a kubelet may set any label in.
 const KUBELET_NAMESPACES: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
 
 type Checked = Result<(), Status>;
 
-/// See the module.
+/// The plugin; see the module.
 pub struct NodeRestriction {
     objects: Arc<dyn Objects>,
     authorizer: Arc<dyn Authorizer>,
@@ -48,7 +48,7 @@ fn within(namespace: &str, parent: &str) -> bool {
     namespace == parent || namespace.strip_suffix(parent).is_some_and(|rest| rest.ends_with('.'))
 }
 
-/// Of the changed labels, those a node may not touch.
+/// Returns those of the changed labels that a node may not change.
 fn forbidden_labels<'a>(changed: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let own =
         |label: &str, ns: &str| KUBELET_LABELS.contains(&label) || KUBELET_NAMESPACES.iter().any(|n| within(ns, n));
@@ -72,13 +72,13 @@ fn changed_labels<'a>(new: &'a Value, old: &'a Value) -> BTreeSet<&'a str> {
 }
 
 impl NodeRestriction {
-    /// Reading pods and nodes through the dependencies.
+    /// Creates the plugin, which reads pods and nodes through the dependencies.
     pub fn new(d: &Dependencies) -> Self {
         Self { objects: d.objects.clone(), authorizer: d.authorizer.clone(), gates: d.gates.clone() }
     }
 
     fn get(&self, resource: &str, namespace: &str, name: &str) -> Result<Value, Status> {
-        // Pods and nodes change with every heartbeat: their trees are not worth sharing.
+        // Pods and nodes change with every heartbeat, so shared decoded trees would not pay off.
         let found = self.objects.get("", resource, namespace, name).and_then(|b| serde_json::from_slice(&b).ok());
         found.ok_or_else(|| Status::not_found(&GroupResource::new("", resource), name))
     }
@@ -201,7 +201,7 @@ impl NodeRestriction {
         )))
     }
 
-    /// By a projected volume, or by a CSI driver that asks for tokens.
+    /// Reports whether a projected volume, or a CSI driver that requests tokens, uses the audience.
     fn pod_uses_audience(&self, namespace: &str, pod: &Value, audience: &str) -> bool {
         let objects = self.objects.as_ref();
         let pod_name = text(pod, &["metadata", "name"]);
@@ -234,7 +234,7 @@ impl NodeRestriction {
     }
 }
 
-/// What other objects a mirror pod would refer to; it may refer to none.
+/// Returns the kind of object that a mirror pod refers to; it may refer to none.
 fn references(pod: &Value) -> Option<&'static str> {
     if !text(pod, &["spec", "serviceAccountName"]).is_empty() {
         return Some("serviceaccounts");
@@ -290,7 +290,7 @@ fn pod_status(node: &str, a: &Attributes<'_>) -> Checked {
     Ok(())
 }
 
-/// Which addresses are a node's pods'. The node IPAM controller alone gives them out.
+/// The pod address ranges of a node, which only the node IPAM controller assigns.
 const POD_RANGES: [&[&str]; 2] = [&["spec", "podCIDR"], &["spec", "podCIDRs"]];
 
 fn node_object(node: &str, a: &Attributes<'_>) -> Checked {
@@ -301,7 +301,7 @@ fn node_object(node: &str, a: &Attributes<'_>) -> Checked {
     let (old, new) = (a.stored(), a.new_object());
     match a.operation {
         Operation::Create => {
-            // Stricter than the reference: the pod network routes by these, so a node must not choose them itself.
+            // Stricter than upstream: the pod network routes by these ranges, so a node must not set them.
             if POD_RANGES.iter().any(|path| !same(at(new, path), &Value::Null)) {
                 return Err(a.forbidden(&format!("node {node:?} is not allowed to set its pod CIDRs")));
             }
@@ -342,7 +342,7 @@ fn node_object(node: &str, a: &Attributes<'_>) -> Checked {
     Ok(())
 }
 
-/// A claim's status may report size and conditions, nothing else.
+/// Checks that a claim's status update only changes size and conditions.
 fn claim_status(node: &str, a: &Attributes<'_>) -> Checked {
     if a.subresource != "status" {
         return Err(a.forbidden("may only update PVC status"));

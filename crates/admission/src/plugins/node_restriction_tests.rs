@@ -1,4 +1,4 @@
-//! What a node may write, as a table.
+//! A table of writes that a node may and may not make.
 use super::*;
 use crate::testing::{Ask, dependencies, object};
 use base64::Engine;
@@ -36,7 +36,7 @@ async fn mirror_pods() {
     assert!(ask(mirror(|_| {})).await.is_ok());
     type Change = fn(&mut Value);
     let cases: [(Change, &str); 12] = [
-        // Devices that others were promised (CVE-2025-4563).
+        // Devices that are reserved for other pods (CVE-2025-4563).
         (
             |p| p["spec"]["resourceClaims"] = json!([{"name": "c", "resourceClaimName": "theirs"}]),
             "reference resourceclaims",

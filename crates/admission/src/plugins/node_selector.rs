@@ -1,4 +1,4 @@
-//! PodNodeSelector: a namespace's annotation narrows the nodes its pods may run on.
+//! PodNodeSelector: a namespace's annotation restricts the nodes of its pods.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -10,19 +10,19 @@ use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
 use kelson_meta::tree::path::{object_mut, strings, text};
 
 const ANNOTATION: &str = "scheduler.alpha.kubernetes.io/node-selector";
-/// The key of the configuration that holds for namespaces without the annotation.
+/// The key of the configuration for namespaces without the annotation.
 const DEFAULT_KEY: &str = "clusterDefaultNodeSelector";
 
 type Labels = BTreeMap<String, String>;
 
-/// See the module.
+/// The plugin; see the module.
 pub struct PodNodeSelector {
     objects: Arc<dyn Objects>,
-    /// `podNodeSelectorPluginConfig`: the cluster default, and each namespace's allowed labels.
+    /// `podNodeSelectorPluginConfig`: the cluster default, and the allowed labels of each namespace.
     configured: BTreeMap<String, Labels>,
 }
 
-/// Reads labels as `a=b,c=d`.
+/// Parses labels of the form `a=b,c=d`.
 fn parse(selector: &str) -> Result<Labels, String> {
     let pairs = selector.split(',').map(str::trim).filter(|p| !p.is_empty());
     pairs
@@ -34,7 +34,7 @@ fn parse(selector: &str) -> Result<Labels, String> {
 }
 
 impl PodNodeSelector {
-    /// With the plugin's part of the configuration file.
+    /// Creates the plugin from its section of the configuration file.
     pub fn new(d: &Dependencies, configuration: &Value) -> Result<Self, String> {
         let mut configured = BTreeMap::new();
         for (key, selector) in strings(configuration, &["podNodeSelectorPluginConfig"]) {
@@ -43,7 +43,7 @@ impl PodNodeSelector {
         Ok(Self { objects: d.objects.clone(), configured })
     }
 
-    /// The labels demanded in a namespace.
+    /// Returns the node labels that a namespace requires.
     fn demanded(&self, a: &Attributes<'_>) -> Result<Labels, Status> {
         let namespace = self
             .objects

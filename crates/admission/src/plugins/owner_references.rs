@@ -1,5 +1,5 @@
-//! OwnerReferencesPermissionEnforcement: an owner reference is a delayed delete, so it takes the right to delete; and one
-//! that blocks its owner's deletion takes the right to set the owner's finalizers.
+//! OwnerReferencesPermissionEnforcement: an owner reference is a delayed delete, so setting one requires the permission
+//! to delete the object; `blockOwnerDeletion` requires the permission to update the owner's finalizers.
 use std::sync::Arc;
 
 use kelson_auth::{Attributes as Request, Authorizer};
@@ -9,14 +9,14 @@ use serde_json::Value;
 use crate::{Attributes, Dependencies, KindMapper, Notes, Operation, Operations, Plugin};
 use kelson_meta::tree::path::{at, list, text};
 
-/// See the module.
+/// The plugin; see the module.
 pub struct OwnerReferences {
     authorizer: Arc<dyn Authorizer>,
     kinds: Arc<dyn KindMapper>,
 }
 
 impl OwnerReferences {
-    /// Asking the dependencies' authorizer.
+    /// Creates the plugin with the authorizer of the dependencies.
     pub fn new(d: &Dependencies) -> Self {
         Self { authorizer: d.authorizer.clone(), kinds: d.kinds.clone() }
     }
@@ -65,7 +65,7 @@ impl Plugin for OwnerReferences {
     }
     fn validate(&self, a: &Attributes<'_>, _: &mut Notes) -> Result<(), Status> {
         let (old, new) = (owners(a.stored()), owners(a.new_object()));
-        // A pod's status and binding keep its owners by strategy.
+        // Updates of a pod's status and binding keep its owner references.
         if old == new || (a.is("", "pods") && matches!(a.subresource, "status" | "binding")) {
             return Ok(());
         }

@@ -1,5 +1,5 @@
-//! NodeRestriction's part for PodCertificateRequests (KEP-4317): a kubelet asks for certificates of pods that run on its node,
-//! under the service account that they have, and changes nothing of such a request later.
+//! NodeRestriction for PodCertificateRequests (KEP-4317): a kubelet may request certificates for pods on its node, with
+//! the pod's service account, and may not change such a request later.
 use kelson_auth::Objects;
 use kelson_meta::Status;
 use kelson_meta::tree::path::{at, text};
@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use crate::{Attributes, Operation};
 
-/// Annotation of pods that stand for a node's own (static) pods.
+/// The annotation of mirror pods, which represent static pods of a node.
 pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Judges what the kubelet of `node` asks for.
+/// Checks a PodCertificateRequest of the kubelet of `node`.
 ///
 /// # Errors
-/// 403 for what no node may ask. 500 for objects that are missing or are others than those that are named: the node may know
-/// newer ones, and tries again.
+/// 403 for a request that no node may make. 500 when a referenced object is missing or has another UID: the node may
+/// have a newer version and retries.
 pub fn check(objects: &dyn Objects, node: &str, a: &Attributes<'_>) -> Result<(), Status> {
     if a.operation != Operation::Create {
         return Err(a.forbidden(&format!("unexpected operation {}", a.operation.as_str())));

@@ -1,6 +1,6 @@
-//! Groups of pods that are scheduled together (`scheduling.k8s.io/v1alpha2`). PodGroupProtection: a group stays while pods
-//! are in it. PodGroupWorkloadExists: a group is made by a template that there is. JobValidation: the number of pods of a job
-//! that starts them all at once does not change.
+//! Gang scheduling (`scheduling.k8s.io/v1alpha2`). PodGroupProtection: a group is not deleted while it has pods.
+//! PodGroupWorkloadExists: the workload template of a new group must exist. JobValidation: the parallelism of a
+//! gang-scheduled job cannot change.
 use std::sync::Arc;
 
 use kelson_auth::Objects;
@@ -13,7 +13,7 @@ use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
 const GROUP: &str = "scheduling.k8s.io";
 const FINALIZER: &str = "scheduling.k8s.io/podgroup-protection";
 
-/// See the module.
+/// Adds the finalizer that protects groups with pods; see the module.
 pub struct PodGroupProtection;
 
 impl Plugin for PodGroupProtection {
@@ -35,13 +35,13 @@ impl Plugin for PodGroupProtection {
     }
 }
 
-/// See the module.
+/// Checks a new group's template; see the module.
 pub struct PodGroupWorkloadExists {
     objects: Arc<dyn Objects>,
 }
 
 impl PodGroupWorkloadExists {
-    /// Reading workloads through the dependencies.
+    /// Creates the plugin, which reads workloads through the dependencies.
     pub fn new(d: &Dependencies) -> Self {
         Self { objects: d.objects.clone() }
     }
@@ -74,18 +74,18 @@ impl Plugin for PodGroupWorkloadExists {
     }
 }
 
-/// See the module.
+/// Checks updates of gang-scheduled jobs; see the module.
 pub struct JobValidation {
     objects: Arc<dyn Objects>,
 }
 
 impl JobValidation {
-    /// Reading groups through the dependencies.
+    /// Creates the plugin, which reads groups through the dependencies.
     pub fn new(d: &Dependencies) -> Self {
         Self { objects: d.objects.clone() }
     }
 
-    /// The group that all pods of a job are in and start with, if there is one.
+    /// Returns the gang-scheduled group of all pods of a job, if there is one.
     fn gang(&self, a: &Attributes<'_>) -> Option<Arc<Value>> {
         let starts_together = |group: &Value| !at(group, &["spec", "schedulingPolicy", "gang"]).is_null();
         let named = text(a.stored(), &["spec", "template", "spec", "schedulingGroup", "podGroupName"]);

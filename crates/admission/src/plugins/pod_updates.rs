@@ -1,5 +1,5 @@
-//! What a pod's node must be able to do when the pod changes. PodResizeValidator: it has room for new requests.
-//! NodeDeclaredFeatureValidator: it has the features that the change needs (KEP-5328).
+//! Checks updates of pods against their node. PodResizeValidator: the node has room for the new requests.
+//! NodeDeclaredFeatureValidator: the node declares the features that the update needs (KEP-5328).
 use std::sync::Arc;
 
 use kelson_auth::Objects;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
 
-/// The node of a pod that an update changes; `None` where there is nothing to ask a node for.
+/// Returns the node of a pod that an update changes; `None` when no check is needed.
 fn node_of(a: &Attributes<'_>, objects: &dyn Objects) -> Result<Option<Arc<Value>>, Status> {
     let name = text(a.new_object(), &["spec", "nodeName"]);
     let generation = |pod| at(pod, &["metadata", "generation"]).as_i64();
@@ -20,13 +20,13 @@ fn node_of(a: &Attributes<'_>, objects: &dyn Objects) -> Result<Option<Arc<Value
     node.map(Some).ok_or_else(|| a.forbidden(&format!("node {name:?} not found")))
 }
 
-/// See the module.
+/// Checks that the node has room for a resize; see the module.
 pub struct PodResizeValidator {
     objects: Arc<dyn Objects>,
 }
 
 impl PodResizeValidator {
-    /// Reading nodes through the dependencies.
+    /// Creates the plugin, which reads nodes through the dependencies.
     pub fn new(d: &Dependencies) -> Self {
         Self { objects: d.objects.clone() }
     }
@@ -76,10 +76,10 @@ impl Plugin for PodResizeValidator {
     }
 }
 
-/// A feature that nodes declare, and whether a change of a pod's spec needs it.
+/// A node feature, and a predicate for updates of a pod's spec that need it.
 type Feature = (&'static str, fn(&Value, &Value) -> bool);
 
-/// Those that updates may need, by name.
+/// The features that updates may need, by name.
 const FEATURES: [Feature; 2] = [
     ("InPlacePodLevelResourcesVerticalScaling", |old, new| at(old, &["resources"]) != at(new, &["resources"])),
     ("InPlacePodVerticalScalingInitContainers", |old, new| {
@@ -92,13 +92,13 @@ const FEATURES: [Feature; 2] = [
     }),
 ];
 
-/// See the module.
+/// Checks the features of the node; see the module.
 pub struct NodeDeclaredFeatureValidator {
     objects: Arc<dyn Objects>,
 }
 
 impl NodeDeclaredFeatureValidator {
-    /// Reading nodes through the dependencies.
+    /// Creates the plugin, which reads nodes through the dependencies.
     pub fn new(d: &Dependencies) -> Self {
         Self { objects: d.objects.clone() }
     }

@@ -1,4 +1,4 @@
-//! Priority: a pod's priority number comes from its PriorityClass, never from its author; one default class at most.
+//! Priority: sets a pod's priority from its PriorityClass, never from the client; allows at most one default class.
 use std::sync::Arc;
 
 use kelson_auth::Objects;
@@ -11,7 +11,7 @@ use kelson_meta::tree::path::{at, set, text};
 
 const GROUP: &str = "scheduling.k8s.io";
 
-/// The two classes every cluster has; the API server creates them where they are missing.
+/// Returns the two classes that every cluster has; the API server creates them if they are missing.
 pub fn system_priority_classes() -> Vec<Value> {
     let class = |name: &str, value: i64, description: &str| {
         json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
@@ -31,16 +31,16 @@ pub fn system_priority_classes() -> Vec<Value> {
     ]
 }
 
-/// See the module.
+/// The plugin; see the module.
 pub struct Priority {
     objects: Arc<dyn Objects>,
     groups: bool,
-    /// The default class, and of which version of the classes it is the one.
+    /// The default class, with the version of the classes that it was read from.
     default: Mutex<Option<(u64, Option<Arc<Value>>)>>,
 }
 
 impl Priority {
-    /// Reading priority classes through the dependencies.
+    /// Creates the plugin, which reads priority classes through the dependencies.
     pub fn new(d: &Dependencies) -> Self {
         Self {
             objects: d.objects.clone(),
@@ -49,9 +49,9 @@ impl Priority {
         }
     }
 
-    /// The default class, looked for again when a class has changed.
+    /// Returns the default class, which is looked up again after a class has changed.
     fn default_class(&self) -> Option<Arc<Value>> {
-        // Asked first: what changes while the classes are read is seen by the next request.
+        // Read first: a change while the classes are read is seen by the next request.
         let Some(version) = self.objects.version(GROUP, "priorityclasses") else { return self.newest_default() };
         let mut known = self.default.lock();
         match &*known {
@@ -60,7 +60,7 @@ impl Priority {
         }
     }
 
-    /// Of several default classes (a race made them), the one of the lowest value.
+    /// Returns the default class; of several (created concurrently) the one with the lowest value.
     fn newest_default(&self) -> Option<Arc<Value>> {
         self.objects
             .trees(GROUP, "priorityclasses", "")
@@ -69,7 +69,7 @@ impl Priority {
             .min_by_key(|c| at(c, &["value"]).as_i64().unwrap_or(0))
     }
 
-    /// The class that an object names, else the default one; null without either.
+    /// Returns the class that an object names, or else the default one; null when there is neither.
     fn class_of(&self, a: &Attributes<'_>) -> Result<Arc<Value>, Status> {
         let asked = text(a.new_object(), &["spec", "priorityClassName"]);
         if asked.is_empty() {
@@ -79,7 +79,7 @@ impl Priority {
         found.ok_or_else(|| a.forbidden(&format!("no PriorityClass with name {asked} was found")))
     }
 
-    /// A group of pods that is preempted as one has a priority of its own (KEP-5710).
+    /// Sets the priority of a group of pods that is preempted as a unit (KEP-5710).
     fn new_group(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         let class = self.class_of(a)?;
         let value = at(&class, &["value"]).as_i64().unwrap_or(0);
@@ -149,7 +149,7 @@ impl Plugin for Priority {
         if a.operation == Operation::Create {
             return self.new_pod(a);
         }
-        // What was computed at creation survives clients that do not know the fields.
+        // Values set at creation are kept when a client does not know the fields.
         for field in ["priority", "preemptionPolicy"] {
             let old = at(a.stored(), &["spec", field]).clone();
             if at(a.new_object(), &["spec", field]).is_null()

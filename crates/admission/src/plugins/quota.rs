@@ -1,6 +1,6 @@
-//! ResourceQuota: what a write adds is charged to the quotas of its namespace before it is stored, and refused where it does not
-//! fit. A charge is a change of the quota's status on the version that was judged: of two writers that take the last place,
-//! one is told of the other and judges again. What deletes give back is counted by the quota controller.
+//! ResourceQuota: charges what a write adds to the quotas of its namespace before it is stored, and rejects it if it
+//! exceeds one. A charge updates the quota's status with its resourceVersion: of two writers that need the last unit,
+//! one gets a conflict and evaluates again. The quota controller releases what deletes give back.
 use std::collections::HashSet;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use crate::dependencies::QuotaCharges;
 use crate::plugin::AsyncPlugin;
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
 
-/// Longest wait for a turn and the charges (upstream's).
+/// The maximum wait for the turn of a write and its charges (upstream's).
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Times a write is judged again because the controller, or another server, wrote to the quota in between.
+/// The maximum number of times a write is evaluated again because the quota was changed in between.
 const RETRIES_MAX: usize = 16;
-/// Turns: writers of one namespace wait for each other instead of meeting in conflicts.
+/// The number of locks that serialize writers of one namespace, so that they do not run into conflicts.
 const TURNS: usize = 64;
 
 const PART: Part = Part { group: "apiserver.config.k8s.io", versions: &["v1"], kinds: &["ResourceQuotaConfiguration"] };
@@ -50,23 +50,25 @@ const FIELDS: Fields = &[(
     ])),
 )];
 
-/// See the module.
+/// The plugin; see the module.
 pub struct ResourceQuota {
     objects: Arc<dyn Objects>,
     charges: Arc<dyn QuotaCharges>,
     limited: Vec<Limited>,
-    /// By the gate PodLevelResources.
+    /// Whether the feature PodLevelResources is enabled.
     pod_level: PodLevel,
-    /// By the gate DRAExtendedResource: whether claims of devices are counted by the names of extended resources too.
+    /// Whether the feature DRAExtendedResource is enabled, so that device claims also count by the names of extended
+    /// resources.
     extended: bool,
     turns: [Mutex<()>; TURNS],
 }
 
 impl ResourceQuota {
-    /// Reading quotas through the dependencies; the configuration may name resources that are limited by default.
+    /// Creates the plugin, which reads quotas through the dependencies; the configuration may name resources that are
+    /// limited by default.
     ///
     /// # Errors
-    /// A configuration that is none.
+    /// The configuration is invalid.
     pub fn new(d: &Dependencies, configuration: &Value) -> Result<Self, String> {
         let is_old = text(&configuration["apiVersion"]).starts_with(OLD.group);
         let part = if is_old { OLD } else { PART };
@@ -90,7 +92,7 @@ impl ResourceQuota {
         &self.turns[usize::try_from(hash % TURNS as u64).unwrap_or(0)]
     }
 
-    /// How the object is counted, where this write may change that.
+    /// Returns how the object is counted, if this write may change that.
     fn evaluator(&self, a: &Attributes<'_>) -> Option<Evaluator> {
         let write = match a.operation {
             Operation::Create => Write::Create,
@@ -104,7 +106,7 @@ impl ResourceQuota {
         evaluator.handles(write, a.subresource, a.new_object(), a.stored()).then_some(evaluator)
     }
 
-    /// What stands beside a claim of devices.
+    /// Returns the extended resources of a device claim.
     fn extended_resources(&self, a: &Attributes<'_>) -> ExtendedResources {
         let trees = |resource, namespace| self.objects.trees("resource.k8s.io", resource, namespace);
         let classes = trees("deviceclasses", "");
@@ -131,7 +133,7 @@ impl ResourceQuota {
 
     async fn charge(&self, a: &Attributes<'_>, evaluator: &Evaluator) -> Result<(), Status> {
         let _turn = self.turn(a.namespace).lock().await;
-        // Quotas that are charged already are not asked again.
+        // Quotas that are already charged are not evaluated again.
         let mut charged: HashSet<String> = HashSet::new();
         for _ in 0..=RETRIES_MAX {
             let mut stored = self.objects.trees("", "resourcequotas", a.namespace);
@@ -168,7 +170,7 @@ impl Plugin for ResourceQuota {
     }
     fn as_async(&self, a: &Attributes<'_>) -> Option<&dyn AsyncPlugin> {
         self.evaluator(a)?;
-        // Most namespaces have none, and nothing to wait for.
+        // Most namespaces have no quota, and nothing to wait for.
         let judged = !self.limited.is_empty() || !self.objects.trees("", "resourcequotas", a.namespace).is_empty();
         judged.then_some(self)
     }
@@ -275,8 +277,8 @@ mod tests {
         let mut held = 0;
         for round in 0..ROUNDS {
             let writers = async { join_all((0..64).map(|_| create(&plugin, &widgets, json!({}), false))).await };
-            // The controller counts meanwhile what is there, and with that takes back charges that it cannot know of: it
-            // must win or lose as a whole, and the writers must see it.
+            // Meanwhile the controller counts the existing objects, and so takes back charges it cannot know of: its
+            // write must succeed or fail as a whole, and the writers must see it.
             let controller = async {
                 for _ in 0..round % 5 {
                     tokio::task::yield_now().await;
@@ -290,7 +292,7 @@ mod tests {
             held += outcomes.iter().filter(|o| o.is_ok()).count();
             assert!(held <= 40, "round {round}: {held} are held");
             assert_eq!(used(), held, "round {round}: exact after the dust has settled");
-            // Some go, and the controller counts again.
+            // Some objects are deleted, and the controller counts again.
             held -= (round * 7) % (held + 1);
             let mut all = world.0.lock();
             let quota = all.get_mut("resourcequotas/n/q").unwrap();

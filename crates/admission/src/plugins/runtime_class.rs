@@ -1,4 +1,4 @@
-//! RuntimeClass: a pod takes the overhead, node selector and tolerations of the class it names.
+//! RuntimeClass: a pod gets the overhead, node selector and tolerations of its RuntimeClass.
 use std::sync::Arc;
 
 use kelson_auth::Objects;
@@ -9,7 +9,7 @@ use super::toleration_sets::merged;
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
 use kelson_meta::tree::path::{at, list, list_mut, object_mut, set, strings};
 
-/// See the module.
+/// The plugin; see the module.
 pub struct RuntimeClass {
     objects: Arc<dyn Objects>,
 }
@@ -17,12 +17,12 @@ pub struct RuntimeClass {
 const MISMATCH: &str = "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead";
 
 impl RuntimeClass {
-    /// Reading runtime classes through the dependencies.
+    /// Creates the plugin, which reads runtime classes through the dependencies.
     pub fn new(d: &Dependencies) -> Self {
         Self { objects: d.objects.clone() }
     }
 
-    /// The named class; `None` when the pod names none.
+    /// Returns the pod's class; `None` when the pod names none.
     fn class(&self, a: &Attributes<'_>) -> Result<Option<Arc<Value>>, Status> {
         let Some(name) = at(a.new_object(), &["spec", "runtimeClassName"]).as_str() else { return Ok(None) };
         match self.objects.tree("node.k8s.io", "runtimeclasses", "", name) {
@@ -32,7 +32,7 @@ impl RuntimeClass {
     }
 }
 
-/// Resource lists by value, not by spelling.
+/// Compares resource lists by value, not by spelling.
 fn same_resources(a: &Value, b: &Value) -> bool {
     let read = |v: &Value| -> Vec<(String, Option<i128>)> {
         strings(v, &[]).map(|(k, q)| (k.to_owned(), q.parse::<Quantity>().ok().map(Quantity::nanos))).collect()

@@ -1,11 +1,12 @@
-//! SecurityContextDeny: pods do not choose users, groups and labels of SELinux. Upstream has dropped it for PodSecurity.
+//! SecurityContextDeny: rejects pods that set users, groups or SELinux labels. Upstream removed it in favour of
+//! PodSecurity.
 use kelson_meta::Status;
 use kelson_meta::tree::path::{at, list};
 
 use crate::containers::containers;
 use crate::{Attributes, Notes, Operation, Operations, Plugin};
 
-/// See the module.
+/// The plugin; see the module.
 pub struct SecurityContextDeny;
 
 impl Plugin for SecurityContextDeny {

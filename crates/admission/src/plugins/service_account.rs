@@ -1,4 +1,5 @@
-//! ServiceAccount: every pod has one, carries its token in a projected volume, and its image pull secrets.
+//! ServiceAccount: sets the service account of every pod, adds a projected volume with its token, and adds its image
+//! pull secrets.
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -14,21 +15,21 @@ use kelson_meta::tree::path::{at, list, list_mut, set, text};
 const DEFAULT: &str = "default";
 const VOLUME_PREFIX: &str = "kube-api-access-";
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// Lifetime asked for; see `kelson_auth::token::WARN_ONLY_SECONDS`.
+/// The requested lifetime of a token in seconds; see `kelson_auth::token::WARN_ONLY_SECONDS`.
 const TOKEN_SECONDS: i64 = 3607;
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const ENFORCE: &str = "kubernetes.io/enforce-mountable-secrets";
-/// A namespace's default account is made by a controller moments after the namespace: wait that long for it.
+/// How long to wait for a namespace's default account, which a controller creates soon after the namespace.
 const DEFAULT_WAIT: Duration = Duration::from_millis(1500);
 const DEFAULT_POLL: Duration = Duration::from_millis(20);
 
-/// See the module.
+/// The plugin; see the module.
 pub struct ServiceAccount {
     objects: Arc<dyn Objects>,
 }
 
 impl ServiceAccount {
-    /// Reading service accounts through the dependencies.
+    /// Creates the plugin, which reads service accounts through the dependencies.
     pub fn new(d: &Dependencies) -> Self {
         Self { objects: d.objects.clone() }
     }
@@ -100,7 +101,7 @@ fn is_mirror(pod: &Value) -> bool {
     !at(pod, &["metadata", "annotations", MIRROR]).is_null()
 }
 
-/// The pod's wish, else the account's, else yes.
+/// Returns the setting of the pod, else that of the account, else true.
 fn automount(account: &Value, pod: &Value) -> bool {
     at(pod, &["spec", "automountServiceAccountToken"])
         .as_bool()
@@ -117,7 +118,7 @@ fn mount_token(pod: &mut Value) {
     containers_mut(spec, |kind, _, container| {
         match kind {
             ContainerKind::Init | ContainerKind::Regular => {}
-            // Cannot be part of a new pod.
+            // A new pod cannot have ephemeral containers.
             ContainerKind::Ephemeral => return,
         }
         let taken = list(container, &["volumeMounts"]).iter().any(|m| text(m, &["mountPath"]) == MOUNT_PATH);
@@ -137,7 +138,8 @@ fn mount_token(pod: &mut Value) {
     }
 }
 
-/// The projected volume: token, root CA, namespace. A copy of a tree costs much less than to make it, and every pod has one.
+/// The projected volume: token, root CA, namespace. Cloning the tree is much cheaper than building it, and every pod
+/// has one.
 static TOKEN_VOLUME: LazyLock<Value> = LazyLock::new(|| {
     json!({"defaultMode": 0o644, "sources": [
         {"serviceAccountToken": {"path": "token", "expirationSeconds": TOKEN_SECONDS}},
@@ -164,7 +166,7 @@ fn check_mirror(pod: &Value) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Whether a pod refers to any secret, by containers, volumes or for its images.
+/// Reports whether a pod refers to a secret in containers, volumes or image pull secrets.
 pub(crate) fn references_secret(pod: &Value) -> bool {
     let spec = at(pod, &["spec"]);
     let in_containers = containers(spec).any(|(_, _, c)| {
@@ -181,7 +183,7 @@ pub(crate) fn references_secret(pod: &Value) -> bool {
     in_containers || in_volumes || !list(spec, &["imagePullSecrets"]).is_empty()
 }
 
-/// Secrets a pod uses must be named by its account, where the account's annotation asks for that.
+/// Checks that the pod only uses secrets that its account lists, if the account's annotation requires that.
 fn check_secrets(account: &Value, pod: &Value, only_ephemeral: bool) -> Result<(), String> {
     let account_name = text(account, &["metadata", "name"]);
     let allowed = |field: &str, secret: &str| list(account, &[field]).iter().any(|s| text(s, &["name"]) == secret);
@@ -245,7 +247,7 @@ impl Plugin for ServiceAccount {
     fn validate(&self, a: &Attributes<'_>, _: &mut Notes) -> Result<(), Status> {
         self.validate_now(a)
     }
-    /// Only a new pod whose default account is not there yet waits.
+    /// Only a new pod whose default account does not exist yet has to wait.
     fn as_async(&self, a: &Attributes<'_>) -> Option<&dyn AsyncPlugin> {
         let waits = a.operation == Operation::Create
             && a.is_main("", "pods")

@@ -1,10 +1,10 @@
-//! DenyServiceExternalIPs: no new external addresses on services (CVE-2020-8554).
+//! DenyServiceExternalIPs: rejects new external addresses of services (CVE-2020-8554).
 use kelson_meta::Status;
 
 use crate::{Attributes, Notes, Operation, Operations, Plugin};
 use kelson_meta::tree::path::list;
 
-/// See the module.
+/// The plugin; see the module.
 pub struct DenyServiceExternalIps;
 
 impl Plugin for DenyServiceExternalIps {

@@ -1,5 +1,5 @@
-//! StorageObjectInUseProtection: volumes and claims in use do not vanish. PersistentVolumeClaimResize: claims grow only
-//! where their class lets them.
+//! StorageObjectInUseProtection: adds the finalizers that protect volumes and claims in use.
+//! PersistentVolumeClaimResize: a claim may only grow if its class allows expansion.
 use std::sync::Arc;
 
 use kelson_auth::Objects;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
 use kelson_meta::tree::path::{at, list_mut, text};
 
-/// See the module.
+/// Adds the protection finalizers; see the module.
 pub struct StorageObjectInUseProtection;
 
 impl Plugin for StorageObjectInUseProtection {
@@ -34,13 +34,13 @@ impl Plugin for StorageObjectInUseProtection {
     }
 }
 
-/// See the module.
+/// Checks that a claim's class allows expansion; see the module.
 pub struct PersistentVolumeClaimResize {
     objects: Arc<dyn Objects>,
 }
 
 impl PersistentVolumeClaimResize {
-    /// Reading storage classes through the dependencies.
+    /// Creates the plugin, which reads storage classes through the dependencies.
     pub fn new(d: &Dependencies) -> Self {
         Self { objects: d.objects.clone() }
     }
@@ -50,7 +50,7 @@ fn size(claim: &Value) -> Option<Quantity> {
     text(claim, &["spec", "resources", "requests", "storage"]).parse().ok()
 }
 
-/// The class a claim names, by field or by the old annotation.
+/// Returns the class of a claim, from the field or the old annotation.
 fn class_of(claim: &Value) -> &str {
     match text(claim, &["metadata", "annotations", "volume.beta.kubernetes.io/storage-class"]) {
         "" => text(claim, &["spec", "storageClassName"]),

@@ -1,5 +1,5 @@
-//! PodTolerationRestriction: a namespace's annotations, or else the configuration, say which tolerations its pods have by
-//! default and which they may have at all (`podtolerationrestriction.admission.k8s.io/v1alpha1`).
+//! PodTolerationRestriction: a namespace's annotations, or else the configuration, set the default tolerations of its
+//! pods and the allowed ones (`podtolerationrestriction.admission.k8s.io/v1alpha1`).
 use std::sync::Arc;
 
 use kelson_auth::Objects;
@@ -17,13 +17,13 @@ const DEFAULTS: &str = "scheduler.alpha.kubernetes.io/defaultTolerations";
 const ALLOWED: &str = "scheduler.alpha.kubernetes.io/tolerationsWhitelist";
 const MEMORY_PRESSURE: &str = "node.kubernetes.io/memory-pressure";
 
-/// See the module.
+/// The plugin; see the module.
 pub struct PodTolerationRestriction {
     objects: Arc<dyn Objects>,
-    /// Of the cluster: what namespaces that say nothing have.
+    /// The cluster's default tolerations, for namespaces without the annotation.
     defaults: Vec<Value>,
     allowed: Vec<Value>,
-    /// By the gate PodLevelResources.
+    /// Whether the feature PodLevelResources is enabled.
     pod_level: PodLevel,
 }
 
@@ -36,10 +36,10 @@ const TOLERATIONS: Shape = Shape::List(&Shape::Object(&[
 ]));
 
 impl PodTolerationRestriction {
-    /// With the plugin's part of the configuration, if there is one.
+    /// Creates the plugin from its section of the configuration, if there is one.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The section is invalid.
     pub fn new(d: &Dependencies, configuration: &Value) -> Result<Self, String> {
         Part { group: "podtolerationrestriction.admission.k8s.io", versions: &["v1alpha1"], kinds: &["Configuration"] }
             .check(configuration, &[("default", TOLERATIONS), ("whitelist", TOLERATIONS)])?;
@@ -56,7 +56,7 @@ impl PodTolerationRestriction {
         Ok(Self { objects: d.objects.clone(), defaults: read("default")?, allowed: read("whitelist")?, pod_level })
     }
 
-    /// What a namespace's annotation holds; `None` where it has none.
+    /// Returns the tolerations in a namespace's annotation; `None` when it has none.
     fn annotated(&self, a: &Attributes<'_>, key: &str) -> Result<Option<Vec<Value>>, Status> {
         let namespace = self.objects.tree("", "namespaces", "", a.namespace);
         let namespace =
@@ -118,7 +118,7 @@ impl Plugin for PodTolerationRestriction {
             Operation::Create => self.annotated(a, DEFAULTS)?.unwrap_or_else(|| self.defaults.clone()),
             _ => Vec::new(),
         };
-        // Only pods that asked for nothing are sent away when a node runs short of memory.
+        // Only best-effort pods are not scheduled on a node with memory pressure.
         if !kelson_quota::is_best_effort(a.new_object(), self.pod_level) {
             extra.push(json!({"key": MEMORY_PRESSURE, "operator": "Exists", "effect": "NoSchedule"}));
         }

@@ -1,9 +1,9 @@
-//! Which tolerations another one contains, and lists of them without what is contained already (upstream
+//! Whether a toleration includes another one, and lists of tolerations without redundant ones (upstream
 //! `pkg/util/tolerations`).
 use kelson_meta::tree::path::{at, text};
 use serde_json::Value;
 
-/// A toleration without an operator is one of this.
+/// The default operator of a toleration.
 fn operator(toleration: &Value) -> &str {
     match text(toleration, &["operator"]) {
         "" => "Equal",
@@ -17,12 +17,12 @@ fn same(a: &Value, b: &Value) -> bool {
         && at(a, &["tolerationSeconds"]).as_i64() == at(b, &["tolerationSeconds"]).as_i64()
 }
 
-/// Whether `wide` tolerates all that `narrow` does.
+/// Reports whether `wide` tolerates everything that `narrow` does.
 pub fn contains(wide: &Value, narrow: &Value) -> bool {
     if same(wide, narrow) {
         return true;
     }
-    // No key and `Exists` is every key.
+    // No key with the operator `Exists` means every key.
     let every_key = text(wide, &["key"]).is_empty() && operator(wide) == "Exists";
     if text(wide, &["key"]) != text(narrow, &["key"]) && !every_key {
         return false;
@@ -40,17 +40,17 @@ pub fn contains(wide: &Value, narrow: &Value) -> bool {
     match operator(wide) {
         "Exists" => true,
         "Equal" => operator(narrow) == "Equal" && text(wide, &["value"]) == text(narrow, &["value"]),
-        // A comparison of numbers contains itself alone.
+        // A numeric comparison only includes itself.
         _ => false,
     }
 }
 
-/// Both lists in one, without those that another one contains.
+/// Joins both lists, without tolerations that another one includes.
 pub fn merged(first: &[Value], second: &[Value]) -> Vec<Value> {
     let all: Vec<&Value> = first.iter().chain(second).collect();
     let mut kept: Vec<Value> = Vec::new();
     for (i, toleration) in all.iter().enumerate() {
-        // Of equal ones the first stays.
+        // Of equal ones the first is kept.
         let later = all.iter().skip(i + 1).any(|t| !same(t, toleration) && contains(t, toleration));
         if !later && !kept.iter().any(|k| contains(k, toleration)) {
             kept.push((*toleration).clone());

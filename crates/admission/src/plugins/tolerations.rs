@@ -1,4 +1,4 @@
-//! Taints and tolerations that are added by themselves: DefaultTolerationSeconds, ExtendedResourceToleration,
+//! Taints and tolerations that are added automatically: DefaultTolerationSeconds, ExtendedResourceToleration,
 //! TaintNodesByCondition.
 use std::collections::BTreeSet;
 
@@ -12,12 +12,12 @@ use kelson_meta::tree::path::{at, list, list_mut, text};
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
-/// Pods leave a failed node after a while, unless they say otherwise.
+/// Adds tolerations with which pods leave a failed node after a configured time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DefaultTolerationSeconds {
-    /// `--default-not-ready-toleration-seconds`
+    /// The value of `--default-not-ready-toleration-seconds`.
     pub not_ready_seconds: i64,
-    /// `--default-unreachable-toleration-seconds`
+    /// The value of `--default-unreachable-toleration-seconds`.
     pub unreachable_seconds: i64,
 }
 
@@ -58,10 +58,10 @@ impl Plugin for DefaultTolerationSeconds {
     }
 }
 
-/// Pods that ask for a device may run on nodes kept for such pods.
+/// Pods that request an extended resource tolerate the taints of nodes dedicated to it.
 pub struct ExtendedResourceToleration;
 
-/// Whether a resource name is an extended resource's (upstream `helper.IsExtendedResourceName`).
+/// Reports whether a name is that of an extended resource (upstream `helper.IsExtendedResourceName`).
 pub(crate) fn is_extended_resource(name: &str) -> bool {
     let native = !name.contains('/') || name.contains("kubernetes.io/");
     !native && !name.starts_with("requests.") && is_qualified_name(&format!("requests.{name}")).is_ok()
@@ -81,7 +81,7 @@ impl Plugin for ExtendedResourceToleration {
         let wanted: BTreeSet<String> = containers(at(a.new_object(), &["spec"]))
             .filter(|(kind, ..)| match kind {
                 ContainerKind::Init | ContainerKind::Regular => true,
-                // They may not ask for resources.
+                // Ephemeral containers may not request resources.
                 ContainerKind::Ephemeral => false,
             })
             .filter_map(|(_, _, c)| at(c, &["resources", "requests"]).as_object())
@@ -99,12 +99,12 @@ impl Plugin for ExtendedResourceToleration {
     }
 }
 
-/// Key, operator, effect and value decide; the seconds do not.
+/// Compares key, operator, effect and value; the seconds do not count.
 fn same_toleration(a: &Value, b: &Value) -> bool {
     ["key", "operator", "effect", "value"].iter().all(|f| text(a, &[f]) == text(b, &[f]))
 }
 
-/// New nodes take no pods before they are ready.
+/// Adds the not-ready taint to new nodes, so that no pods are scheduled on them before they are ready.
 pub struct TaintNodesByCondition;
 
 impl Plugin for TaintNodesByCondition {

@@ -1,4 +1,4 @@
-//! PodTopologyLabels: a pod on a node has the node's zone and region as labels of its own (KEP-4742).
+//! PodTopologyLabels: copies the zone and region labels of a node to its pods (KEP-4742).
 use std::sync::Arc;
 
 use kelson_auth::Objects;
@@ -9,13 +9,13 @@ use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
 
 const LABELS: [&str; 2] = ["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
 
-/// See the module.
+/// The plugin; see the module.
 pub struct PodTopologyLabels {
     objects: Arc<dyn Objects>,
 }
 
 impl PodTopologyLabels {
-    /// Reading nodes through the dependencies.
+    /// Creates the plugin, which reads nodes through the dependencies.
     pub fn new(d: &Dependencies) -> Self {
         Self { objects: d.objects.clone() }
     }

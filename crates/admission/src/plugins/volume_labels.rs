@@ -1,23 +1,23 @@
-//! PersistentVolumeLabel: a volume that says by its labels where it is can be used only there. Upstream's plugin asked a cloud
-//! where a volume is, and left with the clouds' code; its successors say so themselves, by node affinity (CSI drivers) or by
-//! labels (everything else), which this turns into node affinity.
+//! PersistentVolumeLabel: a volume with zone or region labels can only be used there. Upstream's plugin got the labels
+//! from a cloud provider and was removed with those; now volumes have node affinity (CSI drivers) or labels (others),
+//! which this plugin converts to node affinity.
 use kelson_meta::Status;
 use kelson_meta::tree::path::{at, set, text};
 use serde_json::{Value, json};
 
 use crate::{Attributes, Notes, Operation, Operations, Plugin};
 
-/// Where a volume is, and what older volumes call it.
+/// The zone and region labels, and their deprecated names.
 const LABELS: [&str; 4] = [
     "topology.kubernetes.io/zone",
     "topology.kubernetes.io/region",
     "failure-domain.beta.kubernetes.io/zone",
     "failure-domain.beta.kubernetes.io/region",
 ];
-/// Between the zones of a volume that is in several.
+/// Separates the zones of a volume in several zones.
 const SEPARATOR: &str = "__";
 
-/// See the module.
+/// The plugin; see the module.
 pub struct PersistentVolumeLabel;
 
 impl Plugin for PersistentVolumeLabel {
@@ -29,7 +29,7 @@ impl Plugin for PersistentVolumeLabel {
     }
     fn admit(&self, a: &mut Attributes<'_>, _: &mut Notes) -> Result<(), Status> {
         let volume = a.new_object();
-        // Whoever says it by affinity knows better.
+        // A node affinity that is already set takes precedence.
         if !a.is_main("", "persistentvolumes") || !at(volume, &["spec", "nodeAffinity"]).is_null() {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! What one validating policy says of one request with one set of parameters (upstream `validating.validator`).
+//! Evaluates one validating policy for a request with one set of parameters (upstream `validating.validator`).
 use std::time::{Duration, Instant};
 
 use kelson_cel::admission::Extent;
@@ -10,12 +10,12 @@ use serde_json::Value;
 use super::policy::Policy;
 use crate::dynamic::expressions::{Expression, Fault, Inputs, OUT_OF_BUDGET, budget};
 
-/// Longest message of a message expression, in bytes.
+/// The maximum length of the result of a message expression, in bytes.
 const MESSAGE_BYTES_MAX: usize = 5 * 1024;
 
 /// A validating policy.
 pub struct ValidatingPolicy {
-    /// What all policies have.
+    /// The fields that all policies have.
     pub base: Policy,
     validations: Vec<Validation>,
     annotations: Vec<Annotation>,
@@ -33,34 +33,34 @@ struct Annotation {
     value: Expression,
 }
 
-/// A validation that did not hold, or could not be evaluated under `failurePolicy: Fail`.
+/// A validation that was false, or could not be evaluated under `failurePolicy: Fail`.
 #[derive(Clone, Debug)]
 pub struct Denial {
-    /// The place of the validation in the policy.
+    /// The index of the validation in the policy.
     pub index: usize,
-    /// What clients read.
+    /// The message for clients.
     pub message: String,
-    /// What the request is refused with.
+    /// The reason of the rejection.
     pub reason: Reason,
-    /// The metrics' word for what went wrong.
+    /// The kind of failure in metrics.
     pub error: &'static str,
-    /// Time of its evaluation.
+    /// The time of its evaluation.
     pub took: Duration,
 }
 
-/// What came of a policy.
+/// The result of a policy.
 #[derive(Debug, Default)]
 pub struct Verdict {
-    /// Validations that failed.
+    /// The failed validations.
     pub denials: Vec<Denial>,
-    /// Annotations for the audit log: key and value.
+    /// Audit annotations: key and value.
     pub annotations: Vec<(String, String)>,
-    /// Annotations that could not be made, under `failurePolicy: Fail`.
+    /// Audit annotations that could not be evaluated, under `failurePolicy: Fail`.
     pub broken_annotations: Vec<String>,
 }
 
 impl ValidatingPolicy {
-    /// From a stored object.
+    /// Decodes a stored object.
     pub fn parse(tree: &Value) -> Self {
         let base = Policy::parse(tree);
         let spec = at(tree, &["spec"]);
@@ -82,13 +82,13 @@ impl ValidatingPolicy {
         Self { validations, annotations, base }
     }
 
-    /// A failure of the policy itself, where failures are to refuse requests.
+    /// Returns the failure of the policy itself, if failures reject requests.
     fn failed(&self, index: usize, message: String, took: Duration) -> Option<Denial> {
         let denial = Denial { index, message, reason: Reason::Invalid, error: "invalid_error", took };
         (!self.base.ignores_failures).then_some(denial)
     }
 
-    /// What it says of a request.
+    /// Evaluates the policy for a request.
     pub fn judge(&self, inputs: &Inputs<'_>, params: Option<&Value>) -> Verdict {
         let activation = inputs.activation(params, self.base.variables.programs());
         let mut verdict = Verdict::default();
@@ -97,7 +97,7 @@ impl ValidatingPolicy {
             match self.one(index, validation, &activation, &mut total) {
                 Ok(denial) => verdict.denials.extend(denial),
                 Err(()) => {
-                    // What was found before does not count: upstream answers with this alone.
+                    // Earlier results are dropped: upstream answers only with this one.
                     let denial = self.failed(0, OUT_OF_BUDGET.to_owned(), Duration::ZERO);
                     let denials = denial.map(|d| Denial { error: "out_of_budget", ..d }).into_iter().collect();
                     return Verdict { denials, ..Verdict::default() };
@@ -108,7 +108,7 @@ impl ValidatingPolicy {
         verdict
     }
 
-    /// One validation; the error is that nothing more may be evaluated.
+    /// Evaluates one validation; the error means that nothing more may be evaluated.
     fn one<'a>(
         &'a self,
         index: usize,

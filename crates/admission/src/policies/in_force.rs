@@ -1,4 +1,4 @@
-//! What is in force of one kind of policy: the policies and their bindings, stored and from files, decoded once per change.
+//! The policies of one kind with their bindings, stored and from files, decoded once per change.
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -14,15 +14,15 @@ use crate::dynamic::manifests::{Accepted, Manifests};
 use crate::dynamic::{ByResource, Items, Source, is_exempt_from_policies};
 use crate::{Attributes, Dependencies};
 
-/// A policy of one kind, decoded.
+/// A decoded policy of one kind.
 pub trait Decoded: Send + Sync + Sized + 'static {
-    /// Kind of the plugin's part of the configuration file.
+    /// The kind of the plugin's section in the configuration file.
     const CONFIGURATION: &'static str;
-    /// The policies' kind and resource, then their bindings'.
+    /// Kind and resource of the policies, then of their bindings.
     const ACCEPTED: [Accepted; 2];
-    /// From a stored object.
+    /// Decodes a stored object.
     fn parse(tree: &Value) -> Self;
-    /// What it shares with policies of the other kind.
+    /// Returns the fields that both kinds have.
     fn base(&self) -> &Policy;
 }
 
@@ -31,22 +31,21 @@ pub struct InForce<P> {
     policies: Source<P>,
     bindings: Source<Binding>,
     manifests: Option<Arc<Manifests>>,
-    /// As they were put together last.
+    /// The last combination of policies and bindings.
     ready: Mutex<Arc<Ready<P>>>,
 }
 
-/// A policy and what brings it into force.
+/// A policy with its bindings.
 pub struct Bound<P> {
-    /// The policy itself.
+    /// The policy.
     pub policy: Arc<P>,
     /// Its bindings by name, at least one.
     pub bindings: Vec<Arc<Binding>>,
 }
 
-/// Policies with their bindings, found by the resource of a request. A policy that nothing binds does not count, whatever is
-/// wrong with it.
+/// Policies with their bindings, indexed by resource. A policy without a binding is ignored, even if it is invalid.
 pub struct Ready<P> {
-    /// What it is made of.
+    /// The policies it was built from.
     policies: Items<P>,
     bindings: Items<Binding>,
     bound: Vec<Bound<P>>,
@@ -68,17 +67,17 @@ impl<P: Decoded> Ready<P> {
         Self { policies, bindings, bound, by_resource }
     }
 
-    /// Those that may be for a request, in the order of the policies' names.
+    /// Returns the policies that may match a request, in the order of their names.
     pub fn of(&self, a: &Attributes<'_>) -> impl Iterator<Item = &Bound<P>> {
         self.by_resource.of(&a.resource.resource).iter().filter_map(|place| self.bound.get(*place))
     }
 }
 
 impl<P: Decoded> InForce<P> {
-    /// Over what is stored, and what lies in the files that the plugin's configuration names.
+    /// Creates the source of stored policies and of those in the files that the plugin's configuration names.
     ///
     /// # Errors
-    /// What is wrong with the configuration or the files.
+    /// The configuration or a file is invalid.
     pub fn new(d: &Dependencies, configuration: &Value) -> Result<Self, String> {
         Part { group: "apiserver.config.k8s.io", versions: &["v1"], kinds: &[P::CONFIGURATION] }
             .check(configuration, &[("staticManifestsDir", Shape::Text)])?;
@@ -92,23 +91,23 @@ impl<P: Decoded> InForce<P> {
         })
     }
 
-    /// Reads the files again; none when there are none to read.
+    /// Reads the files again; `None` when there are none.
     pub fn reload(&self) -> Option<BoxFuture<'_, ()>> {
         self.manifests.as_ref().map(|manifests| manifests.reload().boxed())
     }
 
-    /// Whether any policy may be for a request, as far as can be told at once.
+    /// Reports whether any policy may match a request, without looking anything up.
     pub fn may_concern(&self, a: &Attributes<'_>) -> bool {
         self.ready(a).of(a).any(|b| b.policy.base().criteria.may_concern(a))
     }
 
-    /// Those that may judge a request, as they are now; put together again only after a change.
+    /// Returns the policies that may apply to a request, as they are now; combined again only after a change.
     pub fn ready(&self, a: &Attributes<'_>) -> Arc<Ready<P>> {
         let (policies, bindings) = (self.policies.of(a), self.bindings.of(a));
         let mut ready = self.ready.lock();
         if !Arc::ptr_eq(&ready.policies, &policies) || !Arc::ptr_eq(&ready.bindings, &bindings) {
             let new = Arc::new(Ready::new(policies, bindings));
-            // What the configurations of admission are judged by is asked for seldom.
+            // Policies for admission configuration objects are needed seldom, and not cached.
             if is_exempt_from_policies(a) {
                 return new;
             }

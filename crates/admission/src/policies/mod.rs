@@ -1,9 +1,9 @@
-//! ValidatingAdmissionPolicy and MutatingAdmissionPolicy: rules that administrators write as expressions, evaluated in this
-//! process (upstream `plugin/policy`, KEP-3488, KEP-3962).
+//! ValidatingAdmissionPolicy and MutatingAdmissionPolicy: CEL rules of administrators, evaluated in this process
+//! (upstream `plugin/policy`, KEP-3488, KEP-3962).
 //!
-//! [`policy`] is what both kinds are made of, `in_force` holds those that are stored or in files, [`params`] finds the
-//! parameters of a binding, `decision` evaluates one validating policy, `mutation` one change; `validating` and `mutating` are
-//! the plugins.
+//! [`policy`] has the parts of both kinds, `in_force` those that are stored or in files, [`params`] finds the
+//! parameters of a binding, `decision` evaluates one validating policy, `mutation` one change; `validating` and
+//! `mutating` are the plugins.
 mod decision;
 mod in_force;
 mod mutating;
@@ -22,7 +22,8 @@ use serde_json::Value;
 
 use crate::{Attributes, Dependencies};
 
-/// The namespace that expressions see as `namespaceObject`; none for what is in no namespace, and for namespaces themselves.
+/// Returns the namespace for the CEL variable `namespaceObject`; none for cluster-scoped objects and for namespaces
+/// themselves.
 fn namespace_of(a: &Attributes<'_>, d: &Dependencies) -> Result<Option<Arc<Value>>, Status> {
     if a.namespace.is_empty() || a.is("", "namespaces") {
         return Ok(None);

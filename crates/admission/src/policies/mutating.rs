@@ -1,5 +1,5 @@
-//! MutatingAdmissionPolicy: policies change objects in the order of their names and their bindings', each seeing what the
-//! ones before it made (upstream `plugin/policy/mutating`).
+//! MutatingAdmissionPolicy: policies change objects in the order of their names and of their bindings' names, each
+//! seeing the changes of those before (upstream `plugin/policy/mutating`).
 use std::time::Instant;
 
 use async_trait::async_trait;
@@ -32,7 +32,7 @@ impl Decoded for MutatingPolicy {
     }
 }
 
-/// See the module.
+/// The plugin; see the module.
 pub struct MutatingPolicies {
     d: Dependencies,
     in_force: InForce<MutatingPolicy>,
@@ -41,11 +41,11 @@ pub struct MutatingPolicies {
 /// A policy that could not be applied.
 struct Problem {
     message: String,
-    /// Of the whole refusal, where it is the first.
+    /// The reason of the rejection, if this is the first problem.
     reason: Option<Reason>,
 }
 
-/// A policy under one binding with one set of parameters.
+/// A policy with one binding and one set of parameters.
 struct Invocation<'p> {
     policy: &'p MutatingPolicy,
     binding: &'p Binding,
@@ -54,7 +54,7 @@ struct Invocation<'p> {
 }
 
 impl Invocation<'_> {
-    /// Tells it from all others.
+    /// Returns a unique name of the invocation.
     fn id(&self) -> String {
         let params = self.params.as_ref();
         let of = |field| params.map_or("", |p| text(p, &["metadata", field]));
@@ -75,15 +75,15 @@ fn problem(policy: &MutatingPolicy, binding: Option<&Binding>, why: &str, reason
 }
 
 impl MutatingPolicies {
-    /// Over the stored policies and bindings, and those in the files that the plugin's configuration names.
+    /// Creates the plugin with the stored policies and bindings, and those in the files that its configuration names.
     ///
     /// # Errors
-    /// What is wrong with the configuration or the files.
+    /// The configuration or a file is invalid.
     pub fn new(d: &Dependencies, configuration: &Value) -> Result<Self, String> {
         Ok(Self { d: d.clone(), in_force: InForce::new(d, configuration)? })
     }
 
-    /// The invocations of one policy.
+    /// Returns the invocations of one policy.
     async fn invocations<'p>(
         &self,
         Bound { policy, bindings }: &'p Bound<MutatingPolicy>,
@@ -127,7 +127,7 @@ impl MutatingPolicies {
         found
     }
 
-    /// One policy's changes.
+    /// Applies one policy.
     async fn invoke(
         &self,
         invocation: &Invocation<'_>,
@@ -212,7 +212,7 @@ impl MutatingPolicies {
         see(&Inputs::new(a, shown, &request, namespace, &asking))
     }
 
-    /// What one mutation makes of the object, in the form that admission sees.
+    /// Applies one mutation to the object, in the form that admission sees.
     async fn mutate(
         &self,
         invocation: &Invocation<'_>,

@@ -1,5 +1,4 @@
-//! One change that a mutating policy makes: a partial object that is merged, or operations of a JSON patch
-//! (upstream `mutating/patch`).
+//! One change of a mutating policy: a partial object to apply, or a JSON patch (upstream `mutating/patch`).
 use kelson_cel::admission::Extent;
 use kelson_cel::{Activation, List, Map, REQUEST_BUDGET, Struct, Type, Value as CelValue};
 use kelson_codec::{Budget, Limits};
@@ -9,27 +8,27 @@ use serde_json::{Map as JsonMap, Value, json};
 use super::policy::Policy;
 use crate::dynamic::expressions::{Expression, Fault, Inputs, OUT_OF_BUDGET, budget};
 
-/// The type of partial objects, and the first part of the names of what is within them.
+/// The CEL type of partial objects, and the first part of the names of nested types.
 const OBJECT: &str = "Object";
 const JSON_PATCH: &str = "JSONPatch";
 
 /// A mutating policy.
 pub struct MutatingPolicy {
-    /// What all policies have.
+    /// The fields that all policies have.
     pub base: Policy,
-    /// In their order.
+    /// The mutations in their order.
     pub mutations: Vec<Mutation>,
-    /// It is evaluated again when the object changes after its turn (`reinvocationPolicy: IfNeeded`).
+    /// Whether it is evaluated again when the object changes after it ran (`reinvocationPolicy: IfNeeded`).
     pub reinvoked: bool,
 }
 
-/// One entry of `mutations`.
+/// An entry of `mutations`.
 pub struct Mutation {
     expression: Expression,
     merges: bool,
 }
 
-/// What a mutation comes to.
+/// The result of a mutation.
 #[derive(Debug, PartialEq)]
 pub enum Change {
     /// Fields to merge into the object.
@@ -39,7 +38,7 @@ pub enum Change {
 }
 
 impl MutatingPolicy {
-    /// From a stored object.
+    /// Decodes a stored object.
     pub fn parse(tree: &Value) -> Self {
         let base = Policy::parse(tree);
         let spec = at(tree, &["spec"]);
@@ -63,10 +62,10 @@ impl MutatingPolicy {
 }
 
 impl Mutation {
-    /// What it comes to for a request.
+    /// Evaluates the mutation for a request.
     ///
     /// # Errors
-    /// What went wrong, in upstream's words.
+    /// Upstream's message.
     pub fn change(&self, policy: &Policy, inputs: &Inputs<'_>, params: Option<&Value>) -> Result<Change, String> {
         let activation: Activation<'_> = inputs.activation(params, policy.variables.programs());
         let value = self.expression.eval(&activation, &mut budget(REQUEST_BUDGET)).map_err(|fault| match fault {
@@ -108,7 +107,7 @@ fn operations_of(operations: &List<'_>) -> Result<Value, String> {
             let json = field.to_json().ok_or_else(|| {
                 "JSONPath valueExpression evaluated to a type that could not marshal to JSON".to_owned()
             })?;
-            // An empty `from` is none.
+            // An empty `from` counts as absent.
             if !(**name == *"from" && json == "") {
                 made.insert(name.to_string(), json);
             }
@@ -118,7 +117,7 @@ fn operations_of(operations: &List<'_>) -> Result<Value, String> {
     operations.iter().map(one).collect::<Result<Vec<_>, _>>().map(Value::Array)
 }
 
-/// Objects within an object must be named for the field they are in: `Object.spec` in `spec`.
+/// Checks that nested objects have the type of their field: `Object.spec` in `spec`.
 fn check_names(object: &Struct<'_>, expected: &str) -> Result<(), String> {
     if *object.name != *expected {
         return Err(format!(
@@ -139,10 +138,10 @@ fn check_within(value: &CelValue<'_>, expected: &str) -> Result<(), String> {
     }
 }
 
-/// Applies operations to an object. A `test` that fails leaves it alone.
+/// Applies operations to an object. A failed `test` leaves it unchanged.
 ///
 /// # Errors
-/// What does not apply.
+/// An operation cannot be applied.
 pub fn patched(object: &Value, operations: &Value) -> Result<Value, String> {
     let mut patched = object.clone();
     match kelson_patch::json_patch_within(&mut patched, operations, &mut Budget::new(Limits::DOCUMENT)) {
@@ -152,7 +151,7 @@ pub fn patched(object: &Value, operations: &Value) -> Result<Value, String> {
     }
 }
 
-/// A partial object under the name of the object's own kind.
+/// Adds the object's kind and apiVersion to a partial object.
 pub fn of_kind(mut fields: Value, object: &Value) -> Value {
     for field in ["apiVersion", "kind"] {
         fields[field] = object.get(field).cloned().unwrap_or(json!(""));
@@ -174,7 +173,7 @@ mod tests {
         let label = |op: &str, value: Value| json!([{"op": op, "path": "/metadata/labels/zz", "value": value}]);
         check(label("replace", json!("z")), Ok(json!({"a": "1", "zz": "z"})));
         check(label("test", Value::Null), Ok(json!({"a": "1"})));
-        // A test that fails leaves the object alone.
+        // A failed test leaves the object unchanged.
         let tested = json!([{"op": "add", "path": "/metadata/labels/b", "value": "2"}, {"op": "test", "path": "/metadata/labels/a", "value": "9"}]);
         check(tested, Ok(json!({"a": "1"})));
         let nowhere = json!([{"op": "replace", "path": "/metadata/annotations/a", "value": "1"}]);

@@ -6,11 +6,11 @@ use serde_json::Value;
 use super::policy::{Binding, ParamRef, Policy};
 use crate::{Attributes, Dependencies};
 
-/// The parameters that a policy is to be evaluated with, once each; `None` among them is no parameters. The outer error is
-/// one of the policy, the inner one of the binding.
+/// Returns the parameters with which a policy is evaluated, once each; `None` among them means no parameters. The outer
+/// error is one of the policy, the inner one of the binding.
 ///
 /// # Errors
-/// What is wrong with the policy or its binding, in upstream's words.
+/// The policy or its binding is invalid; upstream's message.
 pub async fn collect(
     policy: &Policy,
     binding: &Binding,

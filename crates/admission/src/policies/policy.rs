@@ -1,4 +1,4 @@
-//! What policies of both kinds and their bindings have in common, decoded.
+//! The common parts of both kinds of policies and of their bindings, decoded.
 use kelson_cel::admission::Extent;
 use kelson_meta::tree::path::{at, text};
 use kelson_meta::{Gvk, LabelSelector, LabelSelectorSpec};
@@ -7,26 +7,26 @@ use serde_json::Value;
 use crate::dynamic::expressions::Variables;
 use crate::dynamic::{Conditions, Criteria};
 
-/// What validating and mutating policies share.
+/// The common fields of validating and mutating policies.
 pub struct Policy {
-    /// Its name, which clients read in refusals.
+    /// The name, which is part of rejection messages.
     pub name: String,
-    /// Which requests it is for.
+    /// The requests it matches.
     pub criteria: Criteria,
-    /// Kind of its parameters.
+    /// The kind of its parameters.
     pub param_kind: Option<Gvk>,
-    /// A policy that cannot be evaluated lets requests pass (`failurePolicy: Ignore`).
+    /// Whether requests pass when it cannot be evaluated (`failurePolicy: Ignore`).
     pub ignores_failures: bool,
-    /// Which requests its bindings are evaluated for.
+    /// The match conditions.
     pub conditions: Conditions,
     /// Its named expressions.
     pub variables: Variables,
-    /// What its expressions may name.
+    /// The variables that its expressions may use.
     pub extent: Extent,
 }
 
 impl Policy {
-    /// From a stored object.
+    /// Decodes a stored object.
     pub fn parse(tree: &Value) -> Self {
         let spec = at(tree, &["spec"]);
         let kind = at(spec, &["paramKind"]);
@@ -47,39 +47,39 @@ impl Policy {
     }
 }
 
-/// Group and version of an `apiVersion`.
+/// Splits an `apiVersion` into group and version.
 fn split(api_version: &str) -> (&str, &str) {
     api_version.split_once('/').unwrap_or(("", api_version))
 }
 
-/// What brings a policy into force.
+/// A binding of a policy.
 pub struct Binding {
-    /// Its name, which clients read in refusals.
+    /// The name, which is part of rejection messages.
     pub name: String,
-    /// The policy it is for.
+    /// The name of the policy.
     pub policy: String,
-    /// Narrows the requests that the policy is for; `None`: it does not.
+    /// Narrows the requests that the policy matches; `None` does not.
     pub criteria: Option<Criteria>,
-    /// Which parameters are used.
+    /// The parameters to use.
     pub params: Option<ParamRef>,
-    /// What becomes of failed validations: `Deny`, `Warn`, `Audit`.
+    /// The actions for failed validations: `Deny`, `Warn`, `Audit`.
     pub actions: Vec<String>,
 }
 
-/// Which objects are the parameters (`paramRef`).
+/// Selects the parameter objects (`paramRef`).
 pub struct ParamRef {
-    /// Of one object; empty where a selector chooses.
+    /// The name of one object; empty when a selector is used.
     pub name: String,
-    /// Empty: the request's.
+    /// The namespace; empty means that of the request.
     pub namespace: String,
-    /// Of many objects.
+    /// Selects several objects.
     pub selector: Option<Result<LabelSelector, String>>,
-    /// No parameters at all are a failure (`parameterNotFoundAction: Deny`).
+    /// Whether it is an error when no object is found (`parameterNotFoundAction: Deny`).
     pub required: bool,
 }
 
 impl Binding {
-    /// From a stored object.
+    /// Decodes a stored object.
     pub fn parse(tree: &Value) -> Self {
         let spec = at(tree, &["spec"]);
         let (resources, reference) = (at(spec, &["matchResources"]), at(spec, &["paramRef"]));

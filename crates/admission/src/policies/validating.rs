@@ -1,5 +1,6 @@
-//! ValidatingAdmissionPolicy: every policy whose rules and bindings fit a request is evaluated; failed validations refuse
-//! the request, warn, or go to the audit log, as the binding says (upstream `plugin/policy/validating`).
+//! ValidatingAdmissionPolicy: evaluates every policy whose rules and bindings match a request; failed validations
+//! reject the request, warn, or are written to the audit log, as the binding says (upstream
+//! `plugin/policy/validating`).
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,9 +18,9 @@ use crate::dynamic::{Match, Shown};
 use crate::metrics::Pass;
 use crate::{AsyncPlugin, Attributes, Dependencies, Notes, Operation, Plugin};
 
-/// Longest value of an audit annotation, in bytes.
+/// The maximum length of an audit annotation's value, in bytes.
 const ANNOTATION_BYTES_MAX: usize = 10 * 1024;
-/// Annotation of the audit event that tells failed validations.
+/// The audit annotation with failed validations.
 const FAILURE: &str = "validation.policy.admission.k8s.io/validation_failure";
 
 impl Decoded for ValidatingPolicy {
@@ -36,13 +37,13 @@ impl Decoded for ValidatingPolicy {
     }
 }
 
-/// See the module.
+/// The plugin; see the module.
 pub struct ValidatingPolicies {
     d: Dependencies,
     in_force: InForce<ValidatingPolicy>,
 }
 
-/// A refusal, with the policy and binding that it is of.
+/// A rejection with its policy and binding.
 struct Refusal {
     policy: String,
     binding: Option<String>,
@@ -50,47 +51,47 @@ struct Refusal {
     reason: Reason,
 }
 
-/// What is found while the policies of one request are evaluated.
+/// The results of the policies for one request.
 #[derive(Default)]
 struct Findings<'p> {
     refusals: Vec<Refusal>,
-    /// Values by policy and key.
+    /// Policy, key and values of audit annotations.
     annotations: Vec<(&'p str, String, Vec<String>)>,
 }
 
-/// The request's objects and the request itself as expressions see them; nearly all policies want the same form.
+/// The CEL values of the request's objects and of the request; nearly all policies use the same form.
 struct Seen<'r> {
     form: Match<'r>,
     shown: Shown<'r>,
     request: Value,
 }
 
-/// What is to be done for a request, found out before anything is evaluated.
+/// A step planned for a request before anything is evaluated.
 enum Step<'p> {
-    /// Something is wrong with a policy, or with one of its bindings.
+    /// A policy or one of its bindings is invalid.
     Misconfigured(&'p ValidatingPolicy, Option<&'p Binding>, String),
     Evaluate(Evaluation<'p>),
 }
 
-/// A policy under a binding.
+/// A policy with one binding.
 struct Evaluation<'p> {
     policy: &'p ValidatingPolicy,
     binding: &'p Binding,
-    /// The place of the form that it is evaluated over.
+    /// The index of the form of the objects it is evaluated with.
     seen: usize,
     params: Option<Value>,
 }
 
 impl ValidatingPolicies {
-    /// Over the stored policies and bindings, and those in the files that the plugin's configuration names.
+    /// Creates the plugin with the stored policies and bindings, and those in the files that its configuration names.
     ///
     /// # Errors
-    /// What is wrong with the configuration or the files.
+    /// The configuration or a file is invalid.
     pub fn new(d: &Dependencies, configuration: &Value) -> Result<Self, String> {
         Ok(Self { d: d.clone(), in_force: InForce::new(d, configuration)? })
     }
 
-    /// What a request makes one policy do.
+    /// Plans the steps of one policy for a request.
     async fn plan<'p>(
         &self,
         Bound { policy, bindings }: &'p Bound<ValidatingPolicy>,
@@ -128,10 +129,10 @@ impl ValidatingPolicies {
         }
     }
 
-    /// Adds what a policy does under one binding.
+    /// Plans the steps of a policy with one binding.
     ///
     /// # Errors
-    /// What is wrong with the binding.
+    /// The binding is invalid.
     async fn bound<'p>(
         &self,
         policy: &'p ValidatingPolicy,
@@ -202,7 +203,7 @@ impl ValidatingPolicies {
         }
     }
 
-    /// Does with a failed validation what its binding says.
+    /// Applies the binding's actions to a failed validation.
     fn act(
         &self,
         policy: &ValidatingPolicy,
@@ -239,7 +240,7 @@ impl ValidatingPolicies {
 }
 
 impl<'p> Findings<'p> {
-    /// A fault of a policy or of its binding, which refuses the request unless failures are to be passed over.
+    /// Handles an invalid policy or binding, which rejects the request unless failures are ignored.
     fn misconfigured(&mut self, policy: &ValidatingPolicy, binding: Option<&Binding>, why: &str) {
         if !policy.base.ignores_failures {
             let what = if binding.is_some() { "binding" } else { "policy" };

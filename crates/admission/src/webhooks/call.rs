@@ -1,4 +1,4 @@
-//! One call of one webhook: sent, answered, and what its failure means for the request.
+//! A call of one webhook: request, answer, and what a failure means for the admitted request.
 use std::time::Instant;
 
 use kelson_meta::{Gvr, Status};
@@ -11,21 +11,21 @@ use crate::dynamic::{Match, Shown};
 use crate::metrics::{Metrics, Pass, RejectionCause};
 use crate::{Attributes, Notes};
 
-/// Longest answer: a patch that replaces the largest object there may be, encoded.
+/// The maximum size of an answer in bytes: a patch that replaces the largest object, encoded.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
 
-/// Why a webhook did not simply let the request pass.
+/// Why a webhook did not admit the request.
 pub enum Failure {
-    /// It could not be called or did not answer as it should; the failure policy decides.
+    /// It could not be called or its answer was invalid; the failure policy decides.
     Calling {
-        /// What went wrong, as clients read it behind `failed calling webhook "x": `.
+        /// The error, which clients see after `failed calling webhook "x": `.
         why: String,
-        /// The code that metrics show.
+        /// The status code in metrics.
         code: u16,
     },
-    /// It refused the request.
+    /// It denied the request.
     Refused(Status),
-    /// The server cannot go on with what it answered.
+    /// The server cannot apply its answer.
     Server(Status),
 }
 
@@ -33,7 +33,7 @@ fn calling(why: impl Into<String>, code: u16) -> Failure {
     Failure::Calling { why: why.into(), code }
 }
 
-/// What a span says of a call.
+/// Returns the attributes of a call's span.
 fn attributes(hook: &Hook, a: &Attributes<'_>, uid: &str) -> Vec<KeyValue> {
     let Gvr { group, version, resource } = a.resource;
     vec![
@@ -46,18 +46,18 @@ fn attributes(hook: &Hook, a: &Attributes<'_>, uid: &str) -> Vec<KeyValue> {
     ]
 }
 
-/// What a call is made of.
+/// The data that calls need.
 pub struct Caller<'a> {
-    /// The plugin's client.
+    /// The plugin's HTTP client.
     pub client: &'a WebhookClient,
-    /// Where calls are counted.
+    /// The metrics of calls.
     pub metrics: &'a Metrics,
-    /// In which pass.
+    /// The current pass.
     pub pass: Pass,
 }
 
 impl Caller<'_> {
-    /// Asks a webhook. Its warnings and annotations go to `notes`, a refusal's too.
+    /// Calls a webhook. Its warnings and annotations are added to `notes`, also for a rejection.
     ///
     /// # Errors
     /// See [`Failure`].
@@ -111,10 +111,10 @@ impl Caller<'_> {
         if answer.allowed { Ok(answer) } else { Err(Failure::Refused(review::refusal(&hook.name, answer.status))) }
     }
 
-    /// Counts a call, and says what its failure means: nothing where it is to be passed over.
+    /// Counts a call and handles its failure; nothing happens if the failure policy is to ignore it.
     ///
     /// # Errors
-    /// What the client is answered.
+    /// The status for the client.
     pub fn judge<T>(
         &self,
         hook: &Hook,

@@ -12,43 +12,43 @@ use crate::dynamic::manifests::{Accepted, Manifests};
 use crate::dynamic::{Conditions, Criteria, Source};
 use crate::{Attributes, Dependencies};
 
-/// A webhook without `timeoutSeconds` is given as long as upstream's client waits.
+/// The timeout of a webhook without `timeoutSeconds`, which is that of upstream's client.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
-/// What calls may change beside the request's object.
+/// Whether calls have side effects besides changing the request's object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SideEffects {
-    /// It is not said.
+    /// The field is not set.
     Missing,
-    /// Nothing, at least on dry runs.
+    /// None, at least for dry runs.
     NoneOnDryRun,
-    /// They change something, or may.
+    /// There are side effects, or may be.
     Some,
 }
 
 /// One webhook of a configuration.
 pub struct Hook {
-    /// Its name, which clients see.
+    /// The name, which clients see.
     pub name: String,
-    /// The configuration it is of.
+    /// The name of its configuration.
     pub configuration: String,
-    /// Tells it from all others: names may repeat.
+    /// A unique ID, since names may repeat.
     pub id: String,
-    /// Which requests it is for.
+    /// The requests it matches.
     pub criteria: Criteria,
-    /// Which of these it is called for.
+    /// The match conditions.
     pub conditions: Conditions,
-    /// Where it is.
+    /// The URL or service.
     pub target: Result<Target, String>,
-    /// A failed call lets the request pass (`failurePolicy: Ignore`).
+    /// Whether a failed call admits the request (`failurePolicy: Ignore`).
     pub ignores_failures: bool,
     /// Whether dry runs may call it.
     pub side_effects: SideEffects,
-    /// How long a call may take.
+    /// The timeout of a call.
     pub timeout: Duration,
-    /// The first version of `AdmissionReview` that both sides know; `None`: there is none.
+    /// The first version of `AdmissionReview` that both sides support; `None` when there is none.
     pub review: Option<ReviewVersion>,
-    /// It is called again when the object changes after its call (`reinvocationPolicy: IfNeeded`).
+    /// Whether it is called again when the object changes after its call (`reinvocationPolicy: IfNeeded`).
     pub reinvoked: bool,
 }
 
@@ -56,7 +56,7 @@ pub struct Hook {
 pub struct Configuration(Vec<Hook>);
 
 impl Configuration {
-    /// From a stored object.
+    /// Decodes a stored object.
     pub fn parse(tree: &Value) -> Self {
         let configuration = text(tree, &["metadata", "name"]);
         let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
@@ -68,11 +68,12 @@ impl Configuration {
         };
         Self(list(tree, &["webhooks"]).iter().map(hook).collect())
     }
-    /// Its webhooks, in the order in which they are written.
+    /// Returns its webhooks in the order in which they are listed.
     pub fn hooks(&self) -> &[Hook] {
         &self.0
     }
-    /// Whether some of its webhooks may be for the request's operation and resource, as far as can be told at once.
+    /// Reports whether some of its webhooks may match the request's operation and resource, without looking anything
+    /// up.
     pub fn may_concern(&self, a: &Attributes<'_>) -> bool {
         self.0.iter().any(|h| h.criteria.may_concern(a))
     }
@@ -102,10 +103,10 @@ impl Hook {
     }
 }
 
-/// The configurations of one kind, stored and in the files that the plugin's configuration names.
+/// Returns the configurations of one kind, stored and in the files that the plugin's configuration names.
 ///
 /// # Errors
-/// What is wrong with the files.
+/// A file is invalid.
 pub fn source(
     d: &Dependencies,
     configuration: &Value,

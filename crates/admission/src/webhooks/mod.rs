@@ -1,8 +1,9 @@
-//! MutatingAdmissionWebhook and ValidatingAdmissionWebhook: servers that users configure are asked about requests
-//! (upstream `plugin/webhook`; `admissionregistration.k8s.io/v1`).
+//! MutatingAdmissionWebhook and ValidatingAdmissionWebhook: call configured servers for requests (upstream
+//! `plugin/webhook`; `admissionregistration.k8s.io/v1`).
 //!
-//! [`hook`] is one configured webhook, [`review`] what is sent and answered, [`call`] one call and what its failure means;
-//! `mutating` asks one after the other, each seeing what the one before changed, `validating` asks all at once.
+//! [`hook`] is one configured webhook, [`review`] the request and answer format, [`call`] one call and the handling of
+//! its failure; `mutating` calls one after the other, each seeing the changes of those before, `validating` calls all
+//! concurrently.
 mod call;
 mod hook;
 mod mutating;
@@ -28,7 +29,8 @@ use crate::metrics::Pass;
 use crate::{Attributes, Dependencies, Notes, Operation};
 use hook::{Configuration, Hook};
 
-/// The client of one plugin, under the users of its `kubeConfigFile` (`WebhookAdmission`, `apiserver.config.k8s.io/v1`).
+/// Creates the HTTP client of one plugin, with the users of its `kubeConfigFile` (`WebhookAdmission`,
+/// `apiserver.config.k8s.io/v1`).
 fn client(d: &Dependencies, configuration: &Value) -> Result<WebhookClient, String> {
     let kinds = ["WebhookAdmissionConfiguration", "WebhookAdmission"];
     let part = Part { group: "apiserver.config.k8s.io", versions: &["v1", "v1alpha1"], kinds: &kinds };
@@ -44,7 +46,7 @@ fn client(d: &Dependencies, configuration: &Value) -> Result<WebhookClient, Stri
     Ok(WebhookClient::new(d.services.clone(), credentials).with_own_server(d.own.clone()))
 }
 
-/// Warns whoever registers webhooks that would stop their own pods.
+/// Warns a client that registers webhooks which would block their own pods.
 fn warn_of_own_pods(d: &Dependencies, kind: &str, a: &Attributes<'_>, notes: &mut Notes) {
     let written = matches!(a.operation, Operation::Create | Operation::Update) && a.subresource.is_empty();
     if written && a.kind.kind == kind && is_exempt_from_webhooks(a) {
@@ -52,7 +54,7 @@ fn warn_of_own_pods(d: &Dependencies, kind: &str, a: &Attributes<'_>, notes: &mu
     }
 }
 
-/// The form in which a webhook wants to see a request; `None` when it is not for it.
+/// Returns the form in which a webhook gets the request's object; `None` when it does not match.
 fn concerns<'a>(d: &Dependencies, hook: &Hook, a: &Attributes<'a>) -> Result<Option<Match<'a>>, Status> {
     if !hook.criteria.may_concern(a) {
         return Ok(None);
@@ -60,7 +62,7 @@ fn concerns<'a>(d: &Dependencies, hook: &Hook, a: &Attributes<'a>) -> Result<Opt
     hook.criteria.matches(a, d.objects.as_ref(), d.versions.as_ref())
 }
 
-/// Whether the match conditions of a webhook hold for a request that its rules are for.
+/// Reports whether the match conditions of a webhook are true for a request that its rules match.
 fn conditions_hold(
     d: &Dependencies,
     hook: &Hook,

@@ -1,5 +1,5 @@
-//! MutatingAdmissionWebhook: webhooks are asked in the order of their configurations' names, each sees what the ones before
-//! it made of the object (upstream `plugin/webhook/mutating`).
+//! MutatingAdmissionWebhook: webhooks are called in the order of their configurations' names; each sees the changes of
+//! those before (upstream `plugin/webhook/mutating`).
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,12 +20,12 @@ use crate::dynamic::{Match, Shown, Source, protect};
 use crate::metrics::Pass;
 use crate::{AsyncPlugin, Attributes, Dependencies, Notes, Operation, Plugin};
 
-/// Annotations of the audit event, each with round and place of the webhook behind it.
+/// Prefixes of audit annotations, followed by the round and the index of the webhook.
 const PATCH: &str = "patch.webhook.admission.k8s.io/";
 const MUTATION: &str = "mutation.webhook.admission.k8s.io/";
 const FAILED_OPEN: &str = "failed-open.mutation.webhook.admission.k8s.io/";
 
-/// What it reads from files.
+/// The kind that it reads from files.
 const ACCEPTED: [Accepted; 1] = [("MutatingWebhookConfiguration", "mutatingwebhookconfigurations")];
 
 /// The value of an annotation under [`MUTATION`], with its keys in upstream's order.
@@ -50,7 +50,7 @@ fn written(note: &impl Serialize) -> String {
     serde_json::to_string(note).unwrap_or_default()
 }
 
-/// See the module.
+/// The plugin; see the module.
 pub struct MutatingWebhooks {
     d: Dependencies,
     source: Source<Configuration>,
@@ -58,7 +58,7 @@ pub struct MutatingWebhooks {
     client: WebhookClient,
 }
 
-/// What one webhook made of an object.
+/// An object after a webhook's patch.
 struct PatchedObject {
     /// The object in the stored form.
     object: Value,
@@ -68,17 +68,17 @@ struct PatchedObject {
 }
 
 impl MutatingWebhooks {
-    /// With the plugin's part of the configuration file.
+    /// Creates the plugin from its section of the configuration file.
     ///
     /// # Errors
-    /// For a configuration that cannot be used.
+    /// The section is invalid.
     pub fn new(d: &Dependencies, configuration: &Value) -> Result<Self, String> {
         let client = super::client(d, configuration)?;
         let (source, manifests) = hook::source(d, configuration, &ACCEPTED)?;
         Ok(Self { d: d.clone(), source, manifests, client })
     }
 
-    /// Asks one webhook, unless the request does not concern it.
+    /// Calls one webhook, if it matches the request.
     async fn one(&self, hook: &Hook, index: usize, a: &mut Attributes<'_>, notes: &mut Notes) -> Result<(), Status> {
         let Some(form) = super::concerns(&self.d, hook, a)? else { return Ok(()) };
         let begun = Instant::now();
@@ -127,7 +127,7 @@ impl MutatingWebhooks {
         Ok(())
     }
 
-    /// What an answer makes of the object; `None` where it leaves it alone.
+    /// Returns the object after applying an answer; `None` when the answer has no patch.
     async fn mutation(
         &self,
         hook: &Hook,

@@ -1,5 +1,5 @@
-//! A webhook that must be asked before its own pods can be made cannot come back once the last of them is gone: whoever
-//! registers such a one is warned.
+//! Warns about a webhook that must be called before its own pods can be created: once the last of them is gone, none
+//! can be created again.
 use kelson_auth::UserInfo;
 use kelson_meta::tree::path::{at, strings};
 use kelson_meta::{Gvk, Gvr};
@@ -9,12 +9,12 @@ use serde_json::{Map, Value, json};
 use super::hook::{Configuration, Hook};
 use crate::{Attributes, Dependencies, Notes, Operation};
 
-/// Warns of each webhook of a configuration that matches pods of its service with `failurePolicy: Fail`.
+/// Adds a warning for each webhook of a configuration that matches pods of its service with `failurePolicy: Fail`.
 pub fn warn(d: &Dependencies, configuration: &Configuration, notes: &mut Notes) {
     for hook in configuration.hooks().iter().filter(|h| !h.ignores_failures) {
         let Ok(target) = &hook.target else { continue };
         let Location::Service { namespace, name, .. } = &target.location else { continue };
-        // A condition may leave them out; that is nobody's to tell but the webhook's.
+        // A condition may exclude them, which cannot be determined here.
         if hook.conditions.is_empty() && judges(d, hook, namespace, name) {
             notes.warn(format!(
                 "webhook {:?} matches pods of its service {namespace}/{name} with failurePolicy Fail: when no pod of the service runs, none can be created; exclude them with namespaceSelector or objectSelector",
@@ -24,7 +24,7 @@ pub fn warn(d: &Dependencies, configuration: &Configuration, notes: &mut Notes) 
     }
 }
 
-/// Whether creating a pod that the service selects is the webhook's business.
+/// Reports whether the webhook matches the creation of a pod that the service selects.
 fn judges(d: &Dependencies, hook: &Hook, namespace: &str, service: &str) -> bool {
     let service = d.objects.tree("", "services", namespace, service).unwrap_or_default();
     let labels: Map<String, Value> =
@@ -48,7 +48,7 @@ fn judges(d: &Dependencies, hook: &Hook, namespace: &str, service: &str) -> bool
         rounds: Default::default(),
         deadline: None,
     };
-    // A namespace that is not there has no pods yet, and nobody can say which labels it will have.
+    // A namespace that does not exist has no pods yet, and its labels are not known.
     matches!(hook.criteria.matches(&a, d.objects.as_ref(), d.versions.as_ref()), Ok(Some(_)))
 }
 

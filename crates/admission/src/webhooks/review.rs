@@ -1,4 +1,4 @@
-//! `AdmissionReview`: what a webhook is sent, and what its answer says (upstream `plugin/webhook/request`).
+//! `AdmissionReview`: the request sent to a webhook, and its answer (upstream `plugin/webhook/request`).
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::Attributes;
 use crate::dynamic::{Match, Shown};
 
-/// The one patch type there is.
+/// The only patch type.
 pub const JSON_PATCH: &str = "JSONPatch";
 
 /// A version of `admission.k8s.io`.
@@ -19,12 +19,12 @@ pub const JSON_PATCH: &str = "JSONPatch";
 pub enum ReviewVersion {
     /// Checks the answer's kind, uid and patch type.
     V1,
-    /// Takes the answer as it comes.
+    /// Does not check the answer.
     V1beta1,
 }
 
 impl ReviewVersion {
-    /// An entry of `admissionReviewVersions`; `None` for versions that are not known here.
+    /// Parses an entry of `admissionReviewVersions`; `None` for an unsupported version.
     pub fn parse(version: &str) -> Option<Self> {
         match version {
             "v1" => Some(Self::V1),
@@ -94,7 +94,7 @@ fn resource(gvr: &Gvr) -> ResourceName {
     ResourceName { group: gvr.group.clone(), version: gvr.version.clone(), resource: gvr.resource.clone() }
 }
 
-/// What a webhook is sent about a request, as JSON.
+/// Builds the review of a request, as JSON.
 pub fn request(version: ReviewVersion, uid: &str, a: &Attributes<'_>, form: &Match<'_>, shown: &Shown<'_>) -> Bytes {
     let review = Review {
         kind: "AdmissionReview",
@@ -117,7 +117,7 @@ pub fn request(version: ReviewVersion, uid: &str, a: &Attributes<'_>, form: &Mat
             options: a.options.object(),
         },
     };
-    // Trees and texts have no form that JSON cannot write.
+    // Trees and strings can always be written as JSON.
     serde_json::to_vec(&review).unwrap_or_default().into()
 }
 
@@ -141,33 +141,33 @@ struct Response {
     warnings: Option<Vec<String>>,
 }
 
-/// What a webhook answered.
+/// The answer of a webhook.
 #[derive(Debug, Default, PartialEq)]
 pub struct Answer {
-    /// The request may go on.
+    /// Whether the request is admitted.
     pub allowed: bool,
-    /// What it is refused with, as it came.
+    /// The status of a denial, as received.
     pub status: Option<Value>,
-    /// Operations on the object; empty for none.
+    /// JSON patch operations; empty for none.
     pub patch: Vec<u8>,
-    /// How `patch` is to be read.
+    /// The type of `patch`.
     pub patch_type: String,
-    /// For the audit log, without the webhook's name.
+    /// Audit annotations, without the webhook's name.
     pub audit_annotations: BTreeMap<String, String>,
-    /// For the client.
+    /// Warnings for the client.
     pub warnings: Vec<String>,
 }
 
-/// Why an answer cannot be used.
+/// Why an answer is invalid.
 #[derive(Debug, PartialEq, Eq)]
 pub enum AnswerError {
     /// It is not JSON of the right form: upstream counts this as a failed call.
     Undecodable(String),
-    /// It says what it may not.
+    /// It violates a rule of the review format.
     Invalid(String),
 }
 
-/// Reads an answer.
+/// Decodes an answer.
 ///
 /// # Errors
 /// See [`AnswerError`].
@@ -217,7 +217,7 @@ pub fn answer(version: ReviewVersion, uid: &str, mutating: bool, bytes: &[u8]) -
                 return invalid("validating webhook may not return response.patchType".to_owned());
             }
         }
-        // Its patch type was never looked at.
+        // Its patch type is not checked.
         ReviewVersion::V1beta1 => patch_type = (!patch.is_empty()).then(|| JSON_PATCH.to_owned()),
     }
     Ok(Answer {
@@ -230,7 +230,8 @@ pub fn answer(version: ReviewVersion, uid: &str, mutating: bool, bytes: &[u8]) -
     })
 }
 
-/// The client's view of a refusal: what the webhook said, with its name in front, and no code that is none of an error's.
+/// Returns the status of a denial for the client: the webhook's, with its name as a prefix, and with an error code
+/// only.
 pub fn refusal(webhook: &str, said: Option<Value>) -> Status {
     let said = said.unwrap_or_default();
     let denied = format!("admission webhook {webhook:?} denied the request");

@@ -1,5 +1,5 @@
-//! ValidatingAdmissionWebhook: all webhooks that a request concerns are asked side by side; the first refusal in their order
-//! is the answer (upstream `plugin/webhook/validating`).
+//! ValidatingAdmissionWebhook: all matching webhooks are called concurrently; the first rejection in their order is the
+//! answer (upstream `plugin/webhook/validating`).
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,13 +17,13 @@ use crate::dynamic::{Match, Source, Versioned};
 use crate::metrics::Pass;
 use crate::{AsyncPlugin, Attributes, Dependencies, Notes, Operation, Plugin};
 
-/// Annotation of the audit event: a failed call was passed over.
+/// The audit annotation for a failed call that was ignored.
 const FAILED_OPEN: &str = "failed-open.validating.webhook.admission.k8s.io/";
 
-/// What it reads from files.
+/// The kind that it reads from files.
 const ACCEPTED: [Accepted; 1] = [("ValidatingWebhookConfiguration", "validatingwebhookconfigurations")];
 
-/// See the module.
+/// The plugin; see the module.
 pub struct ValidatingWebhooks {
     d: Dependencies,
     source: Source<Configuration>,
@@ -32,17 +32,17 @@ pub struct ValidatingWebhooks {
 }
 
 impl ValidatingWebhooks {
-    /// With the plugin's part of the configuration file.
+    /// Creates the plugin from its section of the configuration file.
     ///
     /// # Errors
-    /// For a configuration that cannot be used.
+    /// The section is invalid.
     pub fn new(d: &Dependencies, configuration: &Value) -> Result<Self, String> {
         let client = super::client(d, configuration)?;
         let (source, manifests) = hook::source(d, configuration, &ACCEPTED)?;
         Ok(Self { d: d.clone(), source, manifests, client })
     }
 
-    /// The webhooks to ask, with the form of the object that each wants.
+    /// Returns the webhooks to call, with the form of the object that each needs.
     async fn concerned<'c>(
         &self,
         a: &'c Attributes<'_>,

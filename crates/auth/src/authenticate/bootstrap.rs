@@ -1,4 +1,4 @@
-//! Bootstrap tokens: `ID.SECRET`, backed by secrets `bootstrap-token-ID` in kube-system.
+//! Bootstrap tokens: `ID.SECRET`, stored in secrets `bootstrap-token-ID` in kube-system.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -41,13 +41,13 @@ struct SecretMetaView {
 }
 
 impl BootstrapTokens {
-    /// Reading secrets through `objects`.
+    /// Creates the authenticator, which reads secrets through `objects`.
     pub fn new(objects: Arc<dyn Objects>, clock: Arc<dyn Clock>) -> Self {
         Self { objects, clock }
     }
 }
 
-/// Id and secret of a token of the form `[a-z0-9]{6}.[a-z0-9]{16}`.
+/// Splits a token of the form `[a-z0-9]{6}.[a-z0-9]{16}` into ID and secret.
 fn split(token: &str) -> Option<(&str, &str)> {
     let (id, secret) = token.split_once('.')?;
     let plain = |s: &str, n| s.len() == n && s.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
@@ -66,7 +66,7 @@ impl TokenAuthenticator for BootstrapTokens {
                 Ok(Some(Authenticated::new(user)))
             }
             Err(why) => {
-                // Like upstream, such a token is unknown rather than bad: another authenticator may know it.
+                // As upstream, such a token is unknown rather than invalid: another authenticator may accept it.
                 tracing::debug!(secret = %name, why, "rejected a bootstrap token");
                 Ok(None)
             }
@@ -74,7 +74,7 @@ impl TokenAuthenticator for BootstrapTokens {
     }
 }
 
-/// The token's groups, or why it does not count.
+/// Returns the token's groups, or why it is not valid.
 fn judge(stored: &SecretView, id: &str, secret: &str, now: Timestamp) -> Result<Vec<String>, &'static str> {
     if stored.metadata.deletion_timestamp.is_some() {
         return Err("is being deleted");
@@ -101,7 +101,7 @@ fn judge(stored: &SecretView, id: &str, secret: &str, now: Timestamp) -> Result<
     }
     let mut groups = vec![BOOTSTRAPPERS.to_owned()];
     let extra = value("auth-extra-groups");
-    // An empty name between commas is a group like any other, and not one that a token may be in.
+    // An empty name between commas counts as a group, and is not an allowed one.
     for group in extra.split(',').filter(|_| !extra.is_empty()) {
         if !is_bootstrap_group(group) {
             return Err("auth-extra-groups holds a group outside system:bootstrappers:");
@@ -113,7 +113,7 @@ fn judge(stored: &SecretView, id: &str, secret: &str, now: Timestamp) -> Result<
     Ok(groups)
 }
 
-/// Whether it is of the form `system:bootstrappers:[a-z0-9:-]{0,255}[a-z0-9]`.
+/// Reports whether a group has the form `system:bootstrappers:[a-z0-9:-]{0,255}[a-z0-9]`.
 fn is_bootstrap_group(group: &str) -> bool {
     let Some(rest) = group.strip_prefix("system:bootstrappers:") else { return false };
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();

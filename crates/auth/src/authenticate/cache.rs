@@ -1,5 +1,5 @@
-//! Bounded memory of recent successes, so that a busy client's signature is not verified at every request. Failures are
-//! not remembered: a token may become valid at any moment. Credentials are kept as digests only.
+//! A bounded cache of recent successes, so that a busy client's signature is not verified for every request. Failures
+//! are not cached: a token may become valid at any moment. Credentials are stored as digests only.
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,21 +9,21 @@ use kelson_meta::Clock;
 use super::{AsyncTokenAuthenticator, Authenticated, Rejected, TokenAuthenticator};
 use crate::bounded::{Bounded, digest};
 
-/// As upstream: a revoked token may still pass for this long.
+/// The lifetime of an entry, as upstream: a revoked token may still pass for this long.
 const SUCCESS_LIFETIME: Duration = Duration::from_secs(10);
 const CACHE_MAX_ENTRIES: usize = 4096;
 
-/// Hears how often tokens were remembered.
+/// Records how often tokens are found in the cache.
 pub trait CacheUse: Send + Sync {
-    /// A token was asked about; `hit`: it was remembered.
+    /// A token was looked up; `hit` is true if it was cached.
     fn asked(&self, hit: bool, took: Duration);
-    /// One that was not begins to be proven, or that is over.
+    /// The verification of a token that was not cached begins or ends.
     fn fetching(&self, begins: bool);
-    /// It was proven, or shown to be no good; `ok` in the first case and for tokens that nobody knows.
+    /// A token was verified; `ok` is true for a valid token and for one that no authenticator knows.
     fn fetched(&self, ok: bool);
 }
 
-/// Tells of a token that is being proven, to its end whatever it is.
+/// Reports the verification of a token, and its end when dropped.
 struct Fetching<'a>(Option<&'a dyn CacheUse>);
 
 impl<'a> Fetching<'a> {
@@ -43,7 +43,7 @@ impl Drop for Fetching<'_> {
     }
 }
 
-/// Remembers successes of another token authenticator for ten seconds.
+/// Caches successes of another token authenticator for ten seconds.
 pub struct CachedTokens {
     inner: Arc<dyn TokenAuthenticator>,
     clock: Arc<dyn Clock>,
@@ -52,12 +52,12 @@ pub struct CachedTokens {
 }
 
 impl CachedTokens {
-    /// In front of `inner`.
+    /// Creates a cache in front of `inner`.
     pub fn new(inner: Arc<dyn TokenAuthenticator>, clock: Arc<dyn Clock>) -> Self {
         Self { inner, clock, entries: Bounded::new(CACHE_MAX_ENTRIES), heard: None }
     }
 
-    /// The same, telling how often it remembers.
+    /// Reports lookups to `heard`.
     pub fn telling(self, heard: Arc<dyn CacheUse>) -> Self {
         Self { heard: Some(heard), ..self }
     }
@@ -116,7 +116,7 @@ impl AsyncTokenAuthenticator for CachedTokens {
         self.fetched(&found, begun);
         let found = found?;
         if let Some(found) = &found {
-            // The answer may have taken its time: its life begins now.
+            // The answer may have taken time: its lifetime begins now.
             let now = self.clock.now();
             self.entries.put(key(token, audiences), found.clone(), now + SUCCESS_LIFETIME, now);
         }
@@ -128,7 +128,7 @@ impl AsyncTokenAuthenticator for CachedTokens {
 mod tests {
     use super::*;
 
-    /// Knows every token, after a while; counts how often it is asked.
+    /// Accepts every token asynchronously; counts its calls.
     struct Remote(std::sync::atomic::AtomicUsize);
     impl TokenAuthenticator for Remote {
         fn authenticate_token(&self, _: &str, _: &[String]) -> Result<Option<Authenticated>, Rejected> {

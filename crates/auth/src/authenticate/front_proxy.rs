@@ -1,4 +1,4 @@
-//! Front proxies: a trusted proxy shows its own certificate and names the user in headers.
+//! Front proxies: a trusted proxy presents its own certificate and names the user in headers.
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue};
@@ -9,10 +9,10 @@ use super::impersonate::extra_key;
 use super::{Authenticated, Authenticator, Credentials, Rejected};
 use crate::UserInfo;
 
-/// Which proxies may say in headers who asks (`--requestheader-*`).
+/// Options for trusted front proxies (`--requestheader-*`).
 #[derive(Clone, Debug)]
 pub struct FrontProxyOptions {
-    /// Common names a proxy's certificate may have; empty means any that the CA signed.
+    /// Allowed common names of a proxy's certificate; empty allows any that the CA signed.
     pub allowed_names: Vec<String>,
     /// Headers with the user name, e.g. `x-remote-user`.
     pub username_headers: Vec<String>,
@@ -51,7 +51,7 @@ impl FrontProxyOptions {
     }
 }
 
-/// Authenticates what a front proxy says.
+/// Authenticates users by the headers of a front proxy.
 pub struct FrontProxy {
     chains: ClientChains,
     options: FrontProxyOptions,
@@ -59,7 +59,8 @@ pub struct FrontProxy {
 }
 
 impl FrontProxy {
-    /// Trusting proxies with certificates of the CAs in `chains`. Header names are compared in lower case.
+    /// Creates the authenticator for proxies with certificates of the CAs in `chains`. Header names are compared in
+    /// lower case.
     pub fn new(chains: ClientChains, mut options: FrontProxyOptions, clock: Arc<dyn Clock>) -> Self {
         let lists = [
             &mut options.username_headers,
@@ -73,22 +74,22 @@ impl FrontProxy {
         Self { chains, options, clock }
     }
 
-    /// Trusts the CAs in `ca_pem` and no others from the next request on.
+    /// Trusts only the CAs in `ca_pem` from the next request on.
     ///
     /// # Errors
-    /// When they cannot be read; what was trusted stays so.
+    /// The CAs are invalid; the trusted ones do not change.
     pub fn trust(&self, ca_pem: &str) -> Result<(), kelson_pki::PkiError> {
         self.chains.replace(&[ca_pem])
     }
 
-    /// Removes the headers, also from requests of others: nobody behind this may believe them.
+    /// Removes the headers, also from requests of other clients: no later step may trust them.
     pub fn strip(&self, headers: &mut HeaderMap) {
         self.options.strip(headers);
     }
 }
 
-/// A header's text. A proxy may send any UTF-8; other bytes are refused rather than left out, since a user without one of its groups
-/// is another user.
+/// Returns the value of a header. A proxy may send any UTF-8; other bytes are rejected and not skipped, since a user
+/// with a missing group is a different user.
 fn text<'a>(name: &str, value: &'a HeaderValue) -> Result<&'a str, Rejected> {
     std::str::from_utf8(value.as_bytes()).map_err(|_| Rejected(format!("request header {name} is not valid UTF-8")))
 }
@@ -110,7 +111,7 @@ impl Authenticator for FrontProxy {
         if !self.options.username_headers.iter().any(|name| headers.contains_key(name.as_str())) {
             return Ok(None);
         }
-        // A certificate of another CA is a client's own; its headers say nothing.
+        // A certificate of another CA is a client's own; its headers are ignored.
         if self.chains.verify(credentials.certificates, self.clock.now()).is_err() {
             return Ok(None);
         }

@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 const WEBSOCKET_PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
 
-/// A bearer token that a request brought: it is never printed, and its memory is overwritten when it is dropped.
+/// A bearer token from a request: it is never printed, and its memory is overwritten when it is dropped.
 pub struct BearerToken(Zeroizing<String>);
 
 impl BearerToken {
@@ -17,7 +17,7 @@ impl BearerToken {
         (!token.is_empty()).then(|| Self(Zeroizing::new(token.to_owned())))
     }
 
-    /// What was brought, to be compared or verified and not to be kept.
+    /// Returns the token, to be compared or verified and not to be stored.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -29,7 +29,7 @@ impl fmt::Debug for BearerToken {
     }
 }
 
-/// The bearer token offered, if any.
+/// Returns the bearer token of a request, if there is one.
 pub fn bearer_token(headers: &HeaderMap) -> Option<BearerToken> {
     if let Some(value) = headers.get(AUTHORIZATION).and_then(|v| v.to_str().ok()) {
         let mut parts = value.trim().splitn(3, ' ');
@@ -42,7 +42,7 @@ pub fn bearer_token(headers: &HeaderMap) -> Option<BearerToken> {
     websocket_token(headers)
 }
 
-/// Only on an upgrade, and only beside another protocol: the server must have one to answer with.
+/// Only on an upgrade, and only with another protocol: the server must have one to answer with.
 fn websocket_token(headers: &HeaderMap) -> Option<BearerToken> {
     headers.get(http::header::UPGRADE).filter(|v| v.as_bytes().eq_ignore_ascii_case(b"websocket"))?;
     let protocols: Vec<&str> = protocols(headers).collect();
@@ -65,7 +65,7 @@ fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
         .filter(|p| !p.is_empty())
 }
 
-/// Removes what authentication consumed, so that no later step can log it or pass it on.
+/// Removes credentials, so that no later step can log them or pass them on.
 pub fn strip_credentials(headers: &mut HeaderMap) {
     headers.remove(AUTHORIZATION);
     if protocols(headers).any(|p| p.starts_with(WEBSOCKET_PREFIX)) {

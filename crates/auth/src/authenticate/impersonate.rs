@@ -1,5 +1,5 @@
-//! Impersonation headers: acting as somebody else, if allowed to impersonate each part of them, and, in the constrained ways, to
-//! do as them what is asked (KEP-5284).
+//! Impersonation headers: acting as another user, if that is allowed for each part of the identity, and, with
+//! constrained impersonation, if the requested action is allowed as well (KEP-5284).
 use std::collections::BTreeMap;
 
 use http::HeaderMap;
@@ -14,12 +14,12 @@ const GROUP: &str = "impersonate-group";
 const UID: &str = "impersonate-uid";
 const EXTRA: &str = "impersonate-extra-";
 const AUTHENTICATION: &str = "authentication.k8s.io";
-/// What an authorizer sees of the extra values of a service account that acts as its node: their keys.
+/// The extra values that authorizers see for a service account that impersonates its node: their keys.
 const ASSOCIATED: &str = "authentication.kubernetes.io/associated-node-keys";
-/// Impersonated values in one request; each costs a decision.
+/// The maximum number of impersonated values in one request; each costs a decision.
 const VALUES_MAX: usize = 1024;
 
-/// Whom a request asks to be, as its headers say it.
+/// The identity requested by the headers.
 struct Wanted {
     name: String,
     uid: String,
@@ -27,20 +27,21 @@ struct Wanted {
     extra: BTreeMap<String, Vec<String>>,
 }
 
-/// Whom a request may act as.
+/// An allowed impersonation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Impersonated {
-    /// The user that the request is of from now on.
+    /// The user of the request from now on.
     pub user: UserInfo,
-    /// The verb of the constrained way that allowed it (`impersonate:user-info`); empty for the old way, `impersonate`.
+    /// The constrained verb that allowed it (`impersonate:user-info`); empty for the legacy verb `impersonate`.
     pub constraint: String,
 }
 
-/// The user to act as; `None` when no impersonation is asked for. `request` is what is asked for, by who asks.
+/// Returns the user to act as; `None` when no impersonation is requested. `request` has the requester and the requested
+/// action.
 ///
 /// # Errors
-/// 403 when no way of impersonating allows it, with what the first said; 400 for a value that is not UTF-8: what cannot be
-/// read must never count as absent, or the request would run with all the rights of whoever sent it.
+/// 403 when no mode of impersonation allows it, with the first mode's message; 400 for a value that is not UTF-8: an
+/// unreadable header must never count as absent, or the request would run with all permissions of the requester.
 pub async fn impersonate(
     headers: &HeaderMap,
     request: &Attributes<'_>,
@@ -60,17 +61,17 @@ pub async fn impersonate(
             Err(why) => refused = refused.or(Some(why)),
         }
     }
-    // The last way applies to everybody.
+    // The last mode applies to every user.
     Err(refused.unwrap_or_else(|| Status::bad_request("impersonation is disabled")))
 }
 
-/// Reads the headers; `None` when they ask for nobody.
+/// Reads the headers; `None` when they request no impersonation.
 fn wanted(headers: &HeaderMap) -> Result<Option<Wanted>, Status> {
     let text = |v: &http::HeaderValue| {
         let text = std::str::from_utf8(v.as_bytes()).map(str::to_owned);
         text.map_err(|_| Status::bad_request("impersonation headers must be UTF-8"))
     };
-    // A second value is another user's name: none of them counts for the other.
+    // A second value is another user name: the request is ambiguous.
     let mut names = headers.get_all(USER).iter();
     let name = names.next().map(text).transpose()?.unwrap_or_default();
     if names.next().is_some() {
@@ -96,7 +97,7 @@ fn wanted(headers: &HeaderMap) -> Result<Option<Wanted>, Status> {
     Ok(Some(Wanted { name, uid, groups, extra }))
 }
 
-/// The way of impersonating that a verb is asked in, as metrics name it; empty for every other verb.
+/// Returns the impersonation mode of a verb, as metrics name it; empty for every other verb.
 pub fn impersonation_mode(verb: &str) -> &'static str {
     let constrained = verb.strip_prefix("impersonate:");
     let mode = constrained.or_else(|| verb.strip_prefix("impersonate-on:").and_then(|rest| rest.split(':').next()));
@@ -107,27 +108,27 @@ pub fn impersonation_mode(verb: &str) -> &'static str {
     }
 }
 
-/// A way of impersonating. The constrained ones (KEP-5284) need two permissions: to be that user
-/// (`impersonate:MODE`), and to do as that user what is asked (`impersonate-on:MODE:VERB`).
+/// A mode of impersonation. The constrained modes (KEP-5284) need two permissions: to be that user
+/// (`impersonate:MODE`), and to do the requested action as that user (`impersonate-on:MODE:VERB`).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// A service account is the node that its own pod runs on.
+    /// A service account impersonates the node that its pod runs on.
     AssociatedNode,
     ArbitraryNode,
     ServiceAccount,
-    /// Anybody who is neither a node nor a service account.
+    /// Any user that is neither a node nor a service account.
     UserInfo,
     /// The verb `impersonate`, for everything.
     Legacy,
 }
 
-/// The narrower come first.
+/// The modes, narrower ones first.
 const WAYS: [Way; 5] = [Way::AssociatedNode, Way::ArbitraryNode, Way::ServiceAccount, Way::UserInfo, Way::Legacy];
 
-/// From so many values on, the right to all of them is asked for first.
+/// From this number of values on, permission for all of them is checked first.
 const MANY: usize = 4;
 
-/// The node that a user name is of.
+/// Returns the node of a user name.
 fn node_of(name: &str) -> Option<&str> {
     name.strip_prefix(user::NODE_PREFIX).filter(|node| kelson_meta::is_dns1123_subdomain(node).is_ok())
 }
@@ -166,7 +167,7 @@ impl Way {
     }
 
     async fn check(self, wanted: &Wanted, request: &Attributes<'_>, authorizer: &dyn Authorizer) -> Result<(), Status> {
-        // What the token's pod is called says nothing that decides: the node was compared already.
+        // The pod's name in the token does not matter: the node was compared already.
         let keys = BTreeMap::from([(ASSOCIATED.to_owned(), request.user.extra.keys().cloned().collect())]);
         let narrowed = UserInfo { extra: keys, ..request.user.clone() };
         let requestor = if self == Self::AssociatedNode { &narrowed } else { request.user };
@@ -183,7 +184,7 @@ impl Way {
         asking.extra(&wanted.extra).await
     }
 
-    /// Who is acted as, with the groups that follow from the name.
+    /// Returns the impersonated user, with the groups that follow from the name.
     fn user(self, wanted: Wanted) -> UserInfo {
         let Wanted { name, uid, mut groups, extra } = wanted;
         if self != Self::Legacy && node_of(&name).is_some() {
@@ -204,7 +205,7 @@ impl Way {
     }
 }
 
-/// Asks for each part of a user whether it may be impersonated.
+/// Checks the permission for each part of an identity.
 struct Asking<'a> {
     way: Way,
     verb: String,
@@ -229,7 +230,7 @@ impl Asking<'_> {
         self.authorizer.check(&self.attributes(group, resource, sub, namespace, name)).await
     }
 
-    /// The group that users, groups and accounts are of: the constrained ways have one of their own.
+    /// Returns the API group of the resources users, groups and accounts: the constrained modes have a separate one.
     fn group(&self) -> &'static str {
         if self.way == Way::Legacy { "" } else { AUTHENTICATION }
     }
@@ -280,7 +281,7 @@ impl Asking<'_> {
     }
 }
 
-/// What a constrained way refuses of extra values.
+/// Returns why a constrained mode rejects extra values.
 fn bad_extra(key: &str, values: &[String]) -> Option<&'static str> {
     let domain = key
         .split_once('/')
@@ -296,7 +297,7 @@ fn bad_extra(key: &str, values: &[String]) -> Option<&'static str> {
     }
 }
 
-/// The 400's text, which shows what was asked for in the form of Go's values.
+/// Returns the message of the 400, which shows the request in Go's value format.
 fn without_user(groups: &[String], extra: &BTreeMap<String, Vec<String>>, uid: &str) -> String {
     let quoted = |all: &[String]| all.iter().map(|one| format!("{one:?}")).collect::<Vec<_>>().join(", ");
     let list = |all: &[String]| {
@@ -311,7 +312,7 @@ fn without_user(groups: &[String], extra: &BTreeMap<String, Vec<String>>, uid: &
     )
 }
 
-/// Removes the headers once they are honoured.
+/// Removes the headers after they were applied.
 pub fn strip_impersonation(headers: &mut HeaderMap) {
     let names: Vec<_> = headers
         .keys()
@@ -323,7 +324,7 @@ pub fn strip_impersonation(headers: &mut HeaderMap) {
     }
 }
 
-/// An extra key from a header name: percent-decoded; as it is when the encoding is broken.
+/// Returns an extra key from a header name: percent-decoded, or unchanged when the encoding is invalid.
 pub(crate) fn extra_key(encoded: &str) -> String {
     kelson_meta::url::decode(encoded).unwrap_or_else(|| encoded.to_owned())
 }

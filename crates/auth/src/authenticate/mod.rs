@@ -1,7 +1,7 @@
-//! Who are you: from a request's TLS certificates and headers to a [`UserInfo`].
+//! Authentication: from a request's TLS certificates and headers to a [`UserInfo`].
 //!
-//! Order as upstream's: front proxy, client certificate, bearer token; the first that proves an identity wins. A
-//! credential that was offered and is no good refuses the request even where anonymous requests are allowed.
+//! The order is upstream's: front proxy, client certificate, bearer token; the first that proves an identity is used.
+//! An invalid credential rejects the request even where anonymous requests are allowed.
 mod bootstrap;
 mod cache;
 mod front_proxy;
@@ -31,19 +31,20 @@ pub use x509::{ClientCertificates, Lives};
 use crate::token::uses::Remarks;
 use crate::{UserInfo, user};
 
-/// What a request offers as proof.
+/// The credentials of a request.
 #[derive(Clone, Copy)]
 pub struct Credentials<'a> {
-    /// Headers of the request, among them `Authorization`.
+    /// The headers of the request, among them `Authorization`.
     pub headers: &'a HeaderMap,
-    /// The client's certificate chain from TLS, leaf first; its key's possession is already proven. Empty if none.
+    /// The client's certificate chain from TLS, leaf first; TLS has verified that the client has its key. Empty if
+    /// there is none.
     pub certificates: &'a [CertificateDer<'a>],
-    /// Request path, for anonymous access limited to paths.
+    /// The request path, for anonymous access limited to paths.
     pub path: &'a str,
 }
 
 impl fmt::Debug for Credentials<'_> {
-    /// Never the headers: they hold tokens.
+    /// Leaves out the headers, which contain tokens.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials").field("path", &self.path).field("certificates", &self.certificates.len()).finish()
     }
@@ -52,63 +53,63 @@ impl fmt::Debug for Credentials<'_> {
 /// A proven identity.
 #[derive(Clone, Debug)]
 pub struct Authenticated {
-    /// The user whom the credentials name, groups of the authenticator included.
+    /// The user, including groups added by the authenticator.
     pub user: Arc<UserInfo>,
-    /// Audiences the credential was good for; empty when the method knows none.
+    /// The audiences the credential is valid for; empty when the method has none.
     pub audiences: Arc<[String]>,
-    /// What the client and the audit log are told beside.
+    /// Warnings for the client and annotations for the audit log.
     pub remarks: Option<Arc<Remarks>>,
 }
 
 impl Authenticated {
-    /// For credentials that are good for the API server alone and name no audiences.
+    /// Creates an identity from a credential without audiences, which is valid for the API server only.
     pub fn new(user: UserInfo) -> Self {
         Self { user: Arc::new(user), audiences: Arc::from([]), remarks: None }
     }
 }
 
-/// Why credentials that were offered are no good. The client only ever sees `401 Unauthorized`; the text is for the log
-/// and for TokenReview's `status.error`. It never contains the credential.
+/// Why a credential is not valid. The client only sees `401 Unauthorized`; the text is for the log and for
+/// TokenReview's `status.error`. It never contains the credential.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Rejected(pub String);
 
 impl Rejected {
-    /// From any text that holds no secret.
+    /// Creates it from a text that contains no secret.
     pub fn because(why: impl Into<String>) -> Self {
         Self(why.into())
     }
 }
 
-/// One way to prove an identity by a request.
+/// A method to authenticate a request.
 pub trait Authenticator: Send + Sync {
-    /// `Ok(None)`: no credential of this kind was offered. `Err`: one was, and it is no good.
+    /// `Ok(None)`: the request has no credential of this kind. `Err`: it has an invalid one.
     fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Option<Authenticated>, Rejected>;
 }
 
 /// One kind of bearer token.
 pub trait TokenAuthenticator: Send + Sync {
-    /// `Ok(None)`: not a token of this kind. `audiences` are the ones wanted (empty: the API server's own).
+    /// `Ok(None)`: not a token of this kind. `audiences` are the required ones (empty: the API server's own).
     fn authenticate_token(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, Rejected>;
 
-    /// Whom to wait for, when this token cannot be judged from memory (a webhook).
+    /// Returns the asynchronous variant, if this token cannot be verified from memory (a webhook).
     fn as_async(&self, _token: &str, _audiences: &[String]) -> Option<&dyn AsyncTokenAuthenticator> {
         None
     }
 }
 
-/// A token authenticator that must wait for its answer.
+/// A token authenticator that makes requests.
 #[async_trait]
 pub trait AsyncTokenAuthenticator: Send + Sync {
-    /// As [`TokenAuthenticator::authenticate_token`], by asking elsewhere.
+    /// As [`TokenAuthenticator::authenticate_token`], with requests to other servers.
     async fn authenticate_later(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, Rejected>;
 }
 
 impl dyn TokenAuthenticator + '_ {
-    /// Whose token it is, waited for only where it must be.
+    /// Verifies a token, asynchronously only if necessary.
     ///
     /// # Errors
-    /// A token of a known kind that is no good.
+    /// A token of a known kind that is not valid.
     pub async fn prove(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, Rejected> {
         match self.as_async(token, audiences) {
             Some(waiting) => waiting.authenticate_later(token, audiences).await,
@@ -117,14 +118,14 @@ impl dyn TokenAuthenticator + '_ {
     }
 }
 
-/// Kinds of bearer tokens, asked in order until one knows the token.
+/// Kinds of bearer tokens, tried in order until one knows the token.
 #[derive(Clone, Default)]
 pub struct TokenChain {
     members: Vec<Arc<dyn TokenAuthenticator>>,
 }
 
 impl TokenChain {
-    /// From its members.
+    /// Creates the chain from its members.
     pub fn new(members: Vec<Arc<dyn TokenAuthenticator>>) -> Self {
         Self { members }
     }
@@ -143,7 +144,7 @@ impl TokenAuthenticator for TokenChain {
         if faults.is_empty() { Ok(None) } else { Err(join(&faults)) }
     }
 
-    /// Waits only when nobody before the one that waits knows the token.
+    /// Asynchronous only if no member before the asynchronous one knows the token.
     fn as_async(&self, token: &str, audiences: &[String]) -> Option<&dyn AsyncTokenAuthenticator> {
         let waits = self.members.iter().position(|m| m.as_async(token, audiences).is_some())?;
         let known = self.members[..waits].iter().any(|m| matches!(m.authenticate_token(token, audiences), Ok(Some(_))));
@@ -173,33 +174,37 @@ fn join(faults: &[String]) -> Rejected {
     }
 }
 
-/// Who may come without credentials.
+/// Which requests without credentials are allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Anonymous {
-    /// Nobody: such requests are 401.
+    /// None: such requests get 401.
     Disabled,
-    /// Everybody, as `system:anonymous`.
+    /// All, as `system:anonymous`.
     Enabled,
-    /// Only for these exact paths (`/livez`, `/readyz`, `/healthz` …).
+    /// Only those for these exact paths (`/livez`, `/readyz`, `/healthz` …).
     Paths(Vec<String>),
 }
 
-/// All of authentication.
+/// All authentication methods of an API server.
+///
+/// [`RequestAuthenticator::authenticate`] tries the front proxy, the client certificate and the bearer token in this
+/// order and returns the first proven identity. A request with an invalid credential is rejected; only one without any
+/// credential may be anonymous. After it, [`RequestAuthenticator::strip`] removes what was read from the headers.
 #[derive(Clone)]
 pub struct RequestAuthenticator {
-    /// Extension API servers' front proxy.
+    /// The front proxy of extension API servers.
     pub front_proxy: Option<Arc<FrontProxy>>,
-    /// Authorities of client certificates; absent: certificates are not looked at.
+    /// Client certificates; `None` ignores certificates.
     pub certificates: Option<Arc<ClientCertificates>>,
     /// Bearer tokens; wrap the chain in [`CachedTokens`].
     pub tokens: Arc<dyn TokenAuthenticator>,
-    /// Requests without any credential.
+    /// Requests without credentials.
     pub anonymous: Anonymous,
 }
 
 impl RequestAuthenticator {
-    /// Removes what authentication reads from a request's headers, so that no later step can log it or pass it on: tokens,
-    /// and what a front proxy says of its clients, whoever said it. Nobody behind this may believe the latter.
+    /// Removes the headers that authentication reads, so that no later step can log or forward them: tokens, and front
+    /// proxy headers from any client, which no later step may trust.
     pub fn strip(&self, headers: &mut http::HeaderMap) {
         strip_credentials(headers);
         match &self.front_proxy {
@@ -208,7 +213,7 @@ impl RequestAuthenticator {
         }
     }
 
-    /// Proves who asks. Waits only for a token that must be shown elsewhere.
+    /// Authenticates a request. Waits only for a token that another server must verify.
     ///
     /// # Errors
     /// Why the answer is 401.
@@ -247,7 +252,7 @@ fn anonymous() -> Authenticated {
     ANONYMOUS.get_or_init(|| Authenticated::new(UserInfo::anonymous())).clone()
 }
 
-/// Adds `system:authenticated`, unless the method already said which it is.
+/// Adds `system:authenticated`, unless the method already set one of both groups.
 fn with_authenticated(mut found: Authenticated) -> Authenticated {
     let user = &found.user;
     if user.name == user::ANONYMOUS || user.in_group(user::AUTHENTICATED) || user.in_group(user::UNAUTHENTICATED) {

@@ -1,4 +1,4 @@
-//! Credentials in, identity or refusal out.
+//! Credentials and the resulting identity or rejection.
 use super::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,7 +34,7 @@ impl Objects for Fixture {
     }
 }
 
-/// A clock tests set.
+/// A clock that tests set.
 pub(crate) struct HandClock(pub Mutex<Timestamp>);
 
 impl HandClock {
@@ -250,7 +250,7 @@ fn nothing_that_a_front_proxy_says_is_left_out() {
     assert_eq!(ask(&[("x-remote-user", b"")]), Ok(None));
 }
 
-/// What a future gives that has nothing to wait for.
+/// Returns the result of a future that has nothing to wait for.
 fn at_once<T>(future: impl Future<Output = T>) -> T {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(future).poll(&mut context) {

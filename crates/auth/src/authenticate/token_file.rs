@@ -1,4 +1,4 @@
-//! `--token-auth-file`: a CSV of `token,user,uid[,"group1,group2"]`. Tokens are kept as digests.
+//! `--token-auth-file`: a CSV of `token,user,uid[,"group1,group2"]`. Tokens are stored as digests.
 use std::collections::HashMap;
 use std::fmt;
 
@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use super::{Authenticated, Rejected, TokenAuthenticator};
 use crate::UserInfo;
 
-/// Tokens of a file.
+/// The tokens of a file.
 #[derive(Default)]
 pub struct TokenFile {
     users: HashMap<[u8; 32], Authenticated>,
@@ -19,24 +19,24 @@ impl fmt::Debug for TokenFile {
     }
 }
 
-/// A line that is no record.
+/// An invalid line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenFileError {
     /// Fewer than three columns.
     #[error("token file must have at least 3 columns (token, user name, user uid), found {found} in record {record}")]
     Columns {
-        /// Record, from 1.
+        /// The number of the record, from 1.
         record: usize,
-        /// Columns in it.
+        /// The number of its columns.
         found: usize,
     },
-    /// A quote that does not end, or stands where none may.
+    /// A quote that does not end, or is not allowed at its position.
     #[error("token file: bad quotes in record {0}")]
     Quotes(usize),
 }
 
 impl TokenFile {
-    /// Reads the file's text. A later line with the same token wins; empty tokens are skipped.
+    /// Parses the content of the file. A later line with the same token is used; empty tokens are skipped.
     pub fn parse(text: &str) -> Result<Self, TokenFileError> {
         let mut users = HashMap::new();
         for (i, line) in text.lines().filter(|l| !l.trim().is_empty()).enumerate() {
@@ -58,7 +58,7 @@ impl TokenFile {
     }
 }
 
-/// One CSV record (RFC 4180, without line breaks inside quotes).
+/// Splits a CSV record (RFC 4180, without line breaks inside quotes).
 fn split(line: &str) -> Option<Vec<String>> {
     let mut fields = Vec::new();
     let mut rest = line.trim_end_matches('\r');

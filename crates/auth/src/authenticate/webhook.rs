@@ -1,5 +1,5 @@
-//! Tokens that a server elsewhere reviews (`--authentication-token-webhook-config-file`). Its answers, good and bad, are kept
-//! for a while.
+//! Tokens that a webhook verifies (`--authentication-token-webhook-config-file`). Its answers, positive and negative,
+//! are cached for a configured time.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ use crate::UserInfo;
 use crate::ask::Ask;
 use crate::bounded::{Bounded, digest};
 
-/// Answers kept at most; a token that is not among them is asked about.
+/// The maximum number of cached answers.
 const KEPT_MAX: usize = 4096;
-/// Longest token that is sent.
+/// The maximum length of a token that is sent, in bytes.
 const TOKEN_MAX_BYTES: usize = 64 * 1024;
 
-/// Authenticates what a webhook vouches for.
+/// Authenticates tokens by a webhook.
 pub struct WebhookTokens {
     ask: Arc<dyn Ask>,
-    /// `v1` or `v1beta1`.
+    /// The version of the review: `v1` or `v1beta1`.
     version: &'static str,
-    /// The audiences of this API server, of which a token must be for one.
+    /// The audiences of this API server, of which a token must have one.
     audiences: Vec<String>,
     kept_for: Duration,
     clock: Arc<dyn Clock>,
@@ -46,7 +46,7 @@ struct TokenReviewStatus {
 }
 
 impl WebhookTokens {
-    /// Asking `ask` in this version of `authentication.k8s.io`, and remembering its answers for `kept_for`.
+    /// Creates the authenticator with this version of `authentication.k8s.io`, which caches answers for `kept_for`.
     pub fn new(
         ask: Arc<dyn Ask>,
         version: &'static str,
@@ -68,7 +68,7 @@ impl WebhookTokens {
         if !status.authenticated {
             return if status.error.is_empty() { Ok(None) } else { Err(Rejected(status.error)) };
         }
-        // A webhook that knows no audiences vouches for those of this server.
+        // A webhook that does not support audiences verifies for those of this server.
         let told = if status.audiences.is_empty() { self.audiences.clone() } else { status.audiences };
         let wanted = if audiences.is_empty() { &self.audiences } else { audiences };
         let shared: Vec<String> = told.into_iter().filter(|a| wanted.contains(a)).collect();
@@ -96,7 +96,7 @@ impl AsyncTokenAuthenticator for WebhookTokens {
         let wanted = if audiences.is_empty() { &self.audiences } else { audiences };
         let review = json!({"apiVersion": format!("authentication.k8s.io/{}", self.version), "kind": "TokenReview",
             "metadata": {}, "spec": {"token": token, "audiences": wanted}, "status": {"user": {}}});
-        // A server that does not answer says nothing of the token: not kept.
+        // A failed call is not cached, since it says nothing about the token.
         let answer = self.ask.post(review.to_string().into()).await;
         let answer = answer.map_err(|why| Rejected(format!("webhook authenticator: {why}")))?;
         let judged = self.judge(&answer, audiences);
@@ -116,7 +116,7 @@ mod tests {
     use parking_lot::Mutex;
     use serde_json::Value;
 
-    /// Knows `good`; whatever else, by its name.
+    /// Accepts the token `good`; other tokens have answers by name.
     #[derive(Default)]
     struct Server(Mutex<Vec<Value>>);
 

@@ -1,7 +1,7 @@
 //! Client certificates: the common name is the user, the organizations are the groups.
 //!
-//! A node that was off while its certificate ended may come back by it for a while, as somebody who may do nothing but ask for
-//! another one of the same name: it has shown that it holds the key.
+//! A node that was off when its certificate expired may use it for a limited time, with no permission but to request
+//! another one of the same name: it has proven that it has the key.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,42 +19,42 @@ use crate::bounded::Bounded;
 use crate::objects::Objects;
 use crate::{UserInfo, user};
 
-/// Certificates whose chain was verified lately; a busy client shows the same one thousands of times a second.
+/// The maximum number of cached verifications; a busy client presents the same certificate thousands of times a second.
 const CACHE_MAX_ENTRIES: usize = 1024;
 const CACHE_LIFETIME: Duration = Duration::from_secs(60);
 /// `1.3.6.1.4.1.57683.2`: the user's UID in a subject (upstream `AllowParsingUserUIDFromCertAuth`).
 const UID_OID: &str = "1.3.6.1.4.1.57683.2";
 
-/// Is told how many seconds a certificate that was shown has yet to live.
+/// Receives the remaining lifetime of presented certificates in seconds.
 pub type Lives = Arc<dyn Fn(f64) + Send + Sync>;
 
 /// Authenticates by client certificate.
 pub struct ClientCertificates {
     chains: ClientChains,
     clock: Arc<dyn Clock>,
-    /// With the generation of `chains` that they were judged by, and when they end.
+    /// Verified chains, with the generation of `chains` that verified them, and their expiry.
     verified: Bounded<(u64, Timestamp, Authenticated)>,
-    /// Where it is counted how long certificates that come have yet to live.
+    /// Receives the remaining lifetime of presented certificates.
     lives: Option<Lives>,
-    /// How long after its end a node's certificate lets it ask for another, and where the nodes are looked up.
+    /// How long after its expiry a node's certificate can be used to request another, and where nodes are looked up.
     returning: Option<(Duration, Arc<dyn Objects>)>,
 }
 
 impl ClientCertificates {
-    /// Trusting the CAs that `chains` does.
+    /// Creates the authenticator with the CAs of `chains`.
     pub fn new(chains: ClientChains, clock: Arc<dyn Clock>) -> Self {
         Self { chains, clock, verified: Bounded::new(CACHE_MAX_ENTRIES), lives: None, returning: None }
     }
 
-    /// Trusts the CAs in `ca_pem` and no others from the next request on.
+    /// Trusts only the CAs in `ca_pem` from the next request on.
     ///
     /// # Errors
-    /// When they cannot be read; what was trusted stays so.
+    /// The CAs are invalid; the trusted ones do not change.
     pub fn trust(&self, ca_pem: &str) -> Result<(), kelson_pki::PkiError> {
         self.chains.replace(&[ca_pem])
     }
 
-    /// Telling how long the certificates that are shown have yet to live.
+    /// Reports the remaining lifetime of presented certificates.
     pub fn counting(self, lives: Lives) -> Self {
         Self { lives: Some(lives), ..self }
     }
@@ -65,12 +65,12 @@ impl ClientCertificates {
         }
     }
 
-    /// Letting nodes that `objects` has return as [`user::RETURNING_NODES`] for so long after their certificate ended.
+    /// Lets nodes that `objects` has return as [`user::RETURNING_NODES`] for this long after their certificate expired.
     pub fn returning(self, grace: Duration, objects: Arc<dyn Objects>) -> Self {
         Self { returning: Some((grace, objects)), ..self }
     }
 
-    /// Who shows a certificate that has ended: a node, if its time has not run out. `None`: nobody.
+    /// Returns the identity of an expired certificate: a node within its grace period. `None` otherwise.
     fn returned(&self, chain: &[CertificateDer<'_>], cert: &X509Certificate<'_>, now: Timestamp) -> Option<UserInfo> {
         let (grace, objects) = self.returning.as_ref()?;
         let end = Timestamp::from_second(cert.validity().not_after.timestamp()).ok()?;
@@ -81,7 +81,7 @@ impl ClientCertificates {
         let digest: [u8; 32] = Sha256::digest(chain.first()?).into();
         let mut user = user_of(cert, &digest).ok()?;
         let name = user::node_name(&user)?;
-        // One that was deleted is not to come back by itself.
+        // A deleted node must not come back by itself.
         objects.get("", "nodes", "", name)?;
         user.groups = vec![user::RETURNING_NODES.to_owned()];
         Some(user)
@@ -108,7 +108,7 @@ impl Authenticator for ClientCertificates {
         let (_, cert) = parsed.map_err(|_| Rejected::because("certificate does not parse"))?;
         let user = user_of(&cert, &digest)?;
         if user.name.is_empty() {
-            // A certificate without a name says nothing about who this is.
+            // A certificate without a name does not identify a user.
             return Ok(None);
         }
         let found = Authenticated::new(user);

@@ -1,5 +1,5 @@
-//! `AuthorizationConfiguration` (`apiserver.config.k8s.io`, KEP-3221): the authorizers in their order, webhooks among them with
-//! conditions of their own.
+//! `AuthorizationConfiguration` (`apiserver.config.k8s.io`, KEP-3221): the authorizers in their order, including
+//! webhooks with match conditions.
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,28 +9,28 @@ use super::modes::Mode;
 use super::webhook::{FailurePolicy, WebhookOptions, conditions};
 
 const GROUP: &str = "apiserver.config.k8s.io";
-/// Upstream's bounds of a call.
+/// Upstream's maximum timeout of a call.
 const TIMEOUT_MAX: Duration = Duration::from_secs(30);
-/// Match conditions of one webhook.
+/// The maximum number of match conditions of one webhook.
 const CONDITIONS_MAX: usize = 64;
 
-/// An entry of `authorizers`, judged.
+/// A validated entry of `authorizers`.
 #[derive(Clone, Debug)]
 pub enum Configured {
-    /// One that needs nothing but its name.
+    /// An authorizer without settings.
     Mode(Mode),
-    /// A server elsewhere.
+    /// A webhook.
     Webhook(WebhookConfig),
 }
 
-/// A webhook, and where it is.
+/// A webhook with its location.
 #[derive(Clone, Debug)]
 pub struct WebhookConfig {
-    /// How it is asked.
+    /// Its options.
     pub options: WebhookOptions,
-    /// The kubeconfig that says where it is.
+    /// The kubeconfig with its address and credentials.
     pub kubeconfig: PathBuf,
-    /// How long one call may take.
+    /// The timeout of one call.
     pub timeout: Duration,
 }
 
@@ -84,10 +84,10 @@ struct MatchCondition {
     expression: String,
 }
 
-/// Reads and judges the file; `duration` reads Go's durations.
+/// Reads and validates the file; `duration` parses Go's durations.
 ///
 /// # Errors
-/// All that is wrong with it, each by its field's path.
+/// All errors, each with the path of its field.
 pub fn parse(text: &[u8], duration: fn(&str) -> Option<Duration>) -> Result<Vec<Configured>, Vec<String>> {
     let (tree, duplicates) = kelson_codec::yaml::to_value(text).map_err(|e| vec![e.to_string()])?;
     if let Some(duplicate) = duplicates.first() {
@@ -179,7 +179,7 @@ impl Judge<'_> {
                 PathBuf::new()
             }
             (other, _) => {
-                // A server outside of any pod has no account of its own to find its way by.
+                // A server that does not run in a pod has no service account to use.
                 self.fault(
                     "connectionInfo.type",
                     format!("Unsupported value: {other:?}: supported values: \"KubeConfigFile\""),

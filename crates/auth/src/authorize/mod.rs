@@ -1,4 +1,4 @@
-//! May you: ordered authorizers, each of which allows, denies or has no opinion.
+//! Authorization: ordered authorizers, each of which allows, denies or has no opinion.
 pub mod config;
 mod modes;
 pub mod node;
@@ -18,61 +18,62 @@ use kelson_meta::{GroupResource, Status};
 
 use crate::{Attributes, UserInfo};
 
-/// What an authorizer says.
+/// The decision of an authorizer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Allowed; the reason goes to the audit log.
     Allow(String),
-    /// Refused, whatever later authorizers would say.
+    /// Denied, whatever later authorizers would decide.
     Deny(String),
-    /// The next authorizer decides; refused if there is none.
+    /// The next authorizer decides; denied if there is none.
     NoOpinion(String),
 }
 
 impl Decision {
-    /// Whether it allows.
+    /// Reports whether it allows the request.
     pub fn is_allow(&self) -> bool {
         matches!(self, Self::Allow(_))
     }
-    /// Why; empty when there is nothing to say. A refusal's goes to the client too.
+    /// Returns the reason; may be empty. The reason of a denial is also sent to the client.
     pub fn reason(&self) -> &str {
         match self {
             Self::Allow(r) | Self::Deny(r) | Self::NoOpinion(r) => r,
         }
     }
-    /// What the audit event of the request says of the decision (`authorization.k8s.io/…`).
+    /// Returns the audit annotations for the decision (`authorization.k8s.io/…`).
     pub fn audit_annotations(&self) -> [(&'static str, &str); 2] {
         let word = if self.is_allow() { "allow" } else { "forbid" };
         [("authorization.k8s.io/decision", word), ("authorization.k8s.io/reason", self.reason())]
     }
 }
 
-/// Decides on requests: from memory, or, for those that name themselves in [`Authorizer::as_async`], by asking elsewhere.
-/// Callers that can wait use `decide` or `check` of `dyn Authorizer`, which take the right way.
+/// Authorizes requests, from memory or by a request to another server ([`Authorizer::as_async`]). Callers that can wait
+/// use `decide` or `check` of `dyn Authorizer`, which choose the right variant.
 pub trait Authorizer: Send + Sync {
-    /// The decision from memory.
+    /// Returns the decision from memory.
     fn authorize(&self, attributes: &Attributes<'_>) -> Decision;
 
-    /// Why a list of a user's rules does not say all that this authorizer would allow; empty where it does.
+    /// Returns why a list of a user's rules is incomplete for this authorizer; empty when it is complete.
     fn unlisted(&self, _user: &UserInfo) -> Vec<&'static str> {
         Vec::new()
     }
 
-    /// Whom to wait for, when this request cannot be decided from memory (a webhook whose cache has no answer).
+    /// Returns the asynchronous variant, if this request cannot be decided from memory (a webhook without a cached
+    /// answer).
     fn as_async(&self, _attributes: &Attributes<'_>) -> Option<&dyn AsyncAuthorizer> {
         None
     }
 }
 
-/// An authorizer that must wait for its decision.
+/// An authorizer that makes requests.
 #[async_trait]
 pub trait AsyncAuthorizer: Send + Sync {
-    /// The decision; an authorizer that cannot be reached says what its failure policy says.
+    /// Returns the decision; an authorizer that cannot be reached decides by its failure policy.
     async fn decide_later(&self, attributes: &Attributes<'_>) -> Decision;
 }
 
 impl dyn Authorizer + '_ {
-    /// The decision, waited for only where it must be.
+    /// Returns the decision, asynchronously only if necessary.
     pub async fn decide(&self, attributes: &Attributes<'_>) -> Decision {
         match self.as_async(attributes) {
             Some(waiting) => waiting.decide_later(attributes).await,
@@ -80,10 +81,10 @@ impl dyn Authorizer + '_ {
         }
     }
 
-    /// Whether the request may go on.
+    /// Checks that the request is allowed.
     ///
     /// # Errors
-    /// The 403 the client gets.
+    /// The 403 for the client.
     pub async fn check(&self, attributes: &Attributes<'_>) -> Result<(), Status> {
         match self.decide(attributes).await {
             Decision::Allow(_) => Ok(()),
@@ -99,20 +100,20 @@ pub struct AuthorizerChain {
 }
 
 impl AuthorizerChain {
-    /// From its members, the first asked first.
+    /// Creates the chain from its members; the first is asked first.
     pub fn new(members: Vec<Arc<dyn Authorizer>>) -> Self {
         Self { members }
     }
 }
 
-/// What no member has decided yet.
+/// The reasons of members without an opinion.
 #[derive(Default)]
 struct Undecided {
     reasons: Vec<String>,
 }
 
 impl Undecided {
-    /// The decision, if this one ends the search.
+    /// Returns the decision if it ends the evaluation.
     fn hear(&mut self, decision: Decision) -> Option<Decision> {
         match decision {
             Decision::NoOpinion(reason) => {
@@ -130,7 +131,7 @@ impl Undecided {
 }
 
 impl Authorizer for AuthorizerChain {
-    /// Refuses once it is the turn of a member that must wait: passing it over could let a request through that it denies.
+    /// Denies when it is the turn of an asynchronous member: skipping it could allow a request that it denies.
     fn authorize(&self, attributes: &Attributes<'_>) -> Decision {
         let mut undecided = Undecided::default();
         for member in &self.members {
@@ -166,7 +167,7 @@ impl AsyncAuthorizer for AuthorizerChain {
     }
 }
 
-/// The 403 of a refused request, with upstream's wording.
+/// Returns the 403 for a denied request, with upstream's message.
 pub fn forbidden(attributes: &Attributes<'_>, reason: &str) -> Status {
     let mut message = refusal(attributes);
     if !reason.is_empty() {
@@ -226,7 +227,7 @@ mod tests {
         assert_eq!(AuthorizerChain::default().authorize(&a), Decision::NoOpinion(String::new()));
     }
 
-    /// Decides about `/ask` elsewhere, and about nothing else.
+    /// Decides about `/ask` asynchronously, and about nothing else.
     struct Remote(Decision);
     impl Authorizer for Remote {
         fn authorize(&self, _: &Attributes<'_>) -> Decision {

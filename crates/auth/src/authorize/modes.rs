@@ -1,21 +1,21 @@
-//! The small authorizers, and the names of `--authorization-mode`.
+//! The authorizers without state, and the names of `--authorization-mode`.
 use super::{Authorizer, Decision};
 use crate::{Attributes, user};
 
-/// `--authorization-mode` values served here.
+/// The supported values of `--authorization-mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// What each node may reach by its pods.
+    /// Objects that a node may access because of its pods.
     Node,
     /// Roles and bindings.
     Rbac,
-    /// Allows every request; for tests and clusters that one person has.
+    /// Allows every request; for tests and single-user clusters.
     AlwaysAllow,
-    /// Refuses every request that no authorizer before it allowed.
+    /// Denies every request that no earlier authorizer allowed.
     AlwaysDeny,
 }
 
-/// A value of `--authorization-mode` that is none.
+/// An unknown value of `--authorization-mode`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("authorization-mode {0:?} is not a valid mode")]
 pub struct UnknownMode(pub String);
@@ -43,7 +43,7 @@ impl Authorizer for AlwaysAllow {
     }
 }
 
-/// Allows nothing; like upstream's, by having no opinion.
+/// The mode `AlwaysDeny`, which has no opinion, as upstream.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AlwaysDeny;
 
@@ -53,7 +53,7 @@ impl Authorizer for AlwaysDeny {
     }
 }
 
-/// Allows `system:masters` everything, whatever the policy objects say; always first in the chain.
+/// Allows `system:masters` everything, regardless of policy objects; always first in the chain.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PrivilegedGroup;
 

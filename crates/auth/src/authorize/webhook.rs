@@ -1,5 +1,6 @@
-//! Decisions of a server elsewhere (`--authorization-webhook-config-file`, `type: Webhook` of an AuthorizationConfiguration):
-//! it is asked by SubjectAccessReview, for the requests that its match conditions are true of; answers are kept for a while.
+//! Authorization webhooks (`--authorization-webhook-config-file`, `type: Webhook` of an AuthorizationConfiguration):
+//! requests for which all match conditions are true are sent as a SubjectAccessReview; answers are cached for a
+//! configured time.
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,52 +15,54 @@ use crate::ask::Ask;
 use crate::bounded::{Bounded, digest};
 use crate::{Attributes, UserInfo};
 
-/// Answers kept at most; a request that is not among them is asked about.
+/// The maximum number of cached answers.
 const KEPT_MAX: usize = 8192;
-/// What is longer is asked about each time, so that nobody fills the memory with names.
+/// The maximum size of a cached request in bytes; larger ones are sent each time, so that clients cannot fill the
+/// memory with names.
 const KEPT_BYTES_MAX: usize = 10_000;
 
-/// What becomes of a request when the webhook cannot be asked.
+/// The decision when the webhook cannot be called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailurePolicy {
     /// The next authorizer decides.
     NoOpinion,
-    /// It is refused.
+    /// The request is denied.
     Deny,
 }
 
-/// How a webhook is asked.
+/// The options of a webhook.
 #[derive(Clone, Debug)]
 pub struct WebhookOptions {
-    /// What the log calls it.
+    /// The name in logs.
     pub name: String,
-    /// `v1` or `v1beta1` of SubjectAccessReview.
+    /// The version of SubjectAccessReview: `v1` or `v1beta1`.
     pub version: &'static str,
-    /// How long a yes is kept; zero: not at all.
+    /// How long an allowed answer is cached; zero disables caching.
     pub authorized_ttl: Duration,
-    /// How long a no is kept; zero: not at all.
+    /// How long an answer that does not allow is cached; zero disables caching.
     pub unauthorized_ttl: Duration,
-    /// When it cannot be asked.
+    /// The decision when it cannot be called.
     pub failure_policy: FailurePolicy,
-    /// Expressions over `request`, a SubjectAccessReview's spec of `v1`; only requests for which all are true are asked about.
+    /// CEL expressions over `request`, the `v1` spec of the SubjectAccessReview; only requests for which all are true
+    /// are sent.
     pub match_conditions: Vec<String>,
 }
 
-/// What match conditions said of one request.
+/// The result of the match conditions for one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matched {
-    /// The webhook is asked about it.
+    /// All are true: the webhook is called.
     Asked,
-    /// One of them is false of it: the webhook has no opinion.
+    /// One is false: the webhook has no opinion.
     Excluded,
-    /// One of them could not be evaluated, and none is false of it.
+    /// One could not be evaluated, and none is false.
     Failed,
 }
 
-/// Hears what match conditions said, and how long they took. Called in the path of a request: it must not wait.
+/// Receives the result of match conditions, and their duration. Called during a request, so it must not block.
 pub type ConditionsTold = Box<dyn Fn(Matched, Duration) + Send + Sync>;
 
-/// Authorizes by asking a webhook.
+/// Authorizes requests by a webhook.
 pub struct WebhookAuthorizer {
     ask: Arc<dyn Ask>,
     clock: Arc<dyn Clock>,
@@ -86,7 +89,7 @@ struct SubjectAccessReviewStatus {
 /// Compiles match conditions.
 ///
 /// # Errors
-/// What is wrong with one of them.
+/// The first condition that does not compile.
 pub fn conditions(sources: &[String]) -> Result<Vec<Program>, String> {
     let env = Env::builder().typed("request", Type::map(Type::String, Type::Dyn)).build();
     let compile = |source: &String| kelson_cel::admission::compile(&env, source, &[Type::Bool]);
@@ -94,7 +97,7 @@ pub fn conditions(sources: &[String]) -> Result<Vec<Program>, String> {
 }
 
 impl WebhookAuthorizer {
-    /// Asking `ask`.
+    /// Creates the authorizer.
     ///
     /// # Errors
     /// A match condition that does not compile.
@@ -103,7 +106,7 @@ impl WebhookAuthorizer {
         Ok(Self { ask, clock, options, conditions, told: Box::new(|_, _| ()), kept: Bounded::new(KEPT_MAX) })
     }
 
-    /// The same, telling of each decision what the match conditions said; where there are none, nothing.
+    /// Reports the result of match conditions for each decision; nothing is reported if there are none.
     pub fn telling(self, told: ConditionsTold) -> Self {
         Self { told, ..self }
     }
@@ -132,8 +135,8 @@ impl WebhookAuthorizer {
         Matched::Failed
     }
 
-    /// What is known without asking, or the review to send and what its answer is kept by. `deciding`: this is the decision, and not the
-    /// question whether it must be waited for.
+    /// Returns the decision that is known without a call, or the review to send with its cache key. `deciding` is false
+    /// when the caller only checks whether a call is necessary.
     fn known(&self, attributes: &Attributes<'_>, deciding: bool) -> Result<Decision, (String, [u8; 32])> {
         let spec = spec(attributes);
         if !self.conditions.is_empty() {
@@ -157,7 +160,8 @@ impl WebhookAuthorizer {
     }
 }
 
-/// The spec as it is sent: what is empty is left out, as upstream's types do, since policies test whether it is there.
+/// Returns the spec for sending: empty fields are left out, as upstream's types do, since policies test for their
+/// presence.
 fn sent(mut spec: Value) -> Value {
     fn is_empty(value: &Value) -> bool {
         match value {
@@ -179,7 +183,7 @@ fn sent(mut spec: Value) -> Value {
     spec
 }
 
-/// A SubjectAccessReview's spec, with every field: conditions compare them with the empty string.
+/// Returns the spec of a SubjectAccessReview with every field: conditions compare them with the empty string.
 fn spec(a: &Attributes<'_>) -> Value {
     let user = a.user;
     let mut spec = json!({"user": user.name, "groups": user.groups, "extra": user.extra, "uid": user.uid});
@@ -204,7 +208,8 @@ fn fields(selector: &FieldSelector) -> Vec<Value> {
     selector.0.iter().map(one).collect()
 }
 
-/// What a review can say of a label selector: comparisons of numbers it cannot, so the server sees a wider request.
+/// Returns the requirements of a label selector that a review can express: numeric comparisons are left out, so that
+/// the webhook sees a wider request.
 fn labels(selector: &LabelSelector) -> Vec<Value> {
     let one = |r: &kelson_meta::LabelRequirement| {
         let operator = match r.operator {
@@ -221,7 +226,7 @@ fn labels(selector: &LabelSelector) -> Vec<Value> {
 
 impl Authorizer for WebhookAuthorizer {
     fn authorize(&self, attributes: &Attributes<'_>) -> Decision {
-        // Only asked for what `as_async` does not want.
+        // Only called for requests that `as_async` does not handle.
         self.known(attributes, true).unwrap_or_else(|_| self.failed("an authorizer cannot decide without waiting"))
     }
 
@@ -243,7 +248,7 @@ impl AsyncAuthorizer for WebhookAuthorizer {
         };
         let head =
             format!(r#"{{"apiVersion":"authorization.k8s.io/{}","kind":"SubjectAccessReview""#, self.options.version);
-        // v1beta1 calls the groups `group`.
+        // In v1beta1 the field `groups` is named `group`.
         let sent = if self.options.version == "v1beta1" {
             spec.replacen(r#""groups":"#, r#""group":"#, 1)
         } else {
@@ -408,7 +413,7 @@ mod tests {
         names.sort_unstable();
         assert_eq!(names, ["fieldSelector", "labelSelector", "namespace", "resource", "verb", "version"]);
         assert!(asked["spec"].get("uid").is_none(), "what is empty is not sent");
-        // A condition that fails is no reason to let a request by.
+        // A failed condition must not let a request bypass the webhook.
         let broken = options(FailurePolicy::Deny, &["request.resourceAttributes.labelSelector.x == 'y'"]);
         let broken = WebhookAuthorizer::new(Arc::clone(&server) as _, clock, broken).unwrap();
         let hears = Arc::clone(&told);

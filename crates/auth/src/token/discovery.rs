@@ -1,4 +1,4 @@
-//! OpenID Connect discovery: who issues the tokens, and the public keys to prove them with (KEP-1393).
+//! OpenID Connect discovery: the issuer of tokens, and the public keys to verify them with (KEP-1393).
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use kelson_pki::PublicKey;
@@ -7,7 +7,7 @@ use x509_parser::prelude::FromDer;
 use x509_parser::public_key::PublicKey as Parsed;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-/// `/.well-known/openid-configuration`; `jwks_uri` is the public address of `/openid/v1/jwks`.
+/// Returns `/.well-known/openid-configuration`; `jwks_uri` is the public address of `/openid/v1/jwks`.
 pub fn openid_configuration(issuer: &str, jwks_uri: &str, keys: &[PublicKey]) -> Value {
     let mut algorithms: Vec<&str> = keys.iter().map(algorithm).collect();
     algorithms.sort_unstable();
@@ -25,7 +25,7 @@ fn algorithm(key: &PublicKey) -> &'static str {
     if key.is_rsa() { "RS256" } else { "ES256" }
 }
 
-/// `/openid/v1/jwks` (`application/jwk-set+json`).
+/// Returns `/openid/v1/jwks` (`application/jwk-set+json`).
 pub fn jwks(keys: &[PublicKey]) -> Value {
     json!({"keys": keys.iter().filter_map(jwk).collect::<Vec<_>>()})
 }

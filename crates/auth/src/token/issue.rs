@@ -1,4 +1,4 @@
-//! The `token` subresource of service accounts: TokenRequest in, TokenRequest with a token out (upstream
+//! The `token` subresource of service accounts: answers a TokenRequest with a token (upstream
 //! `registry/core/serviceaccount/storage/token.go`).
 use std::fmt;
 
@@ -18,25 +18,26 @@ const EXPIRATION_DEFAULT_SECONDS: i64 = 3600;
 const EXPIRATION_MIN_SECONDS: i64 = 600;
 const EXPIRATION_MAX_SECONDS: i64 = 1 << 32;
 
-/// How tokens are issued.
+/// Options for issuing tokens.
 #[derive(Clone, Debug)]
 pub struct IssuerOptions {
     /// The `iss` claim, a URL (`--service-account-issuer`).
     pub issuer: String,
-    /// `--api-audiences`; used when a request names none.
+    /// The value of `--api-audiences`, for requests without audiences.
     pub audiences: Vec<String>,
-    /// How long tokens live, and where their keys are.
+    /// The lifetime of tokens, and the address of their keys.
     pub terms: TokenTerms,
 }
 
-/// What a cluster's administrator says of the tokens that are made.
+/// Settings of a cluster's administrator for issued tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenTerms {
-    /// `--service-account-max-token-expiration`, in seconds: whoever asks for more gets this.
+    /// The value of `--service-account-max-token-expiration` in seconds; longer requests are reduced to it.
     pub expiration_max_seconds: Option<i64>,
-    /// `--service-account-extend-token-expiration`: a pod's usual token is taken for a year, and told of after an hour.
+    /// The value of `--service-account-extend-token-expiration`: a pod's default token is valid for a year, with
+    /// warnings after an hour.
     pub extend_expiration: bool,
-    /// `--service-account-jwks-uri`: where the keys are read, when not from this server.
+    /// The value of `--service-account-jwks-uri`: the address of the keys, if not this server.
     pub jwks_uri: Option<String>,
 }
 
@@ -63,14 +64,14 @@ pub struct TokenIssuer {
     options: IssuerOptions,
 }
 
-/// The answer to a TokenRequest. Debug shows no token.
+/// The answer to a TokenRequest. Its `Debug` output contains no token.
 #[derive(Clone)]
 pub struct MintedToken {
-    /// The TokenRequest with `status.token` filled in. Secret.
+    /// The TokenRequest with `status.token` set. Secret.
     pub response: Value,
-    /// For the client's `Warning` headers.
+    /// The values of `Warning` headers for the client.
     pub warnings: Vec<String>,
-    /// For the audit annotation `authentication.kubernetes.io/issued-credential-id`.
+    /// The value of the audit annotation `authentication.kubernetes.io/issued-credential-id`.
     pub credential_id: String,
 }
 
@@ -132,7 +133,7 @@ struct BoundRef {
     uid: String,
 }
 
-/// What a token is bound to.
+/// The object that a token is bound to.
 #[derive(Default)]
 struct TokenBinding {
     pod: Option<Bound>,
@@ -158,12 +159,12 @@ fn find(objects: &dyn Objects, resource: &str, namespace: &str, name: &str) -> R
 }
 
 impl TokenIssuer {
-    /// Signing with `key`.
+    /// Creates an issuer that signs with `key`.
     pub fn new(key: Key, options: IssuerOptions) -> Self {
         Self { key, options }
     }
 
-    /// What tokens are made by.
+    /// Returns the options.
     pub fn options(&self) -> &IssuerOptions {
         &self.options
     }
@@ -258,7 +259,7 @@ impl TokenIssuer {
         Ok((token, jti))
     }
 
-    /// A token for a secret of type `kubernetes.io/service-account-token`; it does not expire. Secret.
+    /// Returns a token for a secret of type `kubernetes.io/service-account-token`; it does not expire. Secret.
     pub fn legacy_token(
         &self,
         namespace: &str,
@@ -317,7 +318,7 @@ fn bind(objects: &dyn Objects, namespace: &str, account: &str, wanted: &BoundRef
                 )));
             }
             if !spec.node_name.is_empty() {
-                // A node that does not exist (yet) is named without its uid.
+                // A node that does not exist (yet) is named without its UID.
                 let uid = find(objects, "nodes", "", &spec.node_name).map(|n| n.metadata.uid).unwrap_or_default();
                 out.node = bound(&spec.node_name, &uid);
             }

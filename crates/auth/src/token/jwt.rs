@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use super::KubernetesClaims;
 
-/// Longest token looked at.
+/// The maximum length of a token in bytes.
 const TOKEN_MAX_BYTES: usize = 32 * 1024;
-/// Bytes of one half of an ES256 signature.
+/// The size of one half of an ES256 signature in bytes.
 const P256_HALF: usize = 32;
 
-/// Claims of both kinds of service account tokens.
+/// The claims of both kinds of service account tokens.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Claims {
     #[serde(default, deserialize_with = "one_or_many", skip_serializing_if = "Vec::is_empty")]
@@ -61,7 +61,7 @@ fn one_or_many<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<String>, D:
     }
 }
 
-/// NumericDate: seconds, possibly with a fraction.
+/// Reads a NumericDate: seconds, possibly with a fraction.
 fn numeric<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<i64>, D::Error> {
     let n = Option::<serde_json::Number>::deserialize(d)?;
     Ok(n.map(|n| n.as_i64().unwrap_or_else(|| n.as_f64().unwrap_or(0.0) as i64)))
@@ -74,14 +74,14 @@ struct JoseHeader {
     kid: String,
 }
 
-/// A token taken apart; nothing in it is to be believed before [`Parsed::verify`].
+/// A parsed token; nothing in it may be trusted before [`Parsed::verify`].
 pub(crate) struct Parsed<'a> {
     signed: &'a str,
     signature: Vec<u8>,
     alg: String,
-    /// Identifies the key; may be empty.
+    /// The key ID; may be empty.
     pub kid: String,
-    /// What the token says; believed only after its signature and times were checked.
+    /// The claims; trusted only after signature and times were verified.
     pub claims: Claims,
 }
 
@@ -90,7 +90,7 @@ fn decode(part: &str) -> Option<Vec<u8>> {
 }
 
 impl<'a> Parsed<'a> {
-    /// `None` when it is no such token.
+    /// Parses a token; `None` when it is not a JSON Web Token.
     pub(crate) fn parse(token: &'a str) -> Option<Self> {
         if token.len() > TOKEN_MAX_BYTES {
             return None;
@@ -105,7 +105,7 @@ impl<'a> Parsed<'a> {
         Some(Self { signed, signature: decode(signature)?, alg: header.alg, kid: header.kid, claims })
     }
 
-    /// Whether `key` made the signature. The algorithm must fit the key's kind: `none` and HMAC never do.
+    /// Reports whether `key` made the signature. The algorithm must match the key type: `none` and HMAC never do.
     pub(crate) fn verify(&self, key: &PublicKey) -> bool {
         let algorithm: &dyn VerificationAlgorithm = match (self.alg.as_str(), key.is_rsa()) {
             ("ES256", false) => &signature::ECDSA_P256_SHA256_FIXED,
@@ -123,7 +123,7 @@ impl<'a> Parsed<'a> {
 pub(crate) fn sign(key: &Key, claims: &Claims) -> Option<String> {
     let alg = if key.public().is_rsa() { "RS256" } else { "ES256" };
     let header = serde_json::json!({"alg": alg, "kid": key.public().key_id()});
-    // Through a tree, so that the members are sorted as everywhere.
+    // Converted to a tree first, so that the members are sorted.
     let payload = serde_json::to_value(claims).ok()?;
     let signed =
         format!("{}.{}", URL_SAFE_NO_PAD.encode(header.to_string()), URL_SAFE_NO_PAD.encode(payload.to_string()));
@@ -132,7 +132,7 @@ pub(crate) fn sign(key: &Key, claims: &Claims) -> Option<String> {
     Some(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
 }
 
-/// `SEQUENCE { r, s }` to two halves of fixed size.
+/// Converts `SEQUENCE { r, s }` to two halves of fixed size.
 pub(crate) fn fixed(der: &[u8]) -> Option<Vec<u8>> {
     let body = der.strip_prefix(&[0x30])?;
     let (_, mut rest) = body.split_first()?;

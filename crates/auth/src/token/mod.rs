@@ -1,4 +1,4 @@
-//! Service account tokens: minting them for TokenRequest, proving them, and publishing the keys they are proven with.
+//! Service account tokens: issuing them for TokenRequest, verifying them, and publishing the keys to verify them with.
 mod discovery;
 mod issue;
 mod jwt;
@@ -13,17 +13,17 @@ pub use verify::{ServiceAccountTokens, VerifierOptions};
 
 use serde::{Deserialize, Serialize};
 
-/// Default of `--service-account-issuer`.
+/// The default of `--service-account-issuer`.
 pub const DEFAULT_ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
-/// The lifetime kubelets ask for in projected volumes; such tokens really live a year and only warn after this
-/// (upstream's safe roll-out of time-bound tokens).
+/// The lifetime that kubelets request for projected volumes, in seconds; such tokens are valid for a year and cause
+/// warnings after this time (upstream's safe roll-out of time-bound tokens).
 pub const WARN_ONLY_SECONDS: i64 = 3607;
-/// How long those tokens live.
+/// The real lifetime of those tokens in seconds.
 pub const EXTENDED_SECONDS: i64 = 365 * 24 * 3600;
-/// Issuer of tokens in secrets of type `kubernetes.io/service-account-token`.
+/// The issuer of tokens in secrets of type `kubernetes.io/service-account-token`.
 pub const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
 
-/// Name and uid of a bound object.
+/// Name and UID of a bound object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Bound {

@@ -1,4 +1,4 @@
-//! Tokens minted, proven, and refused for every reason there is.
+//! Issued tokens: verified, and rejected for every possible reason.
 use super::uses::{TokenUses, Use, UsedSecret};
 use super::*;
 use crate::authenticate::tests::{Fixture, HandClock};
@@ -19,7 +19,7 @@ struct World {
     key: Key,
 }
 
-/// Uses, and Secrets that were to be marked.
+/// Records uses, and secrets to be marked.
 #[derive(Default)]
 struct Heard(parking_lot::Mutex<(Vec<Use>, Vec<UsedSecret>)>);
 

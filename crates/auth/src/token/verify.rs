@@ -1,4 +1,4 @@
-//! Proving service account tokens: signature, issuer, audience, times, and that what they are bound to still exists.
+//! Verifies service account tokens: signature, issuer, audience, times, and that the bound objects still exist.
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,15 +17,15 @@ use crate::authenticate::{Authenticated, Rejected, TokenAuthenticator};
 use crate::objects::{Objects, decode};
 use crate::{UserInfo, constant_time_eq, user};
 
-/// Clocks may differ this much; also how long a deleted object's tokens go on.
+/// The allowed difference between clocks; also how long the tokens of a deleted object stay valid.
 const LEEWAY: Duration = Duration::from_secs(60);
 
-/// What is accepted.
+/// Options for verifying tokens.
 #[derive(Clone, Debug)]
 pub struct VerifierOptions {
-    /// All `--service-account-issuer` values.
+    /// All values of `--service-account-issuer`.
     pub issuers: Vec<String>,
-    /// Audiences of this API server; a token must be good for one of them (`--api-audiences`).
+    /// The audiences of this API server, of which a token must have one (`--api-audiences`).
     pub audiences: Vec<String>,
 }
 
@@ -36,7 +36,7 @@ impl Default for VerifierOptions {
     }
 }
 
-/// Authenticates service account tokens, time-bound ones and those of secrets.
+/// Authenticates service account tokens, both time-bound ones and those in secrets.
 pub struct ServiceAccountTokens {
     keys: Vec<(String, PublicKey)>,
     by_id: HashMap<String, Vec<usize>>,
@@ -51,7 +51,7 @@ pub struct ServiceAccountTokens {
 struct BoundObject {
     metadata: BoundMeta,
     data: Option<BTreeMap<String, String>>,
-    /// Of an account: the Secrets that were made for it.
+    /// The secrets that were generated for an account.
     secrets: Option<Vec<Named>>,
 }
 
@@ -75,7 +75,7 @@ impl BoundMeta {
     }
 }
 
-/// What the holder of a token that was made for an account is told.
+/// The warning for users of a generated token.
 const GENERATED: &str = "Use tokens from the TokenRequest API or manually created secret-based tokens instead of \
     auto-generated secret-based tokens.";
 const INVALIDATED: &str = "service account token has been invalidated";
@@ -85,7 +85,7 @@ fn reject<T>(why: impl Into<String>) -> Result<T, Rejected> {
 }
 
 impl ServiceAccountTokens {
-    /// Accepting signatures of `keys`.
+    /// Creates the authenticator, which accepts signatures of `keys`.
     pub fn new(
         keys: Vec<PublicKey>,
         options: VerifierOptions,
@@ -100,13 +100,13 @@ impl ServiceAccountTokens {
         Self { keys, by_id, options, objects, clock, uses: Arc::new(Unheard) }
     }
 
-    /// The same, telling of each use.
+    /// Reports each use to `uses`.
     pub fn telling(self, uses: Arc<dyn TokenUses>) -> Self {
         Self { uses, ..self }
     }
 
     fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<BoundObject> {
-        // A token may be younger than a cache: ask for the latest state.
+        // A token may be newer than a cache, so the latest state is read.
         self.objects.get_live("", resource, namespace, name).and_then(|b| decode(&b, resource))
     }
 
@@ -147,7 +147,7 @@ impl ServiceAccountTokens {
         Ok(found)
     }
 
-    /// `what` is `Pod`, `Node` or `Secret`, as messages name it.
+    /// Checks a bound object; `what` is `Pod`, `Node` or `Secret`, as messages name it.
     fn check_bound(&self, what: &str, namespace: &str, bound: &Bound, horizon: Timestamp) -> Result<(), Rejected> {
         let lower = what.to_lowercase();
         let Some(found) = self.get(&format!("{lower}s"), namespace, &bound.name) else { return reject(INVALIDATED) };
@@ -179,7 +179,7 @@ impl ServiceAccountTokens {
             extra(user::POD_UID, &pod.uid);
         }
         if let Some(node) = &k.node {
-            // Beside a pod the node is only told; alone it is what the token is bound to.
+            // For a token bound to a pod the node is only informational; alone it is what the token is bound to.
             if k.pod.is_none() {
                 self.check_bound("Node", "", node, horizon)?;
             }
@@ -192,7 +192,7 @@ impl ServiceAccountTokens {
         Ok((user, self.stale(&claims.sub, k.warnafter, now)))
     }
 
-    /// Notes whether a bound token should have been replaced by now.
+    /// Records whether a bound token should have been replaced by now.
     fn stale(&self, subject: &str, warn_after: Option<i64>, now: Timestamp) -> Remarks {
         let mut remarks = Remarks::default();
         let Some(warn_after) = warn_after.filter(|at| *at != 0) else { return remarks };
@@ -207,7 +207,7 @@ impl ServiceAccountTokens {
         remarks
     }
 
-    /// Notes the use of a token in a Secret that is good.
+    /// Records the use of a valid token in a secret.
     fn legacy_use(&self, namespace: &str, secret: &str, stored: &BoundObject, account: &BoundObject) -> Remarks {
         let mut remarks = Remarks::default();
         if account.secrets.iter().flatten().any(|reference| reference.name == secret) {
@@ -222,7 +222,7 @@ impl ServiceAccountTokens {
         remarks
     }
 
-    /// Has the day of the last use written on a Secret, once a day.
+    /// Requests that the day of the last use is written to a secret, once a day.
     fn mark(&self, namespace: &str, name: &str, secret: &BoundObject) {
         let label = secret.metadata.labels.as_ref().and_then(|l| l.get(LAST_USED)).map_or("", String::as_str);
         if let Some(day) = uses::marked_day(label, self.clock.now()) {

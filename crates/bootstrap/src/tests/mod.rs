@@ -287,7 +287,7 @@ async fn a_good_certificate_is_replaced_when_the_cluster_has_another_authority()
     tokio::time::sleep(HOUR / 2).await;
     assert_eq!(world.made(), 2);
     assert!(next.has_issued(&stored()) && !old.has_issued(&stored()));
-    // What an authority that nobody signs with demands is asked for once, and not again and again.
+    // A demand for a CA that does not sign is followed once, and not repeatedly.
     let other = Authority::create("ca", world.clock.now()).expect("an authority");
     demand.send_replace(Demand { issuer_pem: other.cert_pem().to_owned(), ..Demand::default() });
     tokio::time::sleep(12 * HOUR).await;
@@ -382,7 +382,8 @@ async fn the_serving_certificate_follows_the_nodes_addresses() {
         "{}",
         metrics.text()
     );
-    // Nobody approves any more, and the node gets another address: one request waits, and no second one is filed.
+    // Requests are not approved any more, and the node gets another address: one request waits, and no second one is
+    // created.
     world.server.how.lock().fate = Fate::Nothing;
     name.send_replace(vec![San::Dns("n1".into()), ip("192.0.2.2")]);
     tokio::time::sleep(HOUR).await;

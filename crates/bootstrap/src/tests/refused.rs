@@ -1,4 +1,4 @@
-//! A node that missed the replacement of its cluster's authorities, while it ran or while it was off.
+//! A node that missed the rotation of its cluster's CAs, while it ran or while it was off.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::Killed;
 use super::scripted::{CSRS, Fate, HOUR, World};
 use crate::{CertError, CertificateMetrics, ClientCertificate, Discovery};
 
-/// How often the kubelet asks the API for something.
+/// The interval of requests of the kubelet.
 const BEAT: Duration = Duration::from_secs(10);
 
 /// A node that runs: what keeps its certificate, and what renews its lease.
@@ -28,7 +28,7 @@ impl Running {
         Self { kubelet, keeper: tokio::spawn(node.run(metrics.clone())), metrics }
     }
 
-    /// What the kubelet is told during this time; `None` once it is answered.
+    /// Returns the error that the kubelet gets during this time; `None` once it is answered.
     async fn during(&self, time: Duration) -> Option<ClientError> {
         let end = tokio::time::Instant::now() + time;
         loop {
@@ -48,7 +48,7 @@ impl Drop for Running {
     }
 }
 
-/// Another authority signs, and the one before is nobody any more; who asks whether the server itself is vouched for by both.
+/// Makes another CA sign; with `both_vouch` the server presents certificates of both.
 fn replace_authority(world: &World, both_vouch: bool) -> Authority {
     let next = Authority::create("ca", world.clock.now()).expect("an authority");
     let old = std::mem::replace(&mut *world.server.ca.lock(), next);
@@ -75,7 +75,7 @@ async fn a_running_node_that_is_refused_asks_anew_with_its_token_and_goes_on() {
     assert!(node.during(Duration::from_secs(120)).await.is_none(), "it goes on without a restart");
     let stored = world.files().current().expect("readable").expect("there").cert_pem;
     assert!(world.server.ca.lock().has_issued(&stored) && !old.has_issued(&stored));
-    // The request of the first key lies there still, with a certificate of the old authority.
+    // The request of the first key still exists, with a certificate of the old CA.
     assert_eq!((world.made(), world.server.keys.lock().len(), by_token(&world)), (2, 2, 3));
     assert!(!world.holds("kubelet-client.key.tmp"));
     tokio::time::sleep(5 * HOUR).await;
@@ -125,7 +125,7 @@ async fn without_bootstrap_credentials_it_is_said_that_nothing_can_be_done() {
     assert!(matches!(world.node(None).obtain_anew().await, Err(CertError::Stranger)));
 }
 
-/// What the cluster says of its authority, to whom can judge it: a file of the node's is made new.
+/// Returns the CA that the cluster proves to the node, in a file that is written again.
 fn discovery(world: &World) -> Discovery {
     let (server, file) = (Arc::clone(&world.server), world.path("ca.crt"));
     Arc::new(move || {
@@ -152,7 +152,7 @@ async fn a_node_that_does_not_know_the_servers_authority_finds_it_out_and_goes_o
         assert_eq!(world.made(), if finds_out { 2 } else { 1 });
         if !finds_out {
             assert!(told.is_some_and(|e| e.to_string().contains("UnknownIssuer")));
-            // Somebody lays down what the cluster's authority is now.
+            // The current CA of the cluster is written to the file.
             std::fs::write(world.path("ca.crt"), world.server.ca.lock().cert_pem()).expect("written");
             assert!(node.during(Duration::from_secs(600)).await.is_none());
             assert_eq!(world.made(), 2);
@@ -176,7 +176,7 @@ async fn an_embedded_authority_is_replaced_by_that_of_a_new_bootstrap_kubeconfig
 async fn a_node_that_is_due_while_it_is_refused_asks_with_its_token() {
     let world = World::new(Fate::Approved);
     world.load().await.expect("joined");
-    // Nobody but the keeper of the certificate asks.
+    // Only the certificate manager sends requests.
     let keeper = tokio::spawn(world.node(Some("bootstrap")).run(CertificateMetrics::new(Arc::clone(&world.clock))));
     replace_authority(&world, true);
     tokio::time::sleep(23 * HOUR).await;
@@ -194,7 +194,7 @@ async fn the_request_of_before_is_not_taken_up_when_its_certificate_is_refused()
         world.write("bootstrap", kelson_pki::UserCredential::Token("t".into()));
         std::fs::remove_file(world.path("kubeconfig")).expect("removed");
         if !keeps_certificate {
-            // As after a kill: the key lies where that of a request does whose certificate is awaited.
+            // As after a kill: the key is stored where that of a pending request is.
             let key = world.files().current().expect("readable").expect("there").key;
             std::fs::write(world.files().pending_key(), key.to_pem()).expect("written");
             std::fs::remove_file(world.files().current_path()).expect("removed");

@@ -25,7 +25,7 @@ use crate::{CertError, ClientCertificate, Paths};
 pub(super) const HOUR: Duration = Duration::from_secs(3600);
 pub(super) const CSRS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
-/// What becomes of a request.
+/// What happens to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
     Approved,
@@ -36,12 +36,12 @@ pub(super) enum Fate {
     Nothing,
 }
 
-/// How the server is.
+/// The behaviour of the server.
 pub(super) struct Behaviour {
     pub(super) fate: Fate,
-    /// When it decides, after the request came.
+    /// The delay of the decision after the request.
     pub(super) delay: Duration,
-    /// From when on it answers at all.
+    /// When it starts to answer.
     pub(super) up: Instant,
     /// Whether it can stream what is there.
     pub(super) streams: bool,
@@ -53,9 +53,9 @@ pub(super) struct Behaviour {
 pub(super) struct Server {
     /// Signs, and vouches for the server itself.
     pub(super) ca: Mutex<Authority>,
-    /// Whose certificates clients are known by besides.
+    /// Additional CAs that client certificates may have.
     pub(super) believed: Mutex<Vec<Authority>>,
-    /// Who vouches for the server besides.
+    /// Additional CAs of the server's certificate.
     pub(super) vouching: Mutex<Vec<Authority>>,
     /// So many more answers to the node's own certificate are 401, whatever it is.
     pub(super) refusals: Mutex<usize>,
@@ -71,7 +71,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// What a request has become by now.
+    /// Returns the current state of a request.
     pub(super) fn settle(&self) {
         let how = self.how.lock();
         let mut csrs = self.csrs.lock();
@@ -175,10 +175,10 @@ impl Server {
         (200, frames)
     }
 
-    /// Who comes with these credentials, as of now.
+    /// Returns the user of these credentials.
     ///
     /// # Errors
-    /// As TLS has it, when the configuration does not believe the server.
+    /// A TLS error, when the configuration does not trust the server.
     fn who(&self, config: &Config) -> Result<&'static str, TransportError> {
         let text = |file: &Path| std::fs::read_to_string(file).unwrap_or_default();
         let trusted = config.ca_file.as_deref().map_or_else(|| String::from_utf8_lossy(&config.ca_pem).into(), text);
@@ -202,15 +202,15 @@ impl Server {
     }
 }
 
-/// How somebody comes.
+/// The credentials of a client.
 pub(super) enum As {
     /// As this one, whatever happens.
     Known(&'static str),
-    /// By what these credentials are when a request is sent.
+    /// The credentials of the configuration when a request is sent.
     By(Box<Config>),
 }
 
-/// A connection of somebody to the server.
+/// A client's connection to the server.
 pub(super) struct Wire(pub(super) Arc<Server>, pub(super) As);
 
 impl Transport for Wire {

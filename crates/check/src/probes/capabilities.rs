@@ -10,13 +10,13 @@ const NEEDED: &[(u32, &str, &str)] = &[
     (12, "CAP_NET_ADMIN", "pods get interfaces, services get rules"),
     (21, "CAP_SYS_ADMIN", "containers are mounts and namespaces"),
 ];
-/// Those whose absence is made up for.
+/// Capabilities with a replacement.
 const USED: &[(u32, &str, &str)] = &[
     (24, "CAP_SYS_RESOURCE", "Containers cannot be kept from the OOM killer: all are ended as early as this process."),
     (27, "CAP_MKNOD", "Images with device files cannot be unpacked, and containers get devices by bind mounts."),
 ];
 
-/// What `/proc/self/status` says of this process.
+/// The capabilities of this process from `/proc/self/status`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct CapabilityFacts {
     /// The effective user.
@@ -25,7 +25,7 @@ pub struct CapabilityFacts {
     pub effective: u64,
 }
 
-/// Of this process.
+/// Reads the capabilities of this process.
 pub fn read(host: &Host) -> CapabilityFacts {
     let status = host.text("/proc/self/status");
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
@@ -35,7 +35,7 @@ pub fn read(host: &Host) -> CapabilityFacts {
     }
 }
 
-/// What they mean for a node.
+/// Returns the findings for a node.
 pub fn find(facts: &CapabilityFacts, purpose: &Purpose) -> Vec<Finding> {
     let mut findings = Findings::of("capabilities");
     if !purpose.node {

@@ -12,12 +12,12 @@ const USED: &[(&str, &str)] = &[
     ("io", "Use of disks is neither limited nor shown for each container."),
 ];
 
-/// What is mounted.
+/// The mounted cgroup hierarchies.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct CgroupFacts {
-    /// Where version 2 is mounted, and whether it can be written to.
+    /// The mount point of version 2, and whether it is writable.
     pub unified: Option<(String, bool)>,
-    /// Where version 1 is mounted.
+    /// The mount points of version 1.
     pub legacy: Vec<String>,
     /// Controllers that a pod's cgroup can have.
     pub controllers: BTreeSet<String>,
@@ -56,7 +56,7 @@ pub fn read(host: &Host) -> CgroupFacts {
     facts
 }
 
-/// What they mean for a node.
+/// Returns the findings for a node.
 pub fn find(facts: &CgroupFacts, purpose: &Purpose) -> Vec<Finding> {
     let mut findings = Findings::of("cgroups");
     if !purpose.node {

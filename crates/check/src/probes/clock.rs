@@ -24,7 +24,7 @@ const KEEPERS: &[&str] = &[
     "vmtoolsd",
 ];
 
-/// What is known about the clock.
+/// The state of the clock.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ClockFacts {
     /// Now, seconds since the Unix epoch.
@@ -37,7 +37,7 @@ pub struct ClockFacts {
     pub is_given: bool,
 }
 
-/// From the processes of the machine and what they leave in `/run`.
+/// Reads the state from processes and from files in `/run`.
 pub fn read(host: &Host) -> ClockFacts {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let running = processes::names(host);
@@ -52,7 +52,7 @@ pub fn read(host: &Host) -> ClockFacts {
     }
 }
 
-/// What follows for certificates and leases.
+/// Returns the findings for certificates and leases.
 pub fn find(facts: &ClockFacts, purpose: &Purpose) -> Vec<Finding> {
     let mut findings = Findings::of("clock");
     if facts.now_s < purpose.built_s {

@@ -32,7 +32,7 @@ const UNFIT: &[(&str, &str)] = &[
     ),
 ];
 
-/// What is known of the file system.
+/// The state of the file system.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DiskFacts {
     /// The directory that was looked at: the data directory, or the nearest above it.
@@ -114,7 +114,7 @@ impl Measured {
     }
 }
 
-/// What it is fit for.
+/// Returns the findings for the data directory.
 pub fn find(facts: &DiskFacts, purpose: &Purpose) -> Vec<Finding> {
     let mut findings = Findings::of("disk");
     let dir = facts.dir.display();

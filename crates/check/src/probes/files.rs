@@ -14,9 +14,9 @@ const WATCHES_ADVISED: u64 = 65_536;
 pub struct FileFacts {
     /// The hard limit of this process.
     pub open_max: Option<u64>,
-    /// `fs.inotify.max_user_instances`.
+    /// The value of `fs.inotify.max_user_instances`.
     pub instances_max: Option<u64>,
-    /// `fs.inotify.max_user_watches`.
+    /// The value of `fs.inotify.max_user_watches`.
     pub watches_max: Option<u64>,
 }
 
@@ -32,7 +32,7 @@ pub fn read(host: &Host) -> FileFacts {
     }
 }
 
-/// Which of them are too low.
+/// Returns findings about limits that are too low.
 pub fn find(facts: &FileFacts, purpose: &Purpose) -> Vec<Finding> {
     let mut findings = Findings::of("files");
     if let Some(limit) = facts.open_max.filter(|limit| *limit < OPEN_ADVISED) {

@@ -23,7 +23,7 @@ pub struct Dropping {
     pub has_rule: bool,
 }
 
-/// What filters packets.
+/// The programs and rules that filter packets.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct FirewallFacts {
     /// Whether the rules can be listed.
@@ -85,7 +85,8 @@ fn names_pods(chain: &str) -> bool {
     chain.lines().any(|line| line.contains(&format!("ifname \"{INTERFACE}")) && line.contains("accept"))
 }
 
-/// Hooks whose policy is DROP in the listing of `iptables -S`, where no rule names the pod network's interface.
+/// Returns the hooks with the policy DROP in the output of `iptables -S` without a rule for the pod network's
+/// interface.
 fn legacy_drops(listing: &str) -> Vec<String> {
     let drops = |chain: &&str| {
         let has_rule = listing.lines().any(|line| {
@@ -107,7 +108,7 @@ fn meaning(hook: &str) -> &'static str {
     }
 }
 
-/// What pods lose by it, and which rules give it back.
+/// Returns findings about blocked pod traffic, with rules that allow it.
 pub fn find(facts: &FirewallFacts, purpose: &Purpose) -> Vec<Finding> {
     let mut findings = Findings::of("firewall");
     if !purpose.node {

@@ -30,12 +30,12 @@ pub enum Presence {
     Unknown,
 }
 
-/// What the kernel says of itself.
+/// Version and modules of the kernel.
 #[derive(Debug, PartialEq, Eq)]
 pub struct KernelFacts {
-    /// As `uname -r` prints it.
+    /// The release, as printed by `uname -r`.
     pub release: String,
-    /// In the order of [`MODULES`].
+    /// The modules in the order of [`MODULES`].
     pub modules: Vec<(&'static str, Presence)>,
     /// Kinds of namespaces that this process is in.
     pub namespaces: Vec<String>,
@@ -73,7 +73,7 @@ pub fn read(host: &Host) -> KernelFacts {
     }
 }
 
-/// What it means for a node.
+/// Returns the findings for a node.
 pub fn find(facts: &KernelFacts, purpose: &Purpose) -> Vec<Finding> {
     let mut findings = Findings::of("kernel");
     if !purpose.node {

@@ -13,13 +13,13 @@ const ADVISED_BYTES: u64 = 480 * MIB;
 pub struct MemoryFacts {
     /// All of the machine's.
     pub total_bytes: u64,
-    /// What programs can still have.
+    /// The memory available to programs in bytes.
     pub available_bytes: u64,
     /// Swap that is switched on.
     pub swap_bytes: u64,
 }
 
-/// Of the machine.
+/// Reads the memory of the machine.
 pub fn read(host: &Host) -> MemoryFacts {
     let text = host.text("/proc/meminfo");
     let kib = |name: &str| {
@@ -35,7 +35,7 @@ pub fn read(host: &Host) -> MemoryFacts {
     }
 }
 
-/// What it is enough for.
+/// Returns the findings for the purpose.
 pub fn find(facts: &MemoryFacts, purpose: &Purpose) -> Vec<Finding> {
     let mut findings = Findings::of("memory");
     let total = format!("{} MiB of memory, {} MiB available", facts.total_bytes / MIB, facts.available_bytes / MIB);

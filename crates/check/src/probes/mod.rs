@@ -44,7 +44,7 @@ pub fn all(host: &Host, purpose: &Purpose) -> Vec<Finding> {
     QUICK.iter().chain(SLOW).flat_map(|probe| probe(host, purpose)).collect()
 }
 
-/// What can be found at once.
+/// Returns the findings that need no waiting.
 pub fn quick(host: &Host, purpose: &Purpose) -> Vec<Finding> {
     QUICK.iter().flat_map(|probe| probe(host, purpose)).collect()
 }

@@ -21,7 +21,7 @@ struct Port {
     meaning: &'static str,
 }
 
-/// Who has a port.
+/// A process that uses a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// The port's number.
@@ -82,7 +82,7 @@ pub fn read(host: &Host, purpose: &Purpose) -> Vec<Holder> {
     taken.into_iter().map(holder).collect()
 }
 
-/// Where a process listens: `6443`, `8472/udp`, each once, in order.
+/// Returns the ports on which a process listens: `6443`, `8472/udp`, each once, in order.
 pub fn listens(host: &Host, pid: u32) -> Vec<String> {
     let dir = format!("/proc/{pid}/fd");
     let sockets: BTreeSet<String> = host
@@ -115,7 +115,7 @@ fn listening(table: &str, is_udp: bool) -> Vec<(u16, String)> {
     table.lines().skip(1).filter_map(row).collect()
 }
 
-/// Which processes have these sockets; only root sees all of them.
+/// Returns the processes of these sockets; only root sees all of them.
 fn owners(host: &Host, inodes: &BTreeSet<String>) -> Vec<(String, String, u32)> {
     if inodes.is_empty() {
         return Vec::new();
@@ -135,7 +135,7 @@ fn owners(host: &Host, inodes: &BTreeSet<String>) -> Vec<(String, String, u32)> 
     found
 }
 
-/// Which of them are in the way.
+/// Returns findings about ports that are in use.
 pub fn find(holders: &[Holder], purpose: &Purpose) -> Vec<Finding> {
     let mut findings = Findings::of("ports");
     for port in used(purpose) {

@@ -9,7 +9,7 @@ const RIVALS: &[&str] =
     &["k0s", "k3s", "k3s-server", "k3s-agent", "kubelet", "kubelite", "kubesolo", "microshift", "rke2"];
 /// Programs of the control plane.
 const CONTROL_PLANE: &[&str] = &["kube-apiserver", "kube-controller", "kube-scheduler", "etcd"];
-/// Runtimes, which can stand beside Kelson's.
+/// Runtimes that can run at the same time as Kelson's.
 const RUNTIMES: &[&str] = &["containerd", "crio", "dockerd", "podman"];
 /// Programs that write rules of services.
 const PROXIES: &[&str] = &["kube-proxy", "cilium-agent", "calico-felix", "flanneld", "kube-router"];
@@ -42,7 +42,7 @@ pub fn names(host: &Host) -> Vec<String> {
     read(host).into_iter().map(|process| process.name).collect()
 }
 
-/// Which of them are in the way.
+/// Returns findings about conflicting processes.
 pub fn find(running: &[Running], purpose: &Purpose) -> Vec<Finding> {
     let mut findings = Findings::of("processes");
     let named = |names: &[&str]| -> Vec<String> {

@@ -11,16 +11,16 @@ const NEEDED: &[(&str, &str, &str, bool)] = &[
     ("nft", "nftables", "Services and network policies do not work.", false),
 ];
 
-/// Where they are, in the order of [`NEEDED`].
+/// The paths of the programs, in the order of [`NEEDED`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct ProgramFacts(pub Vec<Option<PathBuf>>);
 
-/// From the directories in which services find programs.
+/// Searches the directories in which services find programs.
 pub fn read(host: &Host) -> ProgramFacts {
     ProgramFacts(NEEDED.iter().map(|(program, ..)| host.program(program)).collect())
 }
 
-/// What they mean for a node.
+/// Returns the findings for a node.
 pub fn find(facts: &ProgramFacts, purpose: &Purpose) -> Vec<Finding> {
     let mut findings = Findings::of("programs");
     if !purpose.node {

@@ -1,5 +1,6 @@
-//! Events of `events.k8s.io`: what somebody did, to what, and because of what. What happens again is a series on the event that is there;
-//! it is written when it begins, twice an hour while it lasts, and when it has ended (upstream: client-go `tools/events`).
+//! Events of `events.k8s.io`: an action, its object, and a related object. Repeated events are a series on the existing
+//! event; it is written when it begins, twice an hour while it lasts, and when it has ended (upstream: client-go
+//! `tools/events`).
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -12,12 +13,12 @@ use super::reference::{EventType, ObjectRef};
 
 /// Series remembered at once.
 const REMEMBERED_MAX: usize = 4096;
-/// What was not seen for so long is not a series any more; looked at as often.
+/// A series without an event for this time has ended; also the interval of the check.
 const FINISHED_AFTER: Duration = Duration::from_secs(6 * 60);
-/// How often a series that goes on is written.
+/// The interval at which a continuing series is written.
 const REFRESHED_EVERY: Duration = Duration::from_secs(30 * 60);
 
-/// By what an event is known again: all but its words and its time.
+/// The identity of an event: everything except its message and its time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Act {
     pub regarding: ObjectRef,
@@ -29,7 +30,7 @@ pub(super) struct Act {
 
 struct Series {
     event: Value,
-    /// How often it was seen.
+    /// The number of occurrences.
     count: u64,
     last: Instant,
     last_observed: Timestamp,
@@ -37,7 +38,7 @@ struct Series {
 }
 
 impl Series {
-    /// The event as it is to be stored.
+    /// Returns the event to store.
     fn written(&mut self, now: Instant) -> Written {
         self.written = now;
         let mut event = self.event.clone();
@@ -48,7 +49,7 @@ impl Series {
     }
 }
 
-/// An event that is to be stored.
+/// An event to store.
 #[derive(Debug)]
 pub(super) struct Written {
     /// All of it.
@@ -57,12 +58,12 @@ pub(super) struct Written {
     pub is_series: bool,
 }
 
-/// What is remembered of the events of one recorder.
+/// The recent events of one recorder.
 pub(super) struct Acts {
     component: String,
     instance: String,
     series: HashMap<Act, Series>,
-    /// When it is next looked for those that ended.
+    /// The time of the next check for ended series.
     next: Option<Instant>,
 }
 
@@ -72,7 +73,7 @@ impl Acts {
         Self { component: component.to_owned(), instance, series: HashMap::new(), next: None }
     }
 
-    /// What to write of what was done; `None`: it is counted.
+    /// Returns what to write for an action; `None` when it is only counted.
     pub(super) fn take(&mut self, act: Act, note: &str, name: String, at: (Instant, Timestamp)) -> Option<Written> {
         let (now, time) = at;
         if let Some(series) = self.series.get_mut(&act) {
@@ -100,12 +101,12 @@ impl Acts {
         Some(written)
     }
 
-    /// When [`ended`](Self::ended) is to be asked next; `None`: there is nothing that could end.
+    /// Returns when [`ended`](Self::ended) must be called next; `None` when no series can end.
     pub(super) fn next(&self) -> Option<Instant> {
         self.next
     }
 
-    /// The last word on series that have ended, and a new one on those that go on for long.
+    /// Returns the last write of series that have ended, and a new one for those that last long.
     pub(super) fn ended(&mut self, now: Instant) -> Vec<Written> {
         let mut out = Vec::new();
         self.series.retain(|_, series| {

@@ -13,7 +13,7 @@ use tower_service::Service;
 
 use super::proxy::Way;
 
-/// How long a connection may take, TLS included.
+/// The timeout of a connection, including TLS.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Connects to the host of a URI.

@@ -1,4 +1,4 @@
-//! HTTP without TLS, for servers beside a component that its operator names so (a scheduler's extenders). Never for the API.
+//! HTTP without TLS, for configured servers such as a scheduler's extenders. Never for the API.
 use bytes::Bytes;
 use http::Uri;
 use http::uri::{Authority, Scheme};
@@ -18,7 +18,7 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// To a host and port.
+    /// Creates a client for a host and port.
     pub fn new(authority: Authority) -> Self {
         Self { authority, pool: Pool::builder(TokioExecutor::new()).build(tcp()) }
     }

@@ -1,5 +1,6 @@
-//! Connections to one server, as many as its streams need. A server lets a client have so many streams on one connection of HTTP/2, a
-//! hundred with the reference's API server, and watches never end: whoever waited for a place on the one connection would wait for ever.
+//! Connections to one server, as many as its streams need. A server limits the streams of an HTTP/2 connection, to a
+//! hundred for upstream's API server, and watches never end: further requests on a single connection would wait without
+//! end.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use super::connector::TlsConnector;
 
 /// A dead HTTP/2 connection is noticed after this plus [`PING_TIMEOUT`].
 pub(super) const PING_INTERVAL: Duration = Duration::from_secs(30);
-/// How long the answer to a ping may take.
+/// The timeout of a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 /// Streams on one connection; less than any server in use allows.
 const STREAMS_MAX: usize = 80;
@@ -31,12 +32,12 @@ pub(super) struct Pools {
 }
 
 impl Pools {
-    /// Without a connection yet.
+    /// Creates a pool without connections.
     pub fn new(connector: TlsConnector) -> Self {
         Self { connector, pools: Vec::new() }
     }
 
-    /// How many there are.
+    /// Returns the number of connections.
     #[cfg(test)]
     pub fn count(&self) -> usize {
         self.pools.len()

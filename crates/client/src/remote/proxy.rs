@@ -14,7 +14,7 @@ use tower_service::Service;
 
 use crate::kubeconfig::Proxy;
 
-/// How a TCP connection is made.
+/// How a TCP connection is opened.
 #[derive(Clone)]
 pub(super) enum Way {
     Direct(HttpConnector),
@@ -188,7 +188,7 @@ fn is_within(ip: IpAddr, network: IpAddr, length: u32) -> bool {
     }
 }
 
-/// `%40` to what it stands for.
+/// Decodes percent-encoding such as `%40`.
 fn unescaped(text: &str) -> String {
     let mut out = Vec::new();
     let mut rest = text.as_bytes();

@@ -13,7 +13,7 @@ pub struct Setting {
     pub name: String,
     /// The line of the key; the first line is 1.
     pub line: usize,
-    /// What the option is set to.
+    /// The value of the option.
     pub value: SettingValue,
 }
 

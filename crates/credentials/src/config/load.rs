@@ -78,7 +78,7 @@ fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(data)
 }
 
-/// A provider's name, and where it stands.
+/// A provider's name, and its position in the configuration.
 struct Named {
     file: Option<PathBuf>,
     index: usize,
@@ -129,7 +129,7 @@ fn merge(files: Vec<(PathBuf, Vec<u8>)>, several: bool, faults: &mut Vec<ConfigF
     (config, named)
 }
 
-/// What is wrong with the executables of these providers.
+/// Returns what is wrong with the executables of these providers.
 fn check_bin_dir(named: &[Named], bin_dir: &Path) -> Vec<ConfigFault> {
     let other = |why: String| ConfigFault { file: None, kind: FaultKind::Other(why) };
     match fs::metadata(bin_dir) {

@@ -35,11 +35,11 @@ pub struct Config {
 /// Version of the protocol a plugin speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApiVersion {
-    /// `credentialprovider.kubelet.k8s.io/v1alpha1`
+    /// Version `credentialprovider.kubelet.k8s.io/v1alpha1`.
     V1Alpha1,
-    /// `credentialprovider.kubelet.k8s.io/v1beta1`
+    /// Version `credentialprovider.kubelet.k8s.io/v1beta1`.
     V1Beta1,
-    /// `credentialprovider.kubelet.k8s.io/v1`
+    /// Version `credentialprovider.kubelet.k8s.io/v1`.
     V1,
 }
 
@@ -47,7 +47,7 @@ impl ApiVersion {
     /// All of them, sorted as error texts list them.
     pub const ALL: [Self; 3] = [Self::V1, Self::V1Alpha1, Self::V1Beta1];
 
-    /// As it stands in `apiVersion`.
+    /// Returns the value of `apiVersion`.
     pub fn text(self) -> &'static str {
         match self {
             Self::V1Alpha1 => "credentialprovider.kubelet.k8s.io/v1alpha1",
@@ -55,7 +55,7 @@ impl ApiVersion {
             Self::V1 => "credentialprovider.kubelet.k8s.io/v1",
         }
     }
-    /// By a document's `apiVersion`; `None` for one that is not known here.
+    /// Parses a document's `apiVersion`; `None` for an unsupported one.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|v| v.text() == text)
     }
@@ -68,7 +68,7 @@ pub struct ProviderConfig {
     pub name: String,
     /// Images it is asked for, with the text they were written as.
     pub match_images: Vec<(String, Pattern)>,
-    /// How long an answer without a duration is kept; zero: not at all.
+    /// How long an answer without a duration is cached; zero disables caching.
     pub default_cache_duration: Duration,
     /// The version that is spoken with the plugin over stdin and stdout.
     pub api_version: ApiVersion,
@@ -80,10 +80,10 @@ pub struct ProviderConfig {
     pub token_attributes: Option<TokenAttributes>,
 }
 
-/// How far an answer made for a service account's token reaches.
+/// The scope of an answer made with a service account token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheType {
-    /// As far as the token: its pod.
+    /// The token's pod.
     Token,
     /// All pods of the service account.
     ServiceAccount,
@@ -109,14 +109,14 @@ pub struct TokenAttributes {
 pub struct ConfigFault {
     /// The file, where there may be several.
     pub file: Option<PathBuf>,
-    /// What is wrong where.
+    /// The kind of error.
     pub kind: FaultKind,
 }
 
-/// Where a fault is.
+/// The location of an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// At a field.
+    /// An error of a field.
     Field(FieldError),
     /// In the file as a whole, or in what it needs on disk.
     Other(String),

@@ -11,11 +11,11 @@ use rustix::fd::OwnedFd;
 use rustix::fs::inotify;
 use tokio::io::unix::AsyncFd;
 
-/// How long changes must have been over before they are told: editors and volume updates write in several steps.
+/// How long files must be unchanged before a change is reported: editors and volume updates write in several steps.
 const SETTLE: Duration = Duration::from_millis(100);
-/// Longest wait while changes go on without a pause.
+/// The maximum wait while changes continue.
 const SETTLE_MAX: Duration = Duration::from_secs(2);
-/// How often the directories are looked at anew when watching fails (a directory that was replaced, say).
+/// How often the directories are opened again when watching fails, for instance because a directory was replaced.
 const RETRY: Duration = Duration::from_secs(10);
 
 /// Awaits what `changed` gives after every change of the file or directory at `path`, and of what is in the directory
@@ -52,11 +52,11 @@ where
 struct Watch {
     fd: AsyncFd<OwnedFd>,
     dirs: Vec<PathBuf>,
-    /// A watched directory is no more.
+    /// A watched directory was removed.
     gone: bool,
 }
 
-/// The directory of the path, and the one it leads to through links; the one beside, if it is there.
+/// Returns the directory of the path, and the one it refers to through links; and the additional one, if it exists.
 fn dirs(path: &Path, beside: Option<&Path>) -> Vec<PathBuf> {
     let parent = |p: &Path| p.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned();
     let mut dirs = vec![parent(path)];

@@ -20,11 +20,11 @@ pub const FILE_BYTES_MAX: usize = 10 * 1024 * 1024;
 pub enum Form {
     /// The whole file, `{"auths": {…}}`.
     ConfigJson,
-    /// The older form: what stands below `auths`, alone.
+    /// The older format: only the content of `auths`.
     Dockercfg,
 }
 
-/// What a registry asks for.
+/// Credentials for a registry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Auth {
     /// The registry's user; `<token>` and the like for tokens.
@@ -44,7 +44,7 @@ pub struct Auth {
 pub struct DockerConfig {
     /// Credentials by pattern of image, of the entries that could be read.
     pub entries: BTreeMap<String, Auth>,
-    /// What is wrong with the others; says nothing of their content.
+    /// Errors of the other entries, without their content.
     pub faults: Vec<String>,
 }
 

@@ -23,14 +23,14 @@ pub const DOCKERCFG_KEY: &str = ".dockercfg";
 /// Candidates tried for one pull.
 pub const CANDIDATES_MAX: usize = 100;
 
-/// Where credentials come from.
+/// The source of credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A pull secret of the pod or of its service account.
     Secret(Coordinates),
     /// A configuration file of the node.
     Node,
-    /// A plugin, asked in nobody's name: all pods of the node may use it.
+    /// A plugin that was called without an identity: all pods of the node may use the credentials.
     Plugin(String),
     /// A plugin, asked in the name of the pod's service account.
     ServiceAccount(String, Coordinates),
@@ -51,11 +51,11 @@ impl fmt::Display for Source {
 /// Credentials to try.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// What is shown to the registry.
+    /// The credentials for the registry.
     pub auth: Auth,
-    /// What they are for, as configured.
+    /// The configured server or image pattern.
     pub server: String,
-    /// Where they come from.
+    /// Their source.
     pub source: Source,
 }
 
@@ -84,7 +84,7 @@ impl Candidate {
             identitytoken: a.identity_token.reveal(),
             registrytoken: a.registry_token.reveal(),
         };
-        // Texts serialise without fail. These five characters Go's encoder escapes, and the hash is to be the same.
+        // Strings can always be serialized. Go's encoder escapes these five characters, and the hash must be equal.
         let mut text = Zeroizing::new(serde_json::to_string(&hashed).unwrap_or_default());
         let escapes =
             [('<', "\\u003c"), ('>', "\\u003e"), ('&', "\\u0026"), ('\u{2028}', "\\u2028"), ('\u{2029}', "\\u2029")];
@@ -100,7 +100,7 @@ impl Candidate {
 /// A pull secret, as the API has it. Debug shows no data.
 #[derive(Clone, Default)]
 pub struct PullSecret {
-    /// Which Secret it is, for the record of what opened an image.
+    /// The Secret's coordinates, for the record of a pull.
     pub coordinates: Coordinates,
     /// `type`; where it is unknown, empty: the data says.
     pub kind: String,
@@ -134,7 +134,7 @@ enum Group {
 #[derive(Debug, Default)]
 pub struct Keyring {
     entries: Vec<Entry>,
-    /// What could not be read, by source; holds no credential.
+    /// Errors by source, without credentials.
     pub faults: Vec<String>,
 }
 
@@ -203,7 +203,8 @@ impl Keyring {
         }
     }
 
-    /// What to try for an image (a normalised repository), in order. Same credentials of the same source come once.
+    /// Returns the credentials to try for an image (a normalized repository), in order. Equal credentials of the same
+    /// source are returned once.
     pub fn lookup(&self, image: &str) -> Vec<Candidate> {
         let Ok(target) = Target::parse(image) else { return Vec::new() };
         let mut found: Vec<&Entry> = Vec::new();

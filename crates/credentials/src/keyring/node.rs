@@ -18,7 +18,7 @@ pub struct NodeConfig {
     last: Mutex<Option<(Seen, Arc<DockerConfig>)>>,
 }
 
-/// Which files there were, how large and how old.
+/// Size and modification time of each file, if it exists.
 type Seen = Vec<Option<(u64, Option<SystemTime>)>>;
 
 impl NodeConfig {
@@ -38,7 +38,7 @@ impl NodeConfig {
         Self { places, last: Mutex::new(None) }
     }
 
-    /// The first sound file's entries; none where there is no such file.
+    /// Returns the entries of the first valid file; none if there is no such file.
     pub fn read(&self) -> Arc<DockerConfig> {
         let seen: Seen = self
             .places

@@ -1,6 +1,6 @@
-//! Answers of one provider, until they expire. Keys are an identity (a service account, or nobody) and a reach: image,
-//! registry or everything; looked up in that order. Time is handed in, so that tests can step it,
-//! and is the steady one: no answer lives longer because the node's clock is set back.
+//! Answers of one provider, until they expire. Keys are an identity (a service account, or none) and a scope: image,
+//! registry or global; looked up in that order. Time is an argument, so that tests can step it, and monotonic: no
+//! answer lives longer because the node's clock is set back.
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,15 +15,15 @@ pub const ENTRIES_MAX: usize = 16_384;
 /// Shortest time between two purges of expired answers; they happen on use only.
 pub const PURGE_INTERVAL: Duration = Duration::from_secs(15 * 60);
 
-/// Stands for times that are too far off to be told: thirty years.
+/// The expiry of answers whose time would overflow: thirty years.
 const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
-/// What a plugin answered, shared by all who may use it.
+/// A plugin's answer, shared by all that may use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// How far it reaches.
+    /// Its scope.
     pub key_type: KeyType,
-    /// How long the plugin wants it kept; `None` leaves it to the configuration.
+    /// How long the plugin wants it cached; `None` uses the configuration.
     pub cache_duration: Option<Duration>,
     /// Logins by image pattern.
     pub logins: Vec<(String, Login)>,
@@ -49,7 +49,7 @@ impl Cache {
         Self { entries: HashMap::new(), purged: now, key: Vec::new() }
     }
 
-    /// Entries held, expired ones that nobody asked for included.
+    /// Returns the number of entries, including expired ones.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -102,7 +102,7 @@ impl Cache {
     }
 }
 
-/// `t` plus `d`, or [`FAR`] where there is no such time.
+/// Returns `t` plus `d`, or [`FAR`] if that overflows.
 pub fn later(t: Instant, d: Duration) -> Instant {
     t.checked_add(d).unwrap_or(t + FAR)
 }

@@ -1,5 +1,5 @@
-//! Runs a plugin's executable: request on stdin, response from stdout, a bounded tail of stderr, a minute at most. The
-//! process leads a group of its own, which is killed as a whole at the end, whatever the end was.
+//! Runs a plugin's executable: request on stdin, response from stdout, a bounded tail of stderr, with a time limit of a
+//! minute. The process leads a process group, which is killed as a whole at the end in any case.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; at start before pods are")]
 
 use std::path::PathBuf;
@@ -26,9 +26,10 @@ pub const RESPONSE_BYTES_MAX: usize = 1024 * 1024;
 pub const STDERR_BYTES_MAX: usize = 4096;
 /// Bytes of stderr that are shown, after credentials were taken out.
 pub const STDERR_SHOWN_BYTES_MAX: usize = 512;
-/// How often it is looked whether the answer is whole once the plugin has ended, when a child of it holds the pipes open.
+/// How often to check whether the answer is complete after the plugin has ended, when a child of it holds the pipes
+/// open.
 const PIPE_GRACE: Duration = Duration::from_millis(250);
-/// How long a killed process may take to be gone before it is left to the system.
+/// How long a killed process may take to end before it is left to the system.
 const REAP_MAX: Duration = Duration::from_secs(5);
 
 /// Asks a plugin. The only effect of this crate that starts processes.
@@ -41,9 +42,9 @@ pub trait Executor: Send + Sync + 'static {
 /// Runs executables of one directory.
 #[derive(Clone, Debug)]
 pub struct ProcessExecutor {
-    /// Where the plugins are.
+    /// The directory of the plugins.
     pub bin_dir: PathBuf,
-    /// After so long the process and its children are ended.
+    /// The time limit after which the process and its children are killed.
     pub run_max: Duration,
 }
 
@@ -69,7 +70,7 @@ impl ProcessExecutor {
     }
 }
 
-/// What a plugin wrote.
+/// The output of a plugin.
 #[derive(Default)]
 struct Output {
     stdout: Zeroizing<Vec<u8>>,

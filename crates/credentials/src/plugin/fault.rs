@@ -55,10 +55,10 @@ impl fmt::Display for FaultReason {
     }
 }
 
-/// What went wrong with one run.
+/// The error of one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginFault {
-    /// Of which class the fault is; what metrics and events count by.
+    /// The class of the error, used by metrics and events.
     pub reason: FaultReason,
     /// One sentence, free of credentials.
     pub message: String,
@@ -67,13 +67,13 @@ pub struct PluginFault {
 }
 
 impl PluginFault {
-    /// From its parts; who makes one vouches that no part holds a credential.
+    /// Creates an error; the caller guarantees that no part contains a credential.
     pub fn new(reason: FaultReason, message: impl Into<String>, stderr: impl Into<String>) -> Self {
         Self { reason, message: message.into(), stderr: stderr.into() }
     }
 }
 
-/// Why a provider gave no answer for an image; what a pod's owner reads.
+/// Why a provider gave no answer for an image, for the pod's owner.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("error execing credential provider plugin {plugin} for image {image}: {}", words(.fault))]
 pub struct PluginError {
@@ -85,7 +85,7 @@ pub struct PluginError {
     pub fault: Arc<PluginFault>,
     /// How long the run took.
     pub took: Duration,
-    /// Whether this is the first time this fault is told, not one remembered from before.
+    /// Whether the error is new, not a cached one.
     pub fresh: bool,
 }
 

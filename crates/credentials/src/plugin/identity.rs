@@ -1,5 +1,5 @@
-//! Who an answer is for: nobody in particular, or the pod's service account (KEP-4412). The API is behind a trait; it is
-//! asked for the account at each lookup (from a cache of its own) and for a token only when a plugin is run.
+//! The identity of an answer: none, or the pod's service account (KEP-4412). The API is behind a trait; it is asked for
+//! the account at each lookup (from its own cache) and for a token only when a plugin runs.
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
@@ -29,11 +29,11 @@ pub struct Coordinates {
     pub namespace: String,
     /// Name of the object.
     pub name: String,
-    /// UID of the object, which tells it from a later namesake.
+    /// The UID of the object, which distinguishes it from a later one with the same name.
     pub uid: String,
 }
 
-/// What a lookup must know of a service account.
+/// The properties of a service account that a lookup needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceAccount {
     /// UID of the service account, part of the cache's key.
@@ -58,7 +58,7 @@ pub struct TokenRequest {
 pub struct Token {
     /// A token for the plugin's audience, bound to the pod.
     pub token: Secret,
-    /// When it expires, if known: answers made with it under cache type `Token` are kept no longer.
+    /// When it expires, if known: answers made with it under cache type `Token` are not cached longer.
     pub expires: Option<Timestamp>,
 }
 
@@ -85,10 +85,10 @@ impl ServiceAccounts for NoServiceAccounts {
     }
 }
 
-/// In whose name a plugin is asked.
+/// The identity for which a plugin is called.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Identity {
-    /// Tells identities apart in cache and flights; empty: nobody's.
+    /// The key of the identity in cache and runs; empty for none.
     pub key: Vec<u8>,
     /// The token to mint when the plugin is run.
     pub request: Option<TokenRequest>,

@@ -32,15 +32,15 @@ use provider::{Effects, Provider};
 /// Plugin processes at once on a node, where nothing else is said.
 pub const PROCESSES_MAX: usize = 8;
 
-/// What providers need of the world.
+/// The dependencies of providers.
 pub struct Options {
     /// Runs the process; tests give answers instead.
     pub executor: Arc<dyn Executor>,
     /// Service accounts and their tokens.
     pub accounts: Arc<dyn ServiceAccounts>,
-    /// Wall clock, which the ends of tokens are told by.
+    /// The wall clock, for the expiry of tokens.
     pub clock: Arc<dyn Clock>,
-    /// Where failures are told.
+    /// Receives events about failures.
     pub events: Arc<dyn Events>,
     /// Runs, durations and faults by plugin.
     pub metrics: Arc<Metrics>,
@@ -53,7 +53,7 @@ pub struct Providers {
     set: RwLock<Arc<Set>>,
     effects: Arc<Effects>,
     events: Arc<dyn Events>,
-    /// Hash of the last configuration seen and refused, so that it is told once.
+    /// The hash of the last rejected configuration, so that it is reported once.
     refused: Mutex<Option<String>>,
 }
 
@@ -63,17 +63,17 @@ struct Set {
     hash: String,
 }
 
-/// What the providers said about an image.
+/// The answers of the providers for an image.
 #[derive(Clone, Debug, Default)]
 pub struct Lookup {
-    /// In order of the configuration.
+    /// The answers in the order of the configuration.
     pub answers: Vec<Provided>,
-    /// Of those that failed.
+    /// The errors of failed providers.
     pub errors: Vec<PluginError>,
 }
 
 impl Providers {
-    /// With a configuration; [`Config::default`] is none.
+    /// Creates providers with a configuration; [`Config::default`] is an empty one.
     pub fn new(config: Config, options: Options) -> Self {
         let processes_max = options.processes_max.max(1);
         options.metrics.set_processes_max(processes_max);
@@ -110,7 +110,8 @@ impl Providers {
         *self.set.write() = Arc::new(Set { index, providers, hash: config.hash });
     }
 
-    /// Loads the configuration anew if it changed, which reads files; a broken one is told and changes nothing. Says whether it is in force.
+    /// Reloads the configuration if it changed, which reads files; an invalid one is reported and changes nothing.
+    /// Returns whether the file's content is in use.
     pub fn reload(&self, path: &Path, bin_dir: &Path) -> Result<bool, ConfigError> {
         match config::load(path, bin_dir) {
             Ok(config) => {
@@ -138,14 +139,14 @@ impl Providers {
         }
     }
 
-    /// Reloads on every change of the file or directory, and of the plugins' directory: a configuration that was refused for
-    /// want of a plugin comes into force when the plugin is there. Ends only when dropped.
+    /// Reloads on every change of the file or directory, and of the plugins' directory: a configuration that was
+    /// rejected because a plugin is missing is used when the plugin exists. Ends only when dropped.
     pub async fn follow(self: Arc<Self>, path: PathBuf, bin_dir: PathBuf) {
         let (file, beside) = (path.clone(), Some(bin_dir.clone()));
         config::watch(path, beside, move || {
             let (providers, file, bin_dir) = (self.clone(), file.clone(), bin_dir.clone());
             async move {
-                // What is wrong is told where it is found.
+                // Errors are reported where they occur.
                 let _ = FILES.run(move || providers.reload(&file, &bin_dir)).await;
             }
         })
@@ -163,13 +164,13 @@ impl Providers {
         set.index.lookup(&target).into_iter().map(|i| set.providers[i].clone()).collect()
     }
 
-    /// Asks all matching providers at once. `image` is a normalised repository without tag and digest. Fresh failures are
-    /// told as events of the pod.
+    /// Calls all matching providers concurrently. `image` is a normalized repository without tag and digest. New
+    /// failures are reported as events of the pod.
     pub async fn lookup(&self, image: &str, pod: &PodIdentity) -> Lookup {
         let matched = self.matched(image);
         let kept: Vec<Option<Provided>> = matched.iter().map(|p| p.kept(image)).collect();
         let mut lookup = Lookup::default();
-        // The usual case on a busy node: nobody is to be waited for.
+        // The usual case on a busy node: all answers are cached.
         if kept.iter().all(Option::is_some) {
             lookup.answers = kept.into_iter().flatten().collect();
             return lookup;

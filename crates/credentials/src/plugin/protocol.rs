@@ -13,7 +13,7 @@ use crate::secret::Secret;
 /// Entries of one response.
 pub const AUTH_ENTRIES_MAX: usize = 1000;
 
-/// What a plugin is asked for.
+/// The request to a plugin.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     /// Repository, without tag and digest.
@@ -24,7 +24,7 @@ pub struct Request {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// How far an answer reaches.
+/// The scope of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KeyType {
     /// The one repository.
@@ -57,15 +57,15 @@ pub struct Login {
 /// A plugin's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// For which other images the plugin's answer may be used (`cacheKeyType`).
+    /// The images for which the answer may be used (`cacheKeyType`).
     pub key_type: KeyType,
-    /// How long to keep it; `None` leaves it to the configuration.
+    /// How long to cache it; `None` uses the configuration.
     pub cache_duration: Option<Duration>,
     /// Logins by image pattern; none says that the plugin has no credentials for the image.
     pub auth: BTreeMap<String, Login>,
 }
 
-/// What is wrong with a response, without any of its content.
+/// What is wrong with a response, without its content.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResponseError {
     /// No JSON object with `apiVersion` and `kind`.

@@ -1,7 +1,8 @@
-//! One provider at work: cache first, then a run that all who could use its answer share. Who waits may leave; a run that
-//! nobody waits for is ended; a run that is ended from outside is taken up by those who still wait. Nothing is locked
-//! while a plugin runs. A failure is of the image that the plugin was asked for: it is shared by those who wait for that image, and
-//! remembered only as a time to wait. Who waited for another image has a run for that one.
+//! Runs one provider: first the cache, then a run that all lookups that could use its answer share. A waiting lookup
+//! may be dropped; a run without waiters is stopped; when a run is stopped from outside, the remaining waiters start
+//! another. No lock is held while a plugin runs. A failure concerns the image that the plugin was called for: it is
+//! shared by those who wait for that image, and remembered only as a back-off. A lookup that waited for another image
+//! gets a separate run.
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,10 +30,10 @@ pub const BACKOFF_MIN: Duration = Duration::from_secs(1);
 pub const BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// Failures remembered per provider.
 const FAILURES_MAX: usize = 1000;
-/// How often one lookup may find that the run it waited for was not for it.
+/// The maximum number of runs that one lookup may wait for without getting an answer.
 const ROUNDS_MAX: usize = 16;
 
-/// What providers share.
+/// The shared dependencies of providers.
 pub(crate) struct Effects {
     pub executor: Arc<dyn Executor>,
     pub accounts: Arc<dyn ServiceAccounts>,
@@ -74,7 +75,7 @@ struct Failure {
     until: Instant,
 }
 
-/// How a run ended.
+/// The result of a run.
 #[derive(Clone)]
 struct Outcome {
     result: Result<Arc<Answer>, Arc<PluginFault>>,
@@ -85,25 +86,25 @@ struct Outcome {
     took: Duration,
 }
 
-/// With whom a lookup shares its run.
+/// The lookups with which a run is shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Sharing {
-    /// With all whom the last answer reached.
+    /// All that the last answer's scope included.
     Reach,
-    /// With those who want the same image: a run for another one has failed.
+    /// Those for the same image: a run for another one has failed.
     Image,
-    /// With its own pod alone: a run for another one was not for it.
+    /// Only those of the same pod: a run for another one did not apply.
     Pod,
 }
 
-/// An answer, and in whose name it was given.
+/// An answer, with the identity it was given for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Provided {
     /// Name of the provider.
     pub plugin: String,
-    /// What the plugin said, shared with all who waited for the run.
+    /// The plugin's answer, shared with all that waited for the run.
     pub answer: Arc<Answer>,
-    /// The service account whose token was shown, if any.
+    /// The service account whose token was used, if any.
     pub service_account: Option<super::identity::Coordinates>,
     /// Whether it came from the cache.
     pub cached: bool,
@@ -122,7 +123,7 @@ impl Provider {
         Self { config, state: Mutex::new(state) }
     }
 
-    /// The kept answer of a provider that is asked in nobody's name; never waits.
+    /// Returns the cached answer of a provider without an identity; never waits.
     pub(crate) fn kept(&self, image: &str) -> Option<Provided> {
         if self.config.token_attributes.is_some() {
             return None;
@@ -284,7 +285,7 @@ struct Waiter {
 }
 
 impl Waiter {
-    /// How the run ended; `None`: it was ended from outside.
+    /// Returns the result of the run; `None` when it was stopped from outside.
     async fn landed(mut self) -> Option<Outcome> {
         self.landed.wait_for(Option::is_some).await.ok()?.clone()
     }
@@ -305,7 +306,7 @@ impl Drop for Waiter {
     }
 }
 
-/// A run under way, in a task of its own.
+/// A run in progress, in a separate task.
 struct Flying {
     provider: Arc<Provider>,
     effects: Arc<Effects>,
@@ -318,7 +319,7 @@ struct Flying {
 }
 
 impl Drop for Flying {
-    /// However it ends, a panic in an executor included, nobody joins it any more.
+    /// In any case, also after a panic in an executor, no lookup joins it any more.
     fn drop(&mut self) {
         let mut state = self.provider.state.lock();
         if state.flights.get(&self.key).is_some_and(|f| f.number == self.number) {
@@ -331,7 +332,7 @@ impl Flying {
     async fn fly(self) {
         let outcome = self.attempt().await;
         let done = self.done.clone();
-        // The cache has the answer before the run is gone from the table: nobody in between starts another.
+        // The cache has the answer before the run is removed from the table, so that no second run starts in between.
         drop(self);
         done.send_replace(Some(outcome));
     }
@@ -393,7 +394,7 @@ impl Flying {
         let mut expires = later(now, cache_duration.unwrap_or(config.default_cache_duration));
         let by_token = config.token_attributes.as_ref().is_some_and(|t| t.cache_type == CacheType::Token);
         if let (true, Some(end)) = (by_token, token_expires) {
-            // A token's end is told in the world's time.
+            // A token's expiry is in wall-clock time.
             let left = Duration::try_from(end.duration_since(self.effects.clock.now())).unwrap_or_default();
             expires = expires.min(later(now, left));
         }

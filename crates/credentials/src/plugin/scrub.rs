@@ -1,13 +1,13 @@
-//! Takes credentials out of what a plugin wrote to stderr, before anybody sees it: the secrets that are known by value,
-//! and whatever looks like one. Rather too much is taken out than too little.
+//! Removes credentials from a plugin's stderr before it is shown: the secrets whose values are known, and whatever
+//! looks like one. In doubt text is removed.
 
-/// What stands where something was taken out.
+/// Replaces removed text.
 const REDACTED: &str = "[redacted]";
 /// Shortest known secret that is looked for; shorter ones would take out ordinary words.
 const KNOWN_BYTES_MIN: usize = 4;
 /// Shortest run of letters and digits that looks like a key.
 const KEY_BYTES_MIN: usize = 20;
-/// What the name of a secret contains.
+/// Parts of the names of secrets.
 const NAMES: [&str; 13] = [
     "password",
     "passwd",
@@ -69,7 +69,7 @@ pub fn scrub(text: &str, known: &[&str], bytes_max: usize) -> String {
     tail(&out.join(" "), bytes_max).to_owned()
 }
 
-/// What the next word is.
+/// The kind of the next word.
 enum Follows {
     /// A secret of one word.
     Word,
@@ -123,7 +123,7 @@ fn names_secret(lower: &str) -> bool {
     })
 }
 
-/// Where the first name of a secret ends.
+/// Returns where the first name of a secret ends.
 fn first_name_end(lower: &str) -> usize {
     NAMES.iter().chain(&WHOLE_NAMES).filter_map(|n| lower.find(n).map(|at| at + n.len())).min().unwrap_or(0)
 }

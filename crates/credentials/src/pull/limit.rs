@@ -79,7 +79,7 @@ impl BackOff {
         self.entries.remove(key);
     }
 
-    /// What did not fail for twice the longest wait counts as sound.
+    /// Forgets images without a failure for twice the maximum wait.
     fn purge(&mut self, now: Instant) {
         self.entries.retain(|_, e| now <= later(e.updated, BACKOFF_MAX * 2));
     }

@@ -39,7 +39,7 @@ pub struct PullManager {
     metrics: Arc<Metrics>,
 }
 
-/// The credentials for a pull, and what is to be said of those that could not be had.
+/// The credentials for a pull, and errors about those that are not available.
 struct Credentials {
     candidates: Vec<Candidate>,
     faults: Vec<String>,
@@ -93,7 +93,7 @@ impl PullManager {
         })
     }
 
-    /// Takes up records of a former run; once, before the first pull.
+    /// Loads the records of an earlier run; must be called once, before the first pull.
     pub fn initialize(&self, images: &[ListedImage]) {
         self.records.initialize(images);
     }
@@ -103,7 +103,7 @@ impl PullManager {
         &self.records
     }
 
-    /// When a failed pull may be tried again; `None`: now.
+    /// Returns when a failed pull may be retried; `None` means now.
     pub fn retry_at(&self, pod_uid: &str, image: &str) -> Option<Instant> {
         self.backoff.lock().waits(&backoff_key(pod_uid, image), Instant::now()).map(|(until, _)| until)
     }
@@ -267,7 +267,7 @@ impl PullManager {
         })
     }
 
-    /// The intent ends before the failure is told: a later pull of the image begins one of its own.
+    /// The intent is removed before the failure is returned: a later pull of the image creates another.
     async fn failed(&self, intent: &mut Intent) {
         intent.open = false;
         let (records, image) = (self.records.clone(), intent.image.clone());

@@ -19,9 +19,9 @@ pub struct PullOptions {
     pub qps: f64,
     /// Pulls that may begin at once before the rate counts (`registryBurst`).
     pub burst: u32,
-    /// A pull that makes no progress for so long is given up, where the runtime tells of progress.
+    /// The time without progress after which a pull is cancelled, if the runtime reports progress.
     pub progress_deadline: Option<Duration>,
-    /// Who may use what is there already.
+    /// The policy for images that are already present.
     pub policy: Policy,
 }
 
@@ -41,7 +41,7 @@ impl Default for PullOptions {
 /// An image that is there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Present {
-    /// What to run it by; never empty.
+    /// The reference to run the image by; never empty.
     pub reference: String,
     /// The image's size on disk as the runtime says it, in bytes.
     pub size: u64,
@@ -51,7 +51,7 @@ pub struct Present {
     pub user: String,
 }
 
-/// What one call of [`PullManager::ensure`] may do to the world; made anew for each, so that it can know sandbox, runtime
+/// The effects of one call of [`PullManager::ensure`]; created for each call, so that it can contain sandbox, runtime
 /// handler and object reference.
 #[async_trait]
 pub trait PullEffects: Send + Sync {
@@ -92,7 +92,7 @@ impl PullPolicy {
 /// An image for a container.
 #[derive(Debug)]
 pub struct EnsureRequest<'a> {
-    /// For whom it is pulled: whose secrets and service account count.
+    /// The pod whose secrets and service account are used.
     pub pod: &'a PodIdentity,
     /// The container's `image`.
     pub image: &'a str,
@@ -102,14 +102,14 @@ pub struct EnsureRequest<'a> {
     pub secrets: &'a [PullSecret],
 }
 
-/// Why a container's image is not to be had: the reason and the message of its waiting state.
+/// Why a container's image is not available: the reason and the message of its waiting state.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}: {message}")]
 pub struct EnsureError {
     /// `ErrImagePull`, `ImagePullBackOff`, `ErrImageNeverPull`, `ImageInspectError`, `InvalidImageName`,
     /// `RegistryUnavailable`, `SignatureValidationFailed`.
     pub reason: &'static str,
-    /// What went wrong, for the pod's events; holds no credentials.
+    /// The error for the pod's events, without credentials.
     pub message: String,
 }
 

@@ -42,19 +42,19 @@ pub struct ImagePulledRecord {
     pub last_updated_time: Timestamp,
     /// The runtime's reference.
     pub image_ref: String,
-    /// By the container's `image` without tag and digest.
+    /// The credentials by the container's `image` without tag and digest.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "null_is_empty")]
     pub credential_mapping: BTreeMap<String, ImagePullCredentials>,
 }
 
-/// What opens an image.
+/// The credentials that gave access to an image.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ImagePullCredentials {
-    /// Pull secrets whose credentials opened the image.
+    /// Pull secrets whose credentials gave access to the image.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "null_is_empty")]
     pub kubernetes_secrets: Vec<ImagePullSecret>,
-    /// Service accounts whose tokens a plugin made the credentials of.
+    /// Service accounts whose tokens a plugin used.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "null_is_empty")]
     pub kubernetes_service_accounts: Vec<ImagePullServiceAccount>,
     /// Every pod of the node; then the lists are empty.
@@ -66,21 +66,21 @@ pub struct ImagePullCredentials {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ImagePullSecret {
-    /// The Secret's UID: one made anew under the name opens nothing.
+    /// The Secret's UID: a recreated one gives no access.
     pub uid: String,
     /// The Secret's namespace, which is the pod's.
     pub namespace: String,
     /// The Secret's name, which may have other content by now.
     pub name: String,
-    /// See [`crate::keyring::Candidate::hash`].
+    /// The hash of [`crate::keyring::Candidate::hash`].
     pub credential_hash: String,
 }
 
-/// A service account whose token was shown to a plugin.
+/// A service account whose token a plugin used.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct ImagePullServiceAccount {
-    /// The service account's UID: one made anew under the name opens nothing.
+    /// The service account's UID: a recreated one gives no access.
     pub uid: String,
     /// The service account's namespace, which is the pod's.
     pub namespace: String,
@@ -107,7 +107,7 @@ mod seconds {
 }
 
 impl ImagePulledRecord {
-    /// A record without credentials: whoever wants the image must show some.
+    /// Creates a record without credentials: every pod must present some.
     pub fn new(image_ref: &str, now: Timestamp) -> Self {
         Self {
             kind: "ImagePulledRecord".to_owned(),
@@ -217,7 +217,7 @@ impl Files {
         list::<ImagePulledRecord>(&self.pulled).into_iter().filter_map(|(_, r)| r.ok()).map(|(r, _)| r).collect()
     }
 
-    /// How many intents and records there are.
+    /// Returns the number of intents and records.
     pub fn counts(&self) -> (usize, usize) {
         (names(&self.pulling).count(), names(&self.pulled).count())
     }

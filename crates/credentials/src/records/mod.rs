@@ -46,7 +46,7 @@ pub struct ListedImage {
     pub repo_digests: Vec<String>,
 }
 
-/// What a pod can show.
+/// The credentials that a pod can present.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Presented {
     /// Its pull secrets that match the image.
@@ -73,7 +73,7 @@ impl Presented {
 }
 
 impl ImagePullCredentials {
-    /// What a pull that succeeded with this proves; `None`: it needed none.
+    /// Returns the record of a successful pull; `None` means that it needed no credentials.
     pub fn of(used: Option<&Candidate>) -> Self {
         let mut credentials = Self::default();
         match used.map(|c| (c, &c.source)) {
@@ -113,13 +113,13 @@ impl PulledImages {
         Ok(Self { files: Files::open(kubelet_dir)?, policy, clock, metrics, intents: Mutex::default() })
     }
 
-    /// How many intents and records are on disk.
+    /// Returns the number of intents and records on disk.
     pub fn counts(&self) -> (usize, usize) {
         self.files.counts()
     }
 
-    /// Takes up what a former run left: a pull that was begun, and whose image is there, is a pulled image of unknown
-    /// credentials. To be called once, before the first pull, with the runtime's images.
+    /// Loads the state of an earlier run: a pull that was started and whose image exists counts as pulled with unknown
+    /// credentials. Must be called once, before the first pull, with the runtime's images.
     pub fn initialize(&self, images: &[ListedImage]) {
         let _lock = self.intents.lock();
         let begun = self.files.intents();
@@ -141,7 +141,7 @@ impl PulledImages {
         Ok(())
     }
 
-    /// Notes that a pull succeeded, and with what. If it cannot be written, the intent stays and stands for it.
+    /// Records that a pull succeeded, and with which credentials. If it cannot be written, the intent remains instead.
     pub fn pulled(&self, image: &str, image_ref: &str, credentials: &ImagePullCredentials) {
         let mut intents = self.intents.lock();
         match self.record(image, image_ref, Some(credentials)) {
@@ -349,7 +349,7 @@ mod tests {
             &show(secret("a", "h1"))
         ));
         assert!(!may_use(&p, "mirror.io/team/app:1", &show(secret("a", "h1"))), "the same image under another name");
-        // The same credentials in another secret count, and so does a secret whose credentials changed.
+        // The same credentials in another secret give access, and so does a secret whose credentials changed.
         assert!(may_use(&p, IMAGE, &show(secret("b", "h1"))));
         assert!(may_use(&p, IMAGE, &show(secret("a", "h3"))));
         assert!(may_use(&p, IMAGE, &show(secret("c", "h3"))));

@@ -25,7 +25,7 @@ pub struct Allowlist {
     prefixes: Vec<String>,
 }
 
-/// Why a policy is not one; the words of kubelet configuration faults.
+/// Why a policy is invalid; the message is that of a kubelet configuration error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// Not one of the four names.
@@ -42,7 +42,7 @@ pub enum PolicyError {
 }
 
 impl Policy {
-    /// From the two fields of the configuration; an empty name is the default.
+    /// Parses the two fields of the configuration; an empty name is the default.
     pub fn parse(name: &str, allowlist: &[String]) -> Result<Self, PolicyError> {
         if !allowlist.is_empty() && name != "NeverVerifyAllowlistedImages" {
             return Err(PolicyError::ListUnused);

@@ -21,7 +21,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::sleep;
 
-/// How the plugin behaves at the moment.
+/// The current behaviour of the plugin.
 #[derive(Clone)]
 struct Behaviour {
     key_type: KeyType,
@@ -94,7 +94,7 @@ impl Executor for Plugin {
         if behaviour.fails || behaviour.fails_for.contains(&request.image) {
             return Err(PluginFault::new(FaultReason::Exit, format!("exit status {number}"), ""));
         }
-        // The password tells for whom it was made: reach and identity.
+        // The password contains the scope and identity it was made for.
         let reach = match behaviour.key_type {
             KeyType::Image => request.image.clone(),
             KeyType::Registry => registry(&request.image).to_owned(),
@@ -289,7 +289,7 @@ async fn failures_are_shared_told_and_waited_out() {
         assert_eq!(e.to_string(), "error execing credential provider plugin p for image r.io/a: exit status 1");
     }
     assert_eq!((w.runs(), w.told.0.lock().len(), w.metrics.plugin("p").errors), (1, 5, 1));
-    // Not tried again at once, and not told again.
+    // Not retried immediately, and not reported again.
     let e = w.get("r.io/a", pod(0, "")).await.errors.remove(0);
     assert_eq!((e.fault.reason, e.fresh, w.runs(), w.told.0.lock().len()), (FaultReason::BackOff, false, 1, 5));
     // The wait grows: a second, then two.
@@ -314,7 +314,7 @@ async fn who_waits_may_leave_and_others_go_on() {
     leader.abort();
     assert_eq!(password(&waiter.await.unwrap()), "r.io for nobody");
     assert_eq!(w.runs(), 1);
-    // A run that nobody waits for is ended, and the next one begins anew.
+    // A run without waiters is stopped, and the next one starts over.
     let alone = w.ask("other.io/a", pod(0, ""));
     sleep(Duration::from_millis(50)).await;
     alone.abort();
@@ -356,7 +356,7 @@ async fn reloading_in_mid_flight() {
     let w = World::new(config("1h", ""));
     let before = w.ask("r.io/a", pod(0, ""));
     sleep(Duration::from_millis(100)).await;
-    // The same provider goes on with its runs; a changed one starts afresh.
+    // The same provider continues its runs; a changed one starts fresh.
     w.providers.replace(config("1h", ""));
     let same = w.ask("r.io/b", pod(1, ""));
     sleep(Duration::from_millis(1)).await;
@@ -460,7 +460,8 @@ async fn an_entry_that_came_and_expired_while_a_run_waited_is_not_used() {
     w.set(|b| b.takes = Duration::from_millis(500));
     asked.extend((1..8).map(|i| w.ask(format!("r{i}.io/app"), pod(i, "a"))));
     sleep(Duration::from_millis(5)).await;
-    // The free slot goes to another account, for whom the answer is not; the next one waits until the entry is over.
+    // The free slot is used for another account, for which the answer does not apply; the next one waits until the
+    // entry has expired.
     asked.push(w.ask("r8.io/app", pod(8, "b")));
     sleep(Duration::from_millis(5)).await;
     let waits = w.ask("r9.io/app", pod(9, "a"));
@@ -498,8 +499,8 @@ async fn an_answer_that_outlives_nothing_still_serves_those_who_waited() {
 
 #[tokio::test(start_paused = true)]
 async fn the_key_type_changes_from_run_to_run() {
-    // Nothing is kept, so that every burst runs anew; each burst shares as far as the last answer reached, and nobody
-    // gets an answer that does not reach his image.
+    // Nothing is cached, so every burst runs again; each burst shares within the scope of the last answer, and no
+    // lookup gets an answer that does not apply to its image.
     let w = World::new(config("0s", ""));
     // Whatever was guessed at first, and after each change: what the burst costs in runs.
     for (key_type, first, known) in
@@ -599,9 +600,9 @@ async fn the_leader_is_cancelled_and_each_waiter_may_leave_at_any_time() {
     }
 }
 
-/// All of it at random: plugins that change their mind, fail, panic and hang; pods that leave; expiry; reloads. What must
-/// hold whatever happens: nobody gets credentials made for another identity or another reach, the cap holds, every call
-/// ends, and afterwards nothing runs.
+/// Random interleavings: plugins that change behaviour, fail, panic and hang; dropped lookups; expiry; reloads.
+/// Invariants: no lookup gets credentials made for another identity or scope, the limit holds, every call ends, and
+/// afterwards nothing runs.
 async fn interleave(seed: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
     let kinds = ["", &tokens("ServiceAccount"), &tokens("Token")];

@@ -26,8 +26,9 @@ impl Bench {
         bench
     }
 
-    /// Writes the plugin by a process that has ended. While a test holds a file open for writing, another test may start a
-    /// process that inherits the descriptor for a moment, and the kernel refuses to run a file that can still be written.
+    /// Writes the plugin by a process that has ended. While a test has a file open for writing, another test may start
+    /// a process that inherits the descriptor for a moment, and the kernel does not execute a file that can still be
+    /// written.
     fn install(&self, text: &str) {
         fs::write(self.file("written"), text).unwrap();
         let mut copy = std::process::Command::new("install");
@@ -71,7 +72,7 @@ fn answer() -> String {
     )
 }
 
-/// Ended, or a zombie that somebody else will reap.
+/// Reports whether a process has ended, including a zombie that another process will reap.
 fn gone(pid: &str) -> bool {
     match fs::read_to_string(Path::new("/proc").join(pid.trim()).join("stat")) {
         Ok(stat) => stat.rsplit(')').next().is_some_and(|s| s.trim_start().starts_with('Z')),
@@ -190,7 +191,7 @@ async fn floods() {
     assert_eq!(e.reason, FaultReason::TooLarge);
     clean(&e);
     until_gone(&b.read("self")).await;
-    // A flood on stderr holds nobody up and is not kept.
+    // A flood on stderr does not block and is not kept.
     let b = Bench::new(&format!("head -c 5000000 /dev/zero | tr '\\0' 'x' >&2; {}", answer()));
     assert!(b.run().await.is_ok());
     let e = Bench::new("yes some words >&2 & sleep 0.1; exit 1").run().await.unwrap_err();

@@ -150,7 +150,7 @@ async fn another_tenants_image_must_be_opened_anew() {
         last.as_deref(),
         Some("Normal Pulled: Container image \"r.io/app:1\" already present on machine and can be accessed by the pod")
     );
-    // Absent and forbidden are not to be told apart.
+    // Absent and forbidden must not be distinguishable.
     let absent = ensure(&m, &r, 3, "r.io/absent:1", PullPolicy::Never, &[]).await.unwrap_err();
     let hidden = ensure(&m, &r, 3, "r.io/app:1", PullPolicy::Never, &[]).await.unwrap_err();
     assert_eq!(absent.message.replace("absent", "app"), hidden.message);

@@ -1,4 +1,4 @@
-//! Takes back what containerd and its shims made on the host.
+//! Removes what containerd and its shims created on the host.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
 use std::path::{Path, PathBuf};
@@ -14,25 +14,26 @@ use super::{ContainerdConfig, ContainerdError, shims};
 use crate::proto::PodSandbox;
 use crate::{CriClient, Limits, Runtime as _};
 
-/// How long pods have to go by containerd's hand: containers that are being started come to an end by then. Between tries a pause.
+/// How long containerd has to remove pods: containers that are being started are ready by then. The pause is between
+/// attempts.
 const WILLING_MAX: Duration = Duration::from_secs(30);
 const WILLING_PAUSE: Duration = Duration::from_secs(1);
-/// How long one pod may take. containerd waits for a container that does not end as long as its caller does.
+/// The time limit for one pod. containerd waits for a container that does not end as long as its caller does.
 const POD_MAX: Duration = Duration::from_secs(15);
-/// Pods that are removed side by side.
+/// The number of pods removed concurrently.
 const PODS_AT_ONCE: usize = 4;
 
-/// Removes every pod of this data directory with its containers and network (so it goes before `kelson_net::cleanup`,
-/// which takes the plugin away), ends containerd and the shims it no longer knows of, and unmounts what is left mounted
-/// below. Goes on past errors and returns them all as sentences; empty means clean. Files are left, but for containerd's
-/// state, which describes what runs.
+/// Removes every pod of this data directory with its containers and network (so it runs before `kelson_net::cleanup`,
+/// which removes the plugin), stops containerd and the shims it no longer knows, and unmounts what is still mounted
+/// below. Continues after errors and returns them as sentences; empty means success. Files are kept, except
+/// containerd's state, which describes running processes.
 pub async fn cleanup(data_dir: &Path) -> Vec<String> {
     let mut errors = Vec::new();
     let config = match ContainerdConfig::new(data_dir) {
         Ok(config) => config,
         Err(e) => return vec![e.to_string()],
     };
-    // Never used, or cleaned before.
+    // Never used, or cleaned up before.
     if config.file().exists()
         && let Err(e) = remove_pods(&config, &mut errors).await
     {
@@ -49,8 +50,8 @@ pub async fn cleanup(data_dir: &Path) -> Vec<String> {
     errors
 }
 
-/// Removes the pods that `is_own` names from a runtime that this program has not started, and leaves all others. Goes on past
-/// errors and returns them all as sentences; empty means clean.
+/// Removes the pods for which `is_own` is true from a runtime that this program did not start, and no others. Continues
+/// after errors and returns them as sentences; empty means success.
 pub async fn remove_from_runtime(endpoint: &str, is_own: impl Fn(&PodSandbox) -> bool) -> Vec<String> {
     let fail = |e: &dyn std::fmt::Display| {
         vec![format!(
@@ -78,8 +79,8 @@ async fn remove_pods(config: &ContainerdConfig, errors: &mut Vec<String>) -> Res
     Ok(())
 }
 
-/// What cannot be removed is ended by force and then tried once more: a containerd that starts and finds a pod without its shim has
-/// only records and the network left to remove. Says what is left at last.
+/// What cannot be removed is killed and then tried once more: a containerd that starts and finds a pod without its shim
+/// only has records and the network to remove. Returns what is left at the end.
 async fn willing_then_forced<E>(
     remove: impl AsyncFn() -> Result<Vec<String>, E>,
     end: impl AsyncFn() -> Vec<String>,
@@ -91,12 +92,12 @@ async fn willing_then_forced<E>(
     for error in left {
         tracing::warn!(error, "containerd failed to remove a pod; killing its processes");
     }
-    // What resists is told by whoever looks for shims at the end.
+    // Remaining processes are reported by the search for shims at the end.
     end().await;
     remove().await
 }
 
-/// Removes all pods that containerd knows, and ends it; says which stay.
+/// Removes all pods that containerd knows, and stops it; returns which remain.
 async fn remove_listed(config: &ContainerdConfig, program: &Path) -> Result<Vec<String>, ContainerdError> {
     let mut process = adopt_or_start(config, program, false).await?;
     let limits = Limits { request: POD_MAX };
@@ -118,8 +119,8 @@ async fn remove_all(client: &CriClient, ids: Vec<String>) -> Vec<String> {
     removed(ids, remove).await
 }
 
-/// Removes all of these. A container that was being started when its node ended cannot be removed before its start has come to an
-/// end; what could not be removed is tried again for a while, and what fails at last is told.
+/// Removes all of these pods. A container that was being started when its node ended cannot be removed before its start
+/// has completed; failures are retried for a while, and the last ones are returned.
 async fn removed<E: std::fmt::Display>(
     mut ids: Vec<String>,
     remove: impl AsyncFn(&str) -> Result<(), E>,
@@ -149,7 +150,7 @@ async fn removed<E: std::fmt::Display>(
 
 fn unmount_below(dir: &Path) -> Vec<String> {
     let unmount = |target: PathBuf| {
-        // A part of the path that became a link must not lead to another mount.
+        // A part of the path that was replaced by a link must not lead to another mount.
         let flags = rustix::mount::UnmountFlags::DETACH | rustix::mount::UnmountFlags::NOFOLLOW;
         let done = rustix::mount::unmount(&target, flags);
         done.err().map(|e| format!("unmount {}: {e}", target.display()))
@@ -157,9 +158,9 @@ fn unmount_below(dir: &Path) -> Vec<String> {
     crate::mounts::below(dir).into_iter().filter_map(unmount).collect()
 }
 
-/// Bundles of shims that were ended would make the next containerd look for them.
+/// Removes containerd's state: the next containerd would search for shims that were killed.
 fn remove_state(state: PathBuf) -> Option<String> {
-    // What could not be unmounted must not be emptied.
+    // A directory with a mount must not be emptied.
     if !crate::mounts::below(&state).is_empty() {
         return None;
     }

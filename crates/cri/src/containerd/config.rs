@@ -1,5 +1,5 @@
-//! Where this containerd keeps things, and its `config.toml`, written for the version found: format 2 for 1.x, format 3
-//! for 2.x. Pure but for the probes of the host at the end.
+//! The paths of this containerd, and its `config.toml`, written for the installed version: format 2 for 1.x, format 3
+//! for 2.x. Pure, except the probes of the host at the end.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
 use std::fmt::Write as _;
@@ -9,31 +9,32 @@ use super::ContainerdError;
 use super::handlers::{self, Handler};
 use super::programs::quote;
 
-/// Longest line of a container's log before containerd splits it, as its own default.
+/// The maximum length of a line in a container's log before containerd splits it, which is containerd's default.
 const LOG_LINE_BYTES_MAX: u32 = 16 * 1024;
-/// `sun_path` less its zero and the `.ttrpc` that containerd appends.
+/// The size of `sun_path` less its zero and the `.ttrpc` that containerd appends.
 const SOCKET_PATH_BYTES_MAX: usize = 107 - 6;
 /// The bit of CAP_SYS_RESOURCE in a capability set.
 const CAP_SYS_RESOURCE: u32 = 24;
 
-/// What the caller decides about containerd.
+/// The settings of containerd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerdConfig {
-    /// The server's data directory, absolute. Everything lives in `containerd/`, `registry/` and `log/` below it.
+    /// The absolute path of the server's data directory. All files are in `containerd/`, `registry/` and `log/` below
+    /// it.
     pub data_dir: PathBuf,
-    /// Where CNI executables are.
+    /// The directory of CNI executables.
     pub cni_bin_dir: PathBuf,
-    /// Where CNI network configurations are.
+    /// The directory of CNI network configurations.
     pub cni_conf_dir: PathBuf,
-    /// Whether systemd manages cgroups (the kubelet must agree).
+    /// Whether systemd manages cgroups (the kubelet must use the same driver).
     pub systemd_cgroup: bool,
 }
 
 impl ContainerdConfig {
-    /// The usual places: CNI under `DIR/cni`, cgroups without systemd.
+    /// Creates the default settings: CNI in `DIR/cni`, cgroups without systemd.
     ///
     /// # Errors
-    /// When the data directory does not exist or its path is too long for a socket.
+    /// The data directory does not exist or its path is too long for a socket.
     pub fn new(data_dir: &Path) -> Result<Self, ContainerdError> {
         let data_dir =
             data_dir.canonicalize().map_err(ContainerdError::io(format!("data directory {}", data_dir.display())))?;
@@ -50,27 +51,27 @@ impl ContainerdConfig {
         Ok(config)
     }
 
-    /// containerd's own directory.
+    /// Returns containerd's own directory.
     pub fn dir(&self) -> PathBuf {
         self.data_dir.join("containerd")
     }
 
-    /// The socket that serves CRI.
+    /// Returns the socket of the CRI service.
     pub fn socket(&self) -> PathBuf {
         self.dir().join("containerd.sock")
     }
 
-    /// The socket in the form of `--container-runtime-endpoint`.
+    /// Returns the socket in the form of `--container-runtime-endpoint`.
     pub fn endpoint(&self) -> String {
         format!("unix://{}", self.socket().display())
     }
 
-    /// Where containerd's stdout and stderr go.
+    /// Returns the file for containerd's stdout and stderr.
     pub fn log(&self) -> PathBuf {
         self.data_dir.join("log").join("containerd.log")
     }
 
-    /// Where `certs.d` style registry configuration is read from: `registry/HOST/hosts.toml`.
+    /// Returns the directory of registry configuration in the `certs.d` format: `registry/HOST/hosts.toml`.
     pub fn registry_dir(&self) -> PathBuf {
         self.data_dir.join("registry")
     }
@@ -80,20 +81,20 @@ impl ContainerdConfig {
     }
 }
 
-/// containerd's version as far as it matters.
+/// The version of containerd, as far as it is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
-    /// 1 or 2.
+    /// The major version: 1 or 2.
     pub major: u32,
-    /// The second number.
+    /// The minor version.
     pub minor: u32,
 }
 
 impl Version {
-    /// The first that gives containers devices by their names in the container device interface.
+    /// The first version that supports devices by name of the Container Device Interface.
     pub(crate) const FIRST_WITH_CDI: Self = Self { major: 1, minor: 7 };
 
-    /// Reads what `containerd --version` prints: `containerd SOURCE VERSION COMMIT`.
+    /// Parses the output of `containerd --version`: `containerd SOURCE VERSION COMMIT`.
     pub(crate) fn parse(output: &str) -> Option<Self> {
         let word = output.split_whitespace().nth(2)?;
         let mut numbers = word.trim_start_matches('v').split(['.', '~', '-', '+']);
@@ -103,19 +104,19 @@ impl Version {
     }
 }
 
-/// What the host offers.
+/// Properties of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Host {
     pub version: Version,
     pub runc: PathBuf,
     pub snapshotter: &'static str,
-    /// CAP_SYS_RESOURCE is missing: no process may get a lower oom_score_adj than ours.
+    /// Whether CAP_SYS_RESOURCE is missing, so that no process may get a lower oom_score_adj than ours.
     pub restrict_oom_score_adj: bool,
-    /// Runtime handlers beside runc.
+    /// Runtime handlers in addition to runc.
     pub handlers: Vec<Handler>,
 }
 
-/// The whole file. Equal input gives equal bytes, so that a running containerd is restarted only for a change.
+/// Returns the whole file. Equal input gives equal bytes, so that a running containerd is restarted only for a change.
 pub(crate) fn render(config: &ContainerdConfig, host: &Host) -> String {
     if host.version.major >= 2 { version_3(config, host) } else { version_2(config, host) }
 }
@@ -135,7 +136,7 @@ fn common(config: &ContainerdConfig, format: u32, disabled: &[&str]) -> String {
 }
 
 fn version_2(config: &ContainerdConfig, host: &Host) -> String {
-    // runtime.v1.linux looks unneeded too, but the tasks service does not load without it.
+    // runtime.v1.linux is unneeded too, but the tasks service does not load without it.
     const DISABLED: [&str; 8] = [
         "io.containerd.internal.v1.opt",
         "io.containerd.internal.v1.restart",
@@ -211,7 +212,7 @@ fn version_3(config: &ContainerdConfig, host: &Host) -> String {
     ];
     let mut out = common(config, 3, &DISABLED);
     let (images, runtime) = ("plugins.'io.containerd.cri.v1.images'", "plugins.'io.containerd.cri.v1.runtime'");
-    // 2.1 took several directories and deprecated the single one.
+    // 2.1 accepts several directories and deprecated the single one.
     let bin = quote(&config.cni_bin_dir);
     let bin = if host.version.minor >= 1 { format!("bin_dirs = [{bin}]") } else { format!("bin_dir = {bin}") };
     let _ = write!(
@@ -266,21 +267,22 @@ no_prometheus = true
     out
 }
 
-/// Whether the capability set of `/proc/self/status` lacks CAP_SYS_RESOURCE. Unreadable counts as there.
+/// Reports whether the capability set of `/proc/self/status` lacks CAP_SYS_RESOURCE. An unreadable file counts as
+/// having it.
 pub(crate) fn lacks_sys_resource(status: &str) -> bool {
     let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
     let set = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
     set.is_some_and(|set| set & (1 << CAP_SYS_RESOURCE) == 0)
 }
 
-/// The snapshotter of an earlier configuration: images and containers live in it, so it is kept.
+/// Returns the snapshotter of an earlier configuration, which is kept since images and containers are stored in it.
 pub(crate) fn chosen_snapshotter(config: &str) -> Option<&'static str> {
     let line = config.lines().find_map(|l| l.strip_prefix("snapshotter = "))?;
     ["overlayfs", "native"].into_iter().find(|name| line.trim_matches(['"', '\'']) == *name)
 }
 
-/// `overlayfs` where an overlay can be mounted in `dir`, else `native` (copies, which work everywhere): the data
-/// directory may itself lie on an overlay.
+/// Returns `overlayfs` if an overlay can be mounted in `dir`, else `native` (copies, which work everywhere): the data
+/// directory may itself be on an overlay.
 pub(crate) fn choose_snapshotter(dir: &Path) -> &'static str {
     match probe_overlay(dir) {
         Ok(()) => "overlayfs",
@@ -295,12 +297,12 @@ fn probe_overlay(dir: &Path) -> std::io::Result<()> {
     use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
     let probe = dir.join("overlay-probe");
     let [lower, upper, work, merged] = ["lower", "upper", "work", "merged"].map(|name| probe.join(name));
-    // What a probe that was killed left.
+    // Removes what a killed probe left.
     while unmount(&merged, UnmountFlags::DETACH).is_ok() {}
     for path in [&lower, &upper, &work, &merged] {
         std::fs::create_dir_all(path)?;
     }
-    // Commas and colons would end an option: such a directory is taken for one without overlays.
+    // Commas and colons would end an option: such a directory counts as one without overlays.
     let options = format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
     let options = std::ffi::CString::new(options)?;
     let mounted = mount("overlay", &merged, "overlay", MountFlags::empty(), options.as_c_str());

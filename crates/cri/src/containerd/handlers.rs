@@ -1,4 +1,5 @@
-//! Runtime handlers beside runc, for `RuntimeClass` objects: those whose programs are installed, and those of users' own files.
+//! Runtime handlers in addition to runc, for `RuntimeClass` objects: those whose programs are installed, and those in
+//! users' files.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
 use std::fmt::Write as _;
@@ -10,14 +11,13 @@ use super::programs::{find_program, quote};
 /// How containerd runs a handler's containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shim {
-    /// containerd's own shim for runc, with another program that understands the same command line.
+    /// With containerd's shim for runc, and another program with the same command line.
     Runc,
-    /// A shim of its own, by the name of its runtime type.
+    /// With a separate shim, by the name of its runtime type.
     Own(&'static str),
 }
 
-/// Handlers that are looked for: name, program, shim. The names are those by which the projects' own RuntimeClass examples call
-/// them.
+/// The known handlers: name, program, shim. The names are those in the projects' RuntimeClass examples.
 const KNOWN: [(&str, &str, Shim); 10] = [
     ("crun", "crun", Shim::Runc),
     ("youki", "youki", Shim::Runc),
@@ -31,23 +31,23 @@ const KNOWN: [(&str, &str, Shim); 10] = [
     ("wasmer", "containerd-shim-wasmer-v1", Shim::Own("io.containerd.wasmer.v1")),
 ];
 
-/// A handler beside runc.
+/// A handler in addition to runc.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Handler {
-    /// One whose program is installed.
+    /// A handler whose program is installed.
     Installed {
-        /// Its name, as a RuntimeClass says it.
+        /// The name in a RuntimeClass.
         name: &'static str,
-        /// Where its program is.
+        /// The path of its program.
         program: PathBuf,
-        /// How it is run.
+        /// Its shim.
         shim: Shim,
     },
-    /// One of a user's file.
+    /// A handler in a user's file.
     Own {
-        /// Its name, which is that of the file.
+        /// The name, which is that of the file.
         name: String,
-        /// What the file says, by tables below the handler's own; the first is that one itself, without a name.
+        /// The file's tables below the handler's own; the first is that one itself, without a name.
         tables: Vec<(String, Vec<String>)>,
     },
 }
@@ -61,11 +61,11 @@ impl Handler {
     }
 }
 
-/// The handlers beside runc that this machine has: those that are installed, and those of files `NAME.toml` in `dir`, which go
-/// before installed ones of their name.
+/// Returns the handlers of this machine: those that are installed, and those of files `NAME.toml` in `dir`, which
+/// override installed ones with the same name.
 ///
 /// # Errors
-/// A file whose name or content is not that of a handler.
+/// A file whose name or content is invalid.
 pub(crate) fn all(dir: &Path) -> Result<Vec<Handler>, ContainerdError> {
     let mut handlers = own(dir)?;
     let found = |(name, program, shim): (&'static str, &'static str, Shim)| {
@@ -77,7 +77,7 @@ pub(crate) fn all(dir: &Path) -> Result<Vec<Handler>, ContainerdError> {
     Ok(handlers)
 }
 
-/// Where users' own files of handlers are, in containerd's directory.
+/// Returns the directory of users' handler files, in containerd's directory.
 pub(crate) fn own_dir(dir: &Path) -> PathBuf {
     dir.join("runtimes")
 }
@@ -107,8 +107,8 @@ fn own(dir: &Path) -> Result<Vec<Handler>, ContainerdError> {
     paths.into_iter().map(read).collect()
 }
 
-/// The tables of a file, by their names; the first is what stands before any. Enough of TOML for what handlers need, each
-/// setting in a line of its own.
+/// Parses the tables of a file; the first is what precedes any table. Supports the part of TOML that handlers need,
+/// with each setting on one line.
 fn tables(text: &str) -> Result<Vec<(String, Vec<String>)>, String> {
     let mut tables = vec![(String::new(), Vec::new())];
     for (number, line) in text.lines().enumerate().map(|(n, line)| (n + 1, line.trim())) {
@@ -134,7 +134,7 @@ fn tables(text: &str) -> Result<Vec<(String, Vec<String>)>, String> {
     Ok(tables)
 }
 
-/// The tables of handlers, below `runtimes`, the path of containerd's table of them.
+/// Formats the tables of handlers below `runtimes`, the path of containerd's table of runtimes.
 pub(crate) fn render(runtimes: &str, handlers: &[Handler], systemd_cgroup: bool) -> String {
     let mut out = String::new();
     for handler in handlers {
@@ -146,7 +146,7 @@ pub(crate) fn render(runtimes: &str, handlers: &[Handler], systemd_cgroup: bool)
                  SystemdCgroup = {systemd_cgroup}\n",
                 quote(program)
             ),
-            // Its shim is found by this path where PATH does not lead to it.
+            // The path of its shim, for one that is not in PATH.
             Handler::Installed { program, shim: Shim::Own(kind), .. } => {
                 write!(out, "\n[{table}]\nruntime_type = \"{kind}\"\nruntime_path = {}\n", quote(program))
             }

@@ -1,5 +1,5 @@
-//! The containerd that Kelson starts, configures and watches under its data directory when it is given no runtime of
-//! its own choice. Containers are the shims' children and outlive both containerd and Kelson.
+//! The containerd that Kelson starts, configures and supervises in its data directory when no other runtime is
+//! configured. Containers are the shims' children and outlive both containerd and Kelson.
 
 mod cleanup;
 mod config;
@@ -25,57 +25,57 @@ pub enum ContainerdError {
     /// A program that containers need is not installed.
     #[error("{program} not found in PATH; install {package} or give --container-runtime-endpoint")]
     Missing {
-        /// Name of the executable, as it was looked for in PATH.
+        /// The name of the executable that is not in PATH.
         program: &'static str,
-        /// The package that has it.
+        /// The package that contains it.
         package: &'static str,
     },
-    /// A file or process of the host.
+    /// An error with a file or process of the host.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation.
         what: String,
-        /// The system's answer.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// A user's file of a runtime handler cannot be followed.
+    /// A user's file of a runtime handler is invalid.
     #[error("runtime handler {}: {why}", path.display())]
     Handler {
-        /// Where the file is.
+        /// The path of the file.
         path: PathBuf,
         /// What is wrong with it.
         why: String,
     },
-    /// The data directory's path leaves no room for a socket.
+    /// The data directory's path is too long for a socket.
     #[error("{}: socket path is longer than {max} bytes; choose a shorter --data-dir", path.display())]
     PathTooLong {
-        /// The socket's path.
+        /// The path of the socket.
         path: PathBuf,
-        /// The most bytes that a path of a socket may have.
+        /// The maximum length of a socket path in bytes.
         max: usize,
     },
     /// containerd ended, or does not answer.
     #[error("containerd {what}; last lines of {}:\n{tail}", log.display())]
     NotReady {
-        /// What became of the process or its socket.
+        /// What happened to the process or its socket.
         what: String,
-        /// Where containerd says more.
+        /// The path of its log.
         log: PathBuf,
-        /// The log's last lines.
+        /// The last lines of the log.
         tail: String,
     },
     /// A call to containerd failed.
     #[error("{what}: {source}")]
     Call {
-        /// What was being done.
+        /// The operation.
         what: String,
-        /// What containerd answered to the call.
+        /// The error of the call.
         source: crate::CriError,
     },
-    /// An image archive cannot be used.
+    /// An image archive is invalid.
     #[error(transparent)]
     Archive(#[from] crate::image::ArchiveError),
-    /// There is no pause program for this processor.
+    /// There is no pause program for this CPU architecture.
     #[error("no pause image for architecture {0}; give --container-runtime-endpoint")]
     NoPause(&'static str),
 }
@@ -86,7 +86,7 @@ impl ContainerdError {
         move |source| ContainerdError::Io { what, source }
     }
 
-    /// Blocking work that gave no result.
+    /// Converts the error of blocking work without a result.
     pub(crate) fn lane(what: impl Into<String>) -> impl FnOnce(kelson_tasks::LaneError) -> ContainerdError {
         let what = what.into();
         move |source| ContainerdError::Io { what, source: std::io::Error::other(source) }

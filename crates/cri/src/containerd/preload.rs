@@ -1,5 +1,5 @@
-//! Loads the archives of `DIR/images` at start. What was loaded before and has not changed is left alone, so that a start does
-//! not read gigabytes again.
+//! Imports the archives in `DIR/images` at startup. Unchanged archives that were imported before are skipped, so that a
+//! start does not read gigabytes again.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
 use std::collections::BTreeMap;
@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use super::{ContainerdConfig, Importer};
 use crate::{CriClient, Limits, Runtime as _};
 
-/// How the names of image archives end.
+/// The suffixes of image archives.
 const ENDINGS: [&str; 7] = [".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst", ".tar.xz", ".txz"];
 
-/// What is remembered of one archive.
+/// The record of an imported archive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Loaded {
     size: u64,
@@ -23,15 +23,15 @@ struct Loaded {
     images: Vec<String>,
 }
 
-/// Imports what is new; gives the names of all images the archives hold. An archive that cannot be imported is logged
+/// Imports new archives; returns the names of all images in the archives. An archive that cannot be imported is logged
 /// and does not stop the node.
 pub(crate) async fn load(config: &ContainerdConfig, importer: &Importer) -> Vec<String> {
     let images = config.data_dir.join("images");
     load_from(&images, config.dir().join("loaded-images.json"), importer).await
 }
 
-/// Imports the archives of the data directory into a containerd that this program has not started; gives the names of their
-/// images. Another runtime takes none, which the log says where there are any.
+/// Imports the archives of the data directory into a containerd that this program did not start; returns the names of
+/// their images. Other runtimes do not support that, which is logged if there are archives.
 pub async fn load_into(endpoint: &str, data_dir: &Path) -> Vec<String> {
     let images = data_dir.join("images");
     let dir = images.clone();
@@ -100,7 +100,7 @@ async fn load_from(images: &Path, memory: PathBuf, importer: &Importer) -> Vec<S
 
 async fn has_all(importer: &Importer, images: &[String]) -> bool {
     for image in images {
-        // Somebody may have removed it since.
+        // The image may have been removed since.
         if !importer.has(image).await.unwrap_or(false) {
             return false;
         }
@@ -115,7 +115,7 @@ fn identity(path: &Path) -> Option<(String, u64, u128)> {
     Some((name, meta.len(), modified.as_nanos()))
 }
 
-/// What was loaded by earlier starts; nothing when that cannot be read.
+/// Reads the records of earlier starts; none when they cannot be read.
 fn recall(memory: &Path) -> BTreeMap<String, Loaded> {
     std::fs::read(memory).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }
@@ -129,7 +129,7 @@ fn is_archive(path: &Path) -> bool {
     ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
 
-/// Files that are passed over, but for hidden ones and those that are still being written.
+/// Returns files that are ignored, except hidden ones and those that are still being written.
 fn strangers(dir: &Path) -> Vec<PathBuf> {
     let is_passing = |p: &Path| {
         let name = p.file_name().unwrap_or_default().to_string_lossy();
@@ -138,7 +138,7 @@ fn strangers(dir: &Path) -> Vec<PathBuf> {
     files(dir).filter(|p| !is_archive(p) && !is_passing(p)).collect()
 }
 
-/// The archives of a directory, in order: path, name, size in bytes, and when it was last changed.
+/// Returns the archives of a directory, in order: path, name, size in bytes, and time of the last change.
 fn archives(dir: &Path) -> Vec<(PathBuf, String, u64, u128)> {
     let mut paths: Vec<PathBuf> = files(dir).filter(|p| is_archive(p)).collect();
     paths.sort();

@@ -1,5 +1,5 @@
-//! One containerd process: started apart from our own process group, or found running; watched through a pidfd either
-//! way. Its log goes to a file that is kept small, never to a pipe, so that it outlives us.
+//! One containerd process, started in a separate process group or found running, and watched through a pidfd. Its log
+//! goes to a file of bounded size, not to a pipe, so that it can outlive this process.
 #![allow(
     clippy::disallowed_methods,
     reason = "blocking: in the lane for files, but for the start of containerd itself"
@@ -20,25 +20,25 @@ use tokio::io::unix::AsyncFd;
 use super::ContainerdError;
 use super::config::ContainerdConfig;
 
-/// The log is put aside at this size; with the one kept, twice this is used at most.
+/// The size at which the log is rotated; with the rotated one, at most twice this is used.
 const LOG_BYTES_MAX: u64 = 10 << 20;
-/// How long one process may take to be gone after SIGKILL. Longer means that it hangs in the kernel.
+/// How long a process may take to end after SIGKILL. Longer means that it hangs in the kernel.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
-/// How much of the log an error shows.
+/// The size of the log's tail in an error.
 const LOG_TAIL_BYTES: u64 = 2048;
 /// How long containerd may take to end after SIGTERM.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A containerd that runs.
+/// A running containerd.
 pub(crate) struct Process {
     pid: Pid,
     pidfd: AsyncFd<OwnedFd>,
-    /// Ours to reap; `None` for one that an earlier server started.
+    /// Our child process; `None` for one that an earlier server started.
     child: Option<std::process::Child>,
 }
 
 impl Process {
-    /// Starts containerd with the configuration's file.
+    /// Starts containerd with the configuration file.
     pub fn start(program: &Path, config: &ContainerdConfig) -> Result<Self, ContainerdError> {
         let log = open_log(&config.log())?;
         let log_too = log.try_clone().map_err(ContainerdError::io("share the log file"))?;
@@ -46,9 +46,9 @@ impl Process {
             .arg("--config")
             .arg(config.file())
             .current_dir(config.dir())
-            // A Ctrl-C on our terminal is not for it.
+            // A Ctrl-C on our terminal must not reach it.
             .process_group(0)
-            // With them it would notify our service manager, as if it were this process.
+            // Otherwise it would notify our service manager as if it were this process.
             .env_remove("NOTIFY_SOCKET")
             .env_remove("WATCHDOG_USEC")
             .env_remove("WATCHDOG_PID")
@@ -61,8 +61,8 @@ impl Process {
         Ok(Self { pid, pidfd: open_pidfd(pid)?, child: Some(child) })
     }
 
-    /// The containerd that runs with exactly this configuration file, whoever started it. Looks at every process
-    /// rather than at a pid file: that can be lost or lie, a command line cannot.
+    /// Returns the running containerd with exactly this configuration file. Inspects all processes instead of a pid
+    /// file: that can be lost or outdated, a command line cannot.
     pub fn find(config: &ContainerdConfig) -> Result<Option<Self>, ContainerdError> {
         let file = config.file();
         let wanted = [b"--config".as_slice(), file.as_os_str().as_encoded_bytes()];
@@ -70,8 +70,8 @@ impl Process {
         Ok(pids()?.into_iter().find_map(|pid| Self::if_still(pid, is_ours)))
     }
 
-    /// The process with this number, if `is_it` says so before and after it was opened: in between it may have ended and
-    /// its number been given away.
+    /// Returns the process with this ID, if `is_it` is true both before and after it was opened: in between it may have
+    /// ended and its ID been reused.
     pub fn if_still(pid: Pid, is_it: impl Fn(Pid) -> bool) -> Option<Self> {
         if !is_it(pid) {
             return None;
@@ -84,7 +84,7 @@ impl Process {
         self.pid.as_raw_nonzero().get()
     }
 
-    /// Returns when the process has ended, saying how if that can be known.
+    /// Waits until the process has ended; returns how, if that is known.
     pub async fn ended(&mut self) -> String {
         // A pidfd becomes readable when its process ends.
         if let Err(e) = self.pidfd.readable().await {
@@ -97,7 +97,7 @@ impl Process {
         }
     }
 
-    /// SIGTERM, and SIGKILL if that does not help in time. Containers go on.
+    /// Sends SIGTERM, and SIGKILL if the process does not end in time. Containers continue to run.
     pub async fn stop(&mut self) {
         self.signal(Signal::TERM);
         if tokio::time::timeout(STOP_TIMEOUT, self.ended()).await.is_err() {
@@ -107,14 +107,14 @@ impl Process {
         }
     }
 
-    /// SIGKILL; returns when the process has ended, or after `limit` whether it has.
+    /// Sends SIGKILL; returns whether the process has ended within `limit`.
     pub async fn kill(&mut self, limit: Duration) -> bool {
         self.signal(Signal::KILL);
         tokio::time::timeout(limit, self.ended()).await.is_ok()
     }
 
     fn signal(&self, signal: Signal) {
-        // Through the pidfd: never another process that got the number.
+        // Through the pidfd: never another process with the same ID.
         match pidfd_send_signal(self.pidfd.get_ref(), signal) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => {}
             Err(e) => tracing::warn!(pid = self.pid(), error = %e, "signalling containerd failed"),
@@ -132,7 +132,7 @@ fn open_pidfd(pid: Pid) -> Result<AsyncFd<OwnedFd>, ContainerdError> {
     registered.map_err(|e| ContainerdError::io(what())(e.into()))
 }
 
-/// Kills processes and waits for their end, all at once; says which resist.
+/// Kills processes concurrently and waits for their end; returns which did not end.
 pub(crate) async fn kill_all(processes: Vec<(String, Process)>) -> Vec<String> {
     let ends = processes.into_iter().map(|(what, mut process)| async move {
         tracing::info!(pid = process.pid(), what, "killed a leftover process");
@@ -142,14 +142,14 @@ pub(crate) async fn kill_all(processes: Vec<(String, Process)>) -> Vec<String> {
     futures::future::join_all(ends).await.into_iter().flatten().collect()
 }
 
-/// Every process of this machine.
+/// Returns every process of this machine.
 pub(super) fn pids() -> Result<Vec<Pid>, ContainerdError> {
     let entries = std::fs::read_dir("/proc").map_err(ContainerdError::io("list processes"))?;
     let number = |name: std::ffi::OsString| name.to_str().and_then(|n| n.parse().ok()).and_then(Pid::from_raw);
     Ok(entries.flatten().filter_map(|entry| number(entry.file_name())).collect())
 }
 
-/// Whether a process runs a program of this name with these words side by side on its command line.
+/// Reports whether a process runs a program with this name and with these consecutive words on its command line.
 pub(super) fn is_program(pid: Pid, is_name: impl Fn(&[u8]) -> bool, wanted: &[&[u8]]) -> bool {
     let Ok(line) = std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())) else { return false };
     let words: Vec<&[u8]> = line.split(|b| *b == 0).collect();
@@ -162,13 +162,13 @@ fn open_log(path: &Path) -> Result<File, ContainerdError> {
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir)?;
         }
-        // Appending, so that emptying the file below leaves no hole.
+        // Opened for appending, so that truncating the file below leaves no hole.
         OpenOptions::new().create(true).append(true).open(path)
     };
     open().map_err(ContainerdError::io(format!("open {}", path.display())))
 }
 
-/// Copies a log that has grown too large to `…log.1` and empties it: the process keeps its open file.
+/// Copies a log that has grown too large to `…log.1` and truncates it: the process keeps its open file.
 pub(crate) fn rotate_log(path: &Path) -> io::Result<()> {
     match std::fs::metadata(path) {
         Ok(meta) if meta.len() > LOG_BYTES_MAX => {
@@ -179,7 +179,7 @@ pub(crate) fn rotate_log(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The last lines of the log.
+/// Returns the last lines of the log.
 pub(crate) fn log_tail(path: &Path) -> String {
     let read = || -> io::Result<String> {
         let mut file = File::open(path)?;

@@ -1,16 +1,16 @@
-//! Programs of this machine, and how their paths are written in containerd's files.
+//! Finds programs on this machine, and formats their paths for containerd's files.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
 use std::path::{Path, PathBuf};
 
 use super::ContainerdError;
 
-/// A TOML basic string: JSON's escapes are a part of TOML's.
+/// Formats a TOML basic string: JSON's escapes are a subset of TOML's.
 pub(crate) fn quote(path: &Path) -> String {
     serde_json::Value::from(path.to_string_lossy()).to_string()
 }
 
-/// The program's path, looked up in PATH and the places where Debian puts what only root uses.
+/// Returns the program's path, from PATH and from Debian's directories for root's programs.
 pub(crate) fn find_program(program: &'static str, package: &'static str) -> Result<PathBuf, ContainerdError> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/local/bin", "/usr/local/sbin", "/usr/bin", "/usr/sbin"].map(PathBuf::from);

@@ -1,6 +1,6 @@
-//! Shims that a sandbox left behind: containerd forgets one when it is ended while it makes or removes the sandbox, and
-//! then nobody asks the shim to go. They are found by the socket on their command line and by the bundles in containerd's
-//! state directory, and ended with everything that runs below them.
+//! Shims that a sandbox left behind: containerd loses one when it is stopped while it creates or removes the sandbox,
+//! and then nothing stops the shim. They are found by the socket on their command line and by the bundles in
+//! containerd's state directory, and killed with everything that runs below them.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
 use std::collections::{HashMap, HashSet};
@@ -13,24 +13,24 @@ use rustix::process::Pid;
 use super::process::{Process, is_program, kill_all, pids};
 use super::{ContainerdConfig, ContainerdError};
 
-/// Where containerd 1.x and 2.x keep what a shim works on: `NAMESPACE/ID` below it.
+/// The directory of a shim's files in containerd 1.x and 2.x, with `NAMESPACE/ID` below it.
 const BUNDLES: &str = "io.containerd.runtime.v2.task";
-/// Looks for shims until none is left: one that was just being started shows itself at the next.
+/// The number of searches: a shim that was just being started is found by the next one.
 const ROUNDS_MAX: usize = 5;
 
-/// What containerd's state directory says of one shim.
+/// A shim's bundle in containerd's state directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Bundle {
-    /// The sandbox's or container's id.
+    /// The ID of the sandbox or container.
     id: String,
-    /// Where the shim listens; outside of our directory.
+    /// The shim's socket, which is outside of our directory.
     socket: Option<PathBuf>,
     /// The container's first process.
     init: Option<Pid>,
 }
 
-/// Ends all shims of this containerd, which must not run any more, and what runs below them; removes their sockets. Goes
-/// on past errors and returns them.
+/// Kills all shims of this containerd, which must not run any more, and what runs below them; removes their sockets.
+/// Continues after errors and returns them.
 pub(super) async fn end_all(config: &ContainerdConfig) -> Vec<String> {
     let (state, socket) = (config.dir().join("state"), config.socket());
     let read = state.clone();
@@ -51,7 +51,8 @@ pub(super) async fn end_all(config: &ContainerdConfig) -> Vec<String> {
     errors
 }
 
-/// The shims of the containerd behind `socket`, what runs below them, and first processes of containers whose shim is gone.
+/// Returns the shims of the containerd at `socket`, what runs below them, and first processes of containers whose shim
+/// is gone.
 fn left(socket: &Path, bundles: &[Bundle]) -> Result<Vec<(String, Process)>, ContainerdError> {
     let wanted = [b"-address".as_slice(), socket.as_os_str().as_encoded_bytes()];
     let is_shim = |pid| is_program(pid, |name| name.starts_with(b"containerd-shim"), &wanted);
@@ -63,7 +64,7 @@ fn left(socket: &Path, bundles: &[Bundle]) -> Result<Vec<(String, Process)>, Con
         if shims.contains(pid) {
             out.extend(Process::if_still(*pid, is_shim).map(|p| ("shim".to_owned(), p)));
         } else if below(*pid, &parents, &shims) {
-            // It is what it was when it still has the parent by which it was found.
+            // It is the same process if it still has the parent by which it was found.
             let is_same = |pid| parent(pid) == parents.get(&pid).copied();
             out.extend(Process::if_still(*pid, is_same).map(|p| ("process of a container".to_owned(), p)));
         }
@@ -82,29 +83,29 @@ fn left(socket: &Path, bundles: &[Bundle]) -> Result<Vec<(String, Process)>, Con
     Ok(out)
 }
 
-/// Whether a process descends from one of the shims. They are subreapers: what a container's process leaves behind comes
-/// to them.
+/// Reports whether a process is a descendant of a shim. Shims are subreapers: orphaned processes of a container become
+/// their children.
 fn below(pid: Pid, parents: &HashMap<Pid, Pid>, shims: &HashSet<Pid>) -> bool {
-    // A chain is no longer than there are processes; the bound is for a table that changed while it was read.
+    // A chain is not longer than the number of processes; the bound is for a table that changed while it was read.
     std::iter::successors(Some(pid), |pid| parents.get(pid).copied())
         .take(parents.len() + 1)
         .any(|p| shims.contains(&p))
 }
 
-/// The parent, from `/proc/PID/stat`: the second field behind the name, which may itself hold spaces and brackets.
+/// Returns the parent, from `/proc/PID/stat`: the second field after the name, which may contain spaces and brackets.
 fn parent(pid: Pid) -> Option<Pid> {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_whitespace().nth(1)?.parse().ok().and_then(Pid::from_raw)
 }
 
-/// Whether `/proc/PID/cgroup` puts a process into the cgroup of this container: a number alone may have been given to
-/// another process since it was written down.
+/// Reports whether `/proc/PID/cgroup` shows the cgroup of this container: a process ID alone may have been reused since
+/// it was stored.
 fn is_in_cgroup_of(cgroup: &str, id: &str) -> bool {
     !id.is_empty() && cgroup.lines().any(|line| line.split(['/', ':', '-', '.']).any(|part| part == id))
 }
 
-/// What the state directory tells, whole or half written.
+/// Returns the bundles in the state directory, complete or not.
 fn bundles(state: &Path) -> Vec<Bundle> {
     let dirs = |dir: PathBuf| std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     dirs(state.join(BUNDLES)).flat_map(dirs).map(|dir| bundle(&dir)).collect()
@@ -112,7 +113,7 @@ fn bundles(state: &Path) -> Vec<Bundle> {
 
 fn bundle(dir: &Path) -> Bundle {
     let read = |name: &str| std::fs::read_to_string(dir.join(name)).ok();
-    // 1.x writes the address as it is, 2.x among other things.
+    // 1.x writes only the address, 2.x writes other fields as well.
     let address = read("bootstrap.json").and_then(|text| {
         let value: serde_json::Value = serde_json::from_str(&text).ok()?;
         Some(value.get("address")?.as_str()?.to_owned())
@@ -126,7 +127,7 @@ fn bundle(dir: &Path) -> Bundle {
     }
 }
 
-/// Removes sockets that nobody listens on any more.
+/// Removes sockets that no process listens on any more.
 fn remove_sockets(sockets: Vec<PathBuf>) -> Vec<String> {
     let mut errors = Vec::new();
     for path in sockets {
@@ -150,8 +151,8 @@ mod tests {
 
     use super::*;
 
-    /// A process that looks like a shim of the containerd behind `socket`, and has a child as a container's would be. It
-    /// does not end by SIGTERM.
+    /// Starts a process that looks like a shim of the containerd at `socket`, with a child like that of a container. It
+    /// ignores SIGTERM.
     fn shim(socket: &Path) -> Child {
         Command::new("sh")
             .arg0("/usr/bin/containerd-shim-runc-v2")
@@ -162,7 +163,7 @@ mod tests {
             .unwrap()
     }
 
-    /// Waits until the shell has started what it runs.
+    /// Waits until the shell has started its child.
     fn child_of(parent_pid: u32) -> Pid {
         let begun = std::time::Instant::now();
         loop {
@@ -189,7 +190,7 @@ mod tests {
         let (mut shim_of_ours, mut shim_of_others) = (shim(&ours.socket()), shim(&config(other.path()).socket()));
         let container = child_of(shim_of_ours.id());
         child_of(shim_of_others.id());
-        // A zombie is not gone for its pidfd's sake alone: what counts is that it has ended.
+        // A zombie still has a pidfd; it counts as ended.
         assert_eq!(end_all(&ours).await, Vec::<String>::new());
         assert!(!shim_of_ours.wait().unwrap().success());
         let state = std::fs::read_to_string(format!("/proc/{}/stat", container.as_raw_nonzero()));
@@ -217,7 +218,7 @@ mod tests {
         let bootstrap = serde_json::json!({"version": 3, "address": format!("unix://{}", paths[1].display())});
         std::fs::write(bundle("two").join("bootstrap.json"), bootstrap.to_string()).unwrap();
         std::fs::write(bundle("three").join("address"), format!("unix://{}", paths[2].display())).unwrap();
-        // Half made: nothing is written yet.
+        // An incomplete bundle: nothing is written yet.
         bundle("four");
         let [_one, _two, live] = listeners;
         drop((_one, _two));

@@ -1,5 +1,5 @@
-//! Keeps one containerd running: adopts the one that an earlier server left, starts one otherwise, starts it again
-//! with back-off when it ends. Pods are not its concern; a restart does not touch them.
+//! Supervises one containerd: adopts the one that an earlier server left, otherwise starts one, and restarts it with
+//! back-off when it ends. Pods are not affected by a restart.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
 use std::path::{Path, PathBuf};
@@ -23,13 +23,13 @@ use crate::{CriClient, Limits, Runtime as _};
 /// How long containerd may take to answer after its start.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 const READY_INTERVAL: Duration = Duration::from_millis(20);
-/// Pauses before restarts.
+/// The back-off of restarts.
 const RESTARTS: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
-/// A containerd that lived this long starts the back-off anew.
+/// The back-off is reset for a containerd that ran this long.
 const STEADY: Duration = Duration::from_secs(60);
-/// How long the end of the supervision may take: SIGTERM, SIGKILL, and some air.
+/// The time limit for ending the supervision: SIGTERM, SIGKILL, and some reserve.
 const FINISH_MAX: Duration = Duration::from_secs(20);
-/// How often the log's size is looked at.
+/// The interval at which the size of the log is checked.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A supervised containerd. Dropping it leaves containerd running; see [`Containerd::shutdown`].
@@ -51,12 +51,12 @@ enum Stop {
 }
 
 impl Containerd {
-    /// Makes containerd run with the current configuration and answer; imports the pause image and every
-    /// `images/*.tar*` of the data directory that CRI does not have yet.
+    /// Makes containerd run with the current configuration and waits until it answers; imports the pause image and
+    /// every `images/*.tar*` of the data directory that CRI does not have yet.
     ///
     /// # Errors
-    /// When a program is missing, or containerd does not come up: then nothing is left running. An archive that cannot
-    /// be imported is logged and does not stop the node.
+    /// A program is missing, or containerd does not start: then nothing is left running. An archive that cannot be
+    /// imported is logged and does not stop the node.
     pub async fn start(config: ContainerdConfig, tasks: &Tasks) -> Result<Self, ContainerdError> {
         let config = Arc::new(config);
         let found = FILES.run(|| {
@@ -80,25 +80,27 @@ impl Containerd {
         let (restarted, restarts) = watch::channel(0);
         let tasks = tasks.child("containerd");
         let watcher = Watcher { config: config.clone(), program, stopped, restarted };
-        // Ends when it is told what shall become of containerd, or nobody is left to tell it: not with the group, which a
-        // node ends before it looks whether pods still need containerd. Without it nobody would notice the runtime's end, and the process had better be started anew.
+        // Ends when it gets the instruction what to do with containerd, or its sender is dropped: not with the group,
+        // which a node ends before it checks whether pods still need containerd. Without it the runtime's end would go
+        // unnoticed, so a panic ends the process.
         tasks.spawn_graceful("containerd-watch", OnPanic::EndProcess, watcher.run(process));
         let mut this = Self { config, stop, restarts, tasks, importer, kept_images: Vec::new() };
         this.load_images().await?;
         Ok(this)
     }
 
-    /// The endpoint for a CRI client.
+    /// Returns the endpoint for a CRI client.
     pub fn endpoint(&self) -> String {
         self.config.endpoint()
     }
 
-    /// Names of the images that came with Kelson or as archives of the data directory: nothing can pull them again.
+    /// Returns the names of images that came with Kelson or as archives in the data directory: they cannot be pulled
+    /// again.
     pub fn kept_images(&self) -> &[String] {
         &self.kept_images
     }
 
-    /// Counts containerd's restarts; changes are a reason to list containers anew.
+    /// Counts containerd's restarts; after a change containers should be listed again.
     pub fn restarts(&self) -> watch::Receiver<u64> {
         self.restarts.clone()
     }
@@ -106,23 +108,23 @@ impl Containerd {
     /// Imports one archive; see [`Importer::import`].
     ///
     /// # Errors
-    /// When the archive is unusable or containerd refuses.
+    /// The archive is invalid or containerd rejects it.
     pub async fn import(&self, path: &Path) -> Result<Vec<ImportedImage>, ContainerdError> {
         self.importer.import(path).await
     }
 
-    /// Ends the supervision. While pods run, containerd goes on too, because their output flows through it; the next
-    /// [`Containerd::start`] adopts it. Without pods it is ended.
+    /// Ends the supervision. While pods run, containerd keeps running, because their output passes through it; the next
+    /// [`Containerd::start`] adopts it. Without pods it is stopped.
     pub async fn shutdown(mut self) {
         let stop = match running_pods(&self.config.endpoint()).await {
             Ok(0) => Stop::End,
-            // In doubt, containers matter more than a process too many.
+            // In doubt it is left running, since containers matter more.
             _ => Stop::LeaveRunning,
         };
         self.finish(stop).await;
     }
 
-    /// Ends containerd whether pods run or not.
+    /// Stops containerd whether pods run or not.
     pub async fn terminate(mut self) {
         self.finish(Stop::End).await;
     }
@@ -155,12 +157,12 @@ async fn running_pods(endpoint: &str) -> crate::CriResult<usize> {
     Ok(client.list_pod_sandbox(Some(PodSandboxFilter { state, ..Default::default() })).await?.len())
 }
 
-/// Writes the configuration; says whether it is another than before.
+/// Writes the configuration; returns whether it has changed.
 async fn prepare(config: &ContainerdConfig, program: &Path, runc: PathBuf) -> Result<(bool, Host), ContainerdError> {
     let output = tokio::process::Command::new(program).arg("--version").output().await;
     let output = output.map_err(ContainerdError::io(format!("start {}", program.display())))?;
     let output = String::from_utf8_lossy(&output.stdout).into_owned();
-    // A version that cannot be read is taken for the oldest that speaks CRI v1.
+    // An unreadable version counts as the oldest that has CRI v1.
     let version = Version::parse(&output).unwrap_or(Version { major: 1, minor: 6 });
     let config = config.clone();
     let written = FILES.run(move || write_config(&config, version, runc)).await;
@@ -190,8 +192,8 @@ fn write_config(config: &ContainerdConfig, version: Version, runc: PathBuf) -> R
     Ok((true, host))
 }
 
-/// Empties containerd's state directory after a reboot: it describes shims and mounts that are gone. Elsewhere it lies
-/// on a tmpfs for this reason.
+/// Empties containerd's state directory after a reboot: it describes shims and mounts that are gone. Usually it is on a
+/// tmpfs for this reason.
 fn forget_earlier_boot(config: &ContainerdConfig) -> Result<(), ContainerdError> {
     const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
     let boot = std::fs::read_to_string(BOOT_ID).map_err(ContainerdError::io(format!("read {BOOT_ID}")))?;
@@ -208,7 +210,7 @@ fn forget_earlier_boot(config: &ContainerdConfig) -> Result<(), ContainerdError>
     std::fs::write(&marker, boot).map_err(ContainerdError::io(format!("write {}", marker.display())))
 }
 
-/// The containerd of an earlier start where it answers and has this very configuration, else a new one.
+/// Returns the containerd of an earlier start if it answers and has this exact configuration, else a new one.
 pub(super) async fn adopt_or_start(
     config: &ContainerdConfig,
     program: &Path,
@@ -239,7 +241,7 @@ async fn start(config: &ContainerdConfig, program: &Path) -> Result<Process, Con
     }
 }
 
-/// Returns when CRI answers, or says why it will not.
+/// Waits until CRI answers, or returns why it does not.
 async fn wait_ready(config: &ContainerdConfig, process: &mut Process) -> Result<(), ContainerdError> {
     let limits = Limits { request: Duration::from_secs(2) };
     let answers = async {
@@ -249,7 +251,7 @@ async fn wait_ready(config: &ContainerdConfig, process: &mut Process) -> Result<
             {
                 match client.version().await {
                     Ok(_) => return Ok(()),
-                    // The socket opens when all plugins are loaded: this one never will be.
+                    // The socket opens when all plugins are loaded, so CRI will not be served later either.
                     Err(e) if e.is_unimplemented() => return Err("does not serve CRI v1".to_owned()),
                     Err(_) => {}
                 }
@@ -303,12 +305,12 @@ impl Watcher {
         }
     }
 
-    /// Until the process ends by itself (how), or the supervision is to end (`None`).
+    /// Waits until the process ends by itself (how), or the supervision ends (`None`).
     async fn watch(&mut self, process: &mut Process) -> Option<String> {
         let mut look = tokio::time::interval(LOG_INTERVAL);
         loop {
             tokio::select! {
-                // What is to become of containerd counts more than that it has just ended.
+                // The instruction what to do with containerd has precedence over its end.
                 biased;
                 changed = self.stopped.changed() => {
                     if changed.is_ok() && *self.stopped.borrow() == Stop::End {

@@ -1,5 +1,5 @@
-//! Reads image archives that other tools saved: OCI layouts (`skopeo`, `buildah`, `docker buildx`, `ctr`) and `docker
-//! save`, plain or compressed. Whatever the form, what comes out is per image one manifest for this machine and its blobs.
+//! Reads image archives of other tools: OCI layouts (`skopeo`, `buildah`, `docker buildx`, `ctr`) and `docker save`,
+//! plain or compressed. For all formats the result is one manifest per image for this machine and its blobs.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
 use std::collections::BTreeMap;
@@ -15,63 +15,63 @@ use super::open::{self, OpenFault};
 use super::tar::Index;
 use super::{Descriptor, Platform, digest, digest_of, media_type, platform};
 
-/// Largest JSON document read from an archive.
+/// The maximum size of a JSON document in an archive.
 const JSON_BYTES_MAX: u64 = 4 << 20;
-/// How deep indexes may nest.
+/// The maximum depth of nested indexes.
 const INDEX_DEPTH_MAX: usize = 4;
 
 /// Why an archive cannot be imported.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    /// The file cannot be read, or is no tar.
+    /// The file cannot be read, or is not a tar archive.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Where the archive is.
+        /// The path of the archive.
         path: PathBuf,
-        /// What the operating system says.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The file is a tar, but not of an image that can be used.
+    /// The archive does not contain a usable image.
     #[error("{}: {message}", path.display())]
     Invalid {
-        /// Where the archive is.
+        /// The path of the archive.
         path: PathBuf,
         /// What is wrong with its content.
         message: String,
     },
 }
 
-/// One blob of an image.
+/// A blob of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blob {
-    /// Digest of the content, `sha256:…`, by which manifests name it.
+    /// The digest of the content, `sha256:…`, by which manifests refer to it.
     pub digest: String,
-    /// Length in bytes.
+    /// The length in bytes.
     pub size: u64,
-    /// What it is, for a manifest that points to it.
+    /// The media type, for a manifest that refers to it.
     pub media_type: String,
-    /// Where the bytes are.
+    /// The location of its bytes.
     pub content: BlobContent,
 }
 
 /// The bytes of a blob.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BlobContent {
-    /// In the archive, from this offset on.
+    /// In the archive, at this offset.
     File(u64),
-    /// Made while the archive was read; a manifest for instance that `docker save` leaves out.
+    /// Created while the archive was read; for instance a manifest that `docker save` leaves out.
     Memory(Vec<u8>),
 }
 
-/// One image of an archive.
+/// An image of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArchivedImage {
     /// Full names, at least one.
     pub names: Vec<String>,
-    /// The same by digest (`REPOSITORY@sha256:…`), for pods that pin one: that of the manifest, and that of the index which
-    /// leads to it. None of an image whose manifest was made here, which no registry has.
+    /// Names by digest (`REPOSITORY@sha256:…`), for pods that pin one: of the manifest, and of the index that refers to
+    /// it. Empty for an image whose manifest was created here, which no registry has.
     pub by_digest: Vec<String>,
-    /// What names the configuration and the layers.
+    /// The manifest, which refers to the configuration and the layers.
     pub manifest: Blob,
     /// Configuration and layers, in the manifest's order.
     pub children: Vec<Blob>,
@@ -107,29 +107,29 @@ struct DockerImage {
     layers: Vec<String>,
 }
 
-/// A manifest that this machine could use, and how good a choice it is, 0 the best.
+/// A manifest that this machine could use, and its rank, 0 for the best.
 struct Candidate {
     rank: usize,
     manifest: Descriptor,
 }
 
-/// An image before those without a name get one.
+/// An image before names are assigned to those without one.
 struct Found {
     names: Vec<String>,
     manifest: Blob,
     children: Vec<Blob>,
-    /// Digests under which registries know it.
+    /// Digests by which registries know it.
     digests: Vec<String>,
-    /// A name for the lack of others, where the archive has one such image alone: the tag, if there is one.
+    /// A tag for an image without a name, if there is one; used if it is the only such image in the archive.
     tag: Option<String>,
 }
 
 impl Archive {
-    /// Opens the archive, `-` for standard input; what is compressed (gzip, zstd, xz) is unpacked into an unnamed file beside
-    /// it. Blocks.
+    /// Opens the archive, `-` for standard input; a compressed one (gzip, zstd, xz) is decompressed into an unnamed
+    /// file next to it. Blocks.
     ///
     /// # Errors
-    /// When the file cannot be read, is no tar, or unpacks to more than the disk may take.
+    /// The file cannot be read, is not a tar archive, or decompresses to more than the disk may hold.
     pub fn open(path: &Path) -> Result<Self, ArchiveError> {
         let io = |source| ArchiveError::Io { path: path.to_path_buf(), source };
         let invalid = |message: String| ArchiveError::Invalid { path: path.to_path_buf(), message };
@@ -139,26 +139,26 @@ impl Archive {
         })?;
         let index = Index::read(BufReader::new(&file)).map_err(|e| match e.raw_os_error() {
             Some(_) => io(e),
-            // The words of the library show bytes of the file.
+            // The library's messages contain bytes of the file.
             None => invalid("not a tar archive, or truncated".to_owned()),
         })?;
         Ok(Self { path: path.to_path_buf(), file, index, accepted: platform::accepted() })
     }
 
-    /// A second handle on the archive's bytes, for sending blobs.
+    /// Opens a second handle on the archive's bytes, for sending blobs.
     ///
     /// # Errors
-    /// When the process has no file descriptor left.
+    /// The process has no free file descriptor.
     pub fn reader(&self) -> io::Result<File> {
         self.file.try_clone()
     }
 
-    /// The images for this machine's processor. Reads every blob once to check it.
+    /// Returns the images for this machine's platform. Reads every blob once to verify it.
     ///
     /// # Errors
-    /// When there is none, or one is incomplete or damaged.
+    /// There is none, or one is incomplete or damaged.
     pub fn images(&self) -> Result<Vec<ArchivedImage>, ArchiveError> {
-        // `docker save` of today writes both forms; only the older one has all names.
+        // Current versions of `docker save` write both formats; only the older one has all names.
         let docker = self.json::<Vec<DockerImage>>("manifest.json")?;
         let mut others = Vec::new();
         let found = match (self.json::<OciIndex>("index.json")?, docker) {
@@ -186,8 +186,8 @@ impl Archive {
         self.named(found)
     }
 
-    /// Gives names to those that have none. One alone is named after the file; several would take that name from each other,
-    /// and are known by their digests.
+    /// Assigns names to images without one. A single one is named after the file; several would take that name from
+    /// each other, and have names by digest only.
     fn named(&self, found: Vec<Found>) -> Result<Vec<ArchivedImage>, ArchiveError> {
         let nameless = found.iter().filter(|f| f.names.is_empty()).count();
         let mut images = Vec::new();
@@ -216,7 +216,7 @@ impl Archive {
         Ok(images)
     }
 
-    /// The file's name without its endings, as the name of a repository; `None` of standard input.
+    /// Returns the file's name without its suffixes, as the name of a repository; `None` for standard input.
     fn stem(&self) -> Option<String> {
         if open::is_standard_input(&self.path) {
             return None;
@@ -238,7 +238,7 @@ impl Archive {
         for top in &index.manifests {
             let mut candidates = Vec::new();
             self.candidates(top, 0, &mut candidates, others)?;
-            // The first of the best.
+            // The first of equal ones.
             let Some(descriptor) = candidates.into_iter().min_by_key(|c| c.rank).map(|c| c.manifest) else { continue };
             let manifest = self.blob(&descriptor)?;
             let content: OciManifest = self.parse(&blob_path(&descriptor.digest), &self.bytes(&descriptor.digest)?)?;
@@ -268,7 +268,8 @@ impl Archive {
         Ok(images)
     }
 
-    /// The manifests for this machine that a descriptor leads to, and in `others` the platforms of those for other machines.
+    /// Collects the manifests for this machine that a descriptor refers to, and in `others` the platforms of those for
+    /// other machines.
     fn candidates(
         &self,
         descriptor: &Descriptor,
@@ -281,7 +282,7 @@ impl Archive {
                 return Err(self.invalid("indexes are nested too deeply"));
             }
             let nested: OciIndex = self.parse(&blob_path(&descriptor.digest), &self.bytes(&descriptor.digest)?)?;
-            // Archives of one platform keep the full index and leave the other platforms' blobs out.
+            // Archives with one platform keep the full index and leave out the other platforms' blobs.
             let there = |d: &&Descriptor| self.index.find(&blob_path(&d.digest)).is_some();
             return nested
                 .manifests
@@ -289,7 +290,7 @@ impl Archive {
                 .filter(there)
                 .try_for_each(|d| self.candidates(d, depth + 1, found, others));
         }
-        // As containerd: where the index does not say for whom a manifest is, its configuration does.
+        // As containerd: if the index does not say the platform of a manifest, its configuration does.
         let named = descriptor.platform.clone().filter(|p| !p.architecture.is_empty() || !p.os.is_empty());
         let of = match named {
             Some(platform) => Some(platform),
@@ -303,7 +304,7 @@ impl Archive {
         Ok(())
     }
 
-    /// The configuration that a manifest names; empty where it has none that reads as an image's.
+    /// Returns the configuration of a manifest; empty if it has none that is an image's.
     fn configuration(&self, manifest: &Descriptor) -> Result<ImageConfiguration, ArchiveError> {
         let content: Value = self.parse(&blob_path(&manifest.digest), &self.bytes(&manifest.digest)?)?;
         let Some(digest) = content["config"]["digest"].as_str() else { return Ok(ImageConfiguration::default()) };
@@ -314,7 +315,7 @@ impl Archive {
         Ok(serde_json::from_slice(&self.bytes(digest)?).unwrap_or_default())
     }
 
-    /// `None`: the image is for another machine.
+    /// Reads an image; `None` when it is for another machine.
     fn docker_image(&self, image: &DockerImage, others: &mut Vec<String>) -> Result<Option<Found>, ArchiveError> {
         let config = self.member(&image.config, "application/vnd.docker.container.image.v1+json")?;
         let told: Option<ImageConfiguration> = self.json(&image.config)?;
@@ -418,7 +419,7 @@ impl Archive {
     }
 }
 
-/// The labels that keep a manifest's blobs from the runtime's garbage collection.
+/// Returns the labels that protect a manifest's blobs from the runtime's garbage collection.
 pub(crate) fn gc_labels(image: &ArchivedImage) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::new();
     for (at, child) in image.children.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Archives as other tools write them, and damaged ones.
+//! Archives in the formats of other tools, and damaged ones.
 
 use std::io::Write as _;
 
@@ -52,7 +52,7 @@ fn docker_save_is_read() {
 fn a_name_is_taken_from_the_file_at_last() {
     let bytes = String::from_utf8(built()).unwrap();
     let plain = bytes.replace("io.containerd.image.name", "io.containerd.image.nope");
-    // The names inside tar contents are the same length: only the header's sum of that member is unchanged.
+    // The names inside tar contents have the same length, so the header checksum of that member is still valid.
     assert_eq!(images(plain.as_bytes(), "web.tar").unwrap()[0].names, ["docker.io/library/web:1"]);
 }
 
@@ -69,15 +69,15 @@ fn damage_is_named() {
     assert!(message.contains("not an image archive"), "{message}");
 }
 
-/// What a manifest of a layout is for.
+/// What a manifest of a layout describes.
 enum Content<'a> {
     /// An image for this platform, by its configuration.
     Image(&'a str),
-    /// Something else that is kept as a manifest, such as an SBOM.
+    /// Another artifact stored as a manifest, such as an SBOM.
     Artifact,
 }
 
-/// A layout in the making: blobs by digest.
+/// A layout that is being built: blobs by digest.
 #[derive(Default)]
 struct Layout(BTreeMap<String, Vec<u8>>);
 
@@ -88,7 +88,7 @@ impl Layout {
         pointer
     }
 
-    /// A manifest, with a layer of its own by which it is told from others.
+    /// Adds a manifest, with a distinct layer that identifies it.
     fn manifest(&mut self, mark: &str, content: &Content<'_>) -> Value {
         let (kind, config) = match content {
             Content::Image(platform) => {
@@ -139,7 +139,7 @@ fn for_platform(mut pointer: Value, platform: &str) -> Value {
     pointer
 }
 
-/// The layers' content of the images, which says which manifest was chosen.
+/// Returns the layers' content of the images, which identifies the chosen manifest.
 fn chosen(bytes: &[u8]) -> Result<Vec<String>, String> {
     let images = images(bytes, "x.tar").map_err(|e| e.to_string())?;
     let content = |image: &ArchivedImage| {
@@ -155,7 +155,7 @@ fn the_manifest_is_chosen_as_containerd_chooses() {
     let own = format!("linux/{}", super::super::architecture());
     let foreign = if own == "linux/s390x" { "linux/ppc64le" } else { "linux/s390x" };
     let leveled = format!("{own}/v99");
-    // Entries of an index: platform in the index, in the configuration (`-`: an artifact); which is taken.
+    // Entries of an index: platform in the index, in the configuration (`-`: an artifact); and the chosen one.
     for (what, entries, expected) in [
         ("an SBOM before the image", &[("", "-"), ("", own.as_str())][..], "1"),
         ("images without a platform", &[("", foreign), ("", &own)], "1"),

@@ -1,5 +1,5 @@
-//! Makes images without a builder: layers as tar bytes plus a configuration become one OCI archive that any runtime
-//! imports. Used for the pause image, for tests, and by `make images`.
+//! Builds images without a builder: layers as tar bytes and a configuration become one OCI archive that any runtime can
+//! import. Used for the pause image, for tests, and by `make images`.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde_json::json;
 use super::tar::Writer;
 use super::{architecture, digest, media_type};
 
-/// How a container of the image starts unless the pod says otherwise.
+/// The defaults for containers of an image.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ImageConfig {
@@ -19,39 +19,39 @@ pub struct ImageConfig {
     /// Arguments that the pod's `args` replace.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cmd: Vec<String>,
-    /// Environment of the image's processes, `NAME=value` each.
+    /// Environment variables, `NAME=value` each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
-    /// `user`, `uid` or `uid:gid`.
+    /// The user: `user`, `uid` or `uid:gid`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub user: String,
-    /// Where the program starts.
+    /// The working directory.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub working_dir: String,
-    /// Signal that asks the program to end.
+    /// The signal that requests the program to end.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub stop_signal: String,
-    /// Labels of the image's configuration.
+    /// The labels of the image's configuration.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
 }
 
-/// An image to be built for this machine's processor.
+/// An image to build for this machine's platform.
 #[derive(Debug, Clone, Default)]
 pub struct NewImage {
-    /// Full or short name; see [`super::normalize`].
+    /// The full or short name; see [`super::normalize`].
     pub name: String,
-    /// Layers, lowest first, each a tar that is not compressed.
+    /// The layers, lowest first, each an uncompressed tar archive.
     pub layers: Vec<Vec<u8>>,
-    /// How containers of the image run unless told otherwise.
+    /// The defaults for containers of the image.
     pub config: ImageConfig,
 }
 
 impl NewImage {
-    /// The OCI archive. Equal input gives equal bytes.
+    /// Returns the OCI archive. Equal input gives equal bytes.
     ///
     /// # Errors
-    /// When the name is none.
+    /// The name is invalid.
     pub fn to_archive(&self) -> Result<Vec<u8>, String> {
         let name = super::normalize(&self.name)?;
         let digests: Vec<String> = self.layers.iter().map(|l| digest(l)).collect();
@@ -104,8 +104,8 @@ impl NewImage {
     }
 }
 
-/// A layer with a static busybox in `/bin`, links for the applets named by `busybox --list`, and the few files that a
-/// shell expects.
+/// Returns a layer with a static busybox in `/bin`, links for the applets listed by `busybox --list`, and the few files
+/// that a shell expects.
 pub fn busybox_layer(binary: &[u8], applets: &[&str]) -> Vec<u8> {
     let mut tar = Writer::new();
     for (dir, mode) in [

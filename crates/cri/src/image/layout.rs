@@ -1,11 +1,11 @@
-//! What an OCI layout says of its images beside their content: for which machine one is, and how it is called.
+//! Platform and name of images in an OCI layout.
 
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Descriptor, Platform};
 
-/// What of an image's configuration says that it is one, and for whom.
+/// The fields of an image's configuration that show that it is an image, and its platform.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(super) struct ImageConfiguration {
@@ -16,20 +16,20 @@ pub(super) struct ImageConfiguration {
 }
 
 impl ImageConfiguration {
-    /// For whom the image is; `None`: it is no image but some other artifact (an SBOM, a signature).
+    /// Returns the image's platform; `None` for another artifact (an SBOM, a signature).
     pub(super) fn platform(self) -> Option<Platform> {
         let is_image = self.rootfs.is_some() && !self.architecture.is_empty() && !self.os.is_empty();
         is_image.then_some(Platform { architecture: self.architecture, os: self.os, variant: self.variant })
     }
 }
 
-/// How a descriptor of a layout's first index names its image.
+/// The name of an image in a descriptor of a layout's top index.
 pub(super) enum Annotated<'a> {
     /// The image's name.
     Name(&'a str),
     /// Only a tag.
     Tag(&'a str),
-    /// In no way.
+    /// No name.
     Nothing,
 }
 

@@ -1,5 +1,5 @@
-//! Container images as files: building one, and reading what other tools save, without a registry. Sending them to a
-//! runtime is `crate::containerd`'s work.
+//! Container images as files: building them, and reading archives of other tools, without a registry.
+//! `crate::containerd` sends them to a runtime.
 
 pub mod archive;
 pub mod build;
@@ -20,54 +20,54 @@ pub use archive::{Archive, ArchiveError};
 pub use build::{ImageConfig, NewImage};
 pub use reference::normalize;
 
-/// OCI's names of what an image is made of.
+/// OCI's media types.
 pub mod media_type {
-    /// Media type of an image's manifest for one platform.
+    /// The manifest of an image for one platform.
     pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
     /// A list of manifests.
     pub const INDEX: &str = "application/vnd.oci.image.index.v1+json";
-    /// Media type of an image's configuration.
+    /// The configuration of an image.
     pub const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
-    /// A layer, not compressed.
+    /// An uncompressed layer.
     pub const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
-    /// A layer, gzip.
+    /// A layer compressed with gzip.
     pub const LAYER_GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
     /// Docker's list of manifests.
     pub const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
 }
 
-/// OCI's pointer to a blob.
+/// An OCI descriptor: a reference to a blob.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Descriptor {
-    /// What the blob is.
+    /// The media type of the blob.
     #[serde(default)]
     pub media_type: String,
-    /// `sha256:` and 64 hex digits.
+    /// The digest: `sha256:` and 64 hex digits.
     pub digest: String,
-    /// Length in bytes.
+    /// The length in bytes.
     pub size: u64,
-    /// For whom, in an index.
+    /// The platform, in an index.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<Platform>,
-    /// Names, for one.
+    /// Annotations, for instance names.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     pub annotations: std::collections::BTreeMap<String, String>,
 }
 
-/// Operating system and processor.
+/// Operating system and CPU architecture.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Platform {
-    /// Go's name of the processor.
+    /// Go's name of the architecture.
     pub architecture: String,
-    /// Go's name of the system.
+    /// Go's name of the operating system.
     pub os: String,
-    /// Version of the processor, such as `v7` of `arm`.
+    /// The variant of the architecture, such as `v7` of `arm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variant: Option<String>,
 }
 
-/// Go's name of this machine's processor, as images carry it.
+/// Returns Go's name of this machine's architecture, as images use it.
 pub fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -80,12 +80,12 @@ pub fn architecture() -> &'static str {
     }
 }
 
-/// `sha256:…` of the bytes.
+/// Returns `sha256:…` of the bytes.
 pub fn digest(bytes: &[u8]) -> String {
     digest_text(&Sha256::digest(bytes))
 }
 
-/// `sha256:…` and the length of what the reader gives.
+/// Returns `sha256:…` and the length of what the reader returns.
 pub(crate) fn digest_of(mut reader: impl Read) -> io::Result<(String, u64)> {
     let mut hash = Sha256::new();
     let length = io::copy(&mut reader, &mut hash)?;

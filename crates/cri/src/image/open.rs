@@ -1,32 +1,32 @@
-//! Opens an image archive: a file or standard input, plain or compressed (gzip, zstd, xz). What comes out is a plain file that can
-//! be read at any place. Blocks.
+//! Opens an image archive: a file or standard input, plain or compressed (gzip, zstd, xz). The result is a plain file
+//! that can be read at any offset. Blocks.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
-/// Largest archive after decompression.
+/// The maximum size of an archive after decompression.
 const UNPACKED_BYTES_MAX: u64 = 64 << 30;
-/// No archive of images shrinks to less than this part of itself: what does is made to fill the disk.
+/// The maximum compression ratio: no image archive exceeds it, and one that does is made to fill the disk.
 const RATIO_MAX: u64 = 20;
-/// Small archives may shrink more.
+/// Smaller archives may have a higher ratio.
 const RATIO_FREE_BYTES: u64 = 64 << 20;
-/// Bytes of the file system that stay free.
+/// The space of the file system that stays free, in bytes.
 const FREE_BYTES_MIN: u64 = 256 << 20;
-/// Bytes that are copied between two looks at the limit.
+/// The number of bytes copied between two checks of the limit.
 const COPY_BYTES: usize = 1 << 20;
 
 /// Why an archive cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OpenFault {
-    /// It cannot be read, or what it is unpacked to cannot be written.
+    /// It cannot be read, or the decompressed file cannot be written.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It is compressed in a way that is not known here.
+    /// Its compression format is not supported.
     #[error("{0} compression is not supported; decompress the archive first")]
     Unsupported(&'static str),
-    /// It would take too much of the disk.
+    /// It would use too much of the disk.
     #[error("its unpacked size exceeds {0} bytes, the limit for this disk and archive size")]
     TooLarge(u64),
     /// Its compressed content is damaged.
@@ -44,7 +44,7 @@ enum Packing {
 }
 
 impl Packing {
-    /// By the first bytes.
+    /// Detects the format by the first bytes.
     fn of(start: &[u8]) -> Self {
         match start {
             [0x1f, 0x8b, ..] => Self::Gzip,
@@ -68,7 +68,7 @@ impl Packing {
     }
 }
 
-/// Whether the path means standard input.
+/// Reports whether the path means standard input.
 pub(super) fn is_standard_input(path: &Path) -> bool {
     path == Path::new("-") || path == Path::new("/dev/stdin")
 }
@@ -118,9 +118,9 @@ fn unpacked(packed: BufReader<File>, packing: Packing, into: File, limit: u64) -
     copied(&mut reader, into, limit).map_err(|e| e.fault(packing.word()))
 }
 
-/// The frames of a zstd file, one after the other; tools that compress with several threads write many.
+/// Reads the consecutive frames of a zstd file; tools that compress with several threads write many.
 struct ZstdFrames {
-    /// What follows the current frame; taken while one is read.
+    /// The data after the current frame; taken while a frame is read.
     rest: Option<BufReader<File>>,
     frame: Option<ruzstd::decoding::StreamingDecoder<BufReader<File>, ruzstd::decoding::FrameDecoder>>,
 }
@@ -152,10 +152,10 @@ impl Read for ZstdFrames {
     }
 }
 
-/// The length of a skippable frame's content, if one begins here; its head is read then.
+/// Returns the length of a skippable frame's content, if one begins here, and reads its head.
 fn skippable(rest: &mut BufReader<File>) -> io::Result<Option<u32>> {
     use std::io::BufRead as _;
-    // 0x184D2A50 to 0x184D2A5F, little-endian.
+    // From 0x184D2A50 to 0x184D2A5F, little-endian.
     let is_skippable = matches!(rest.fill_buf()?, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..]);
     if !is_skippable {
         return Ok(None);
@@ -165,7 +165,7 @@ fn skippable(rest: &mut BufReader<File>) -> io::Result<Option<u32>> {
     Ok(Some(u32::from_le_bytes([head[4], head[5], head[6], head[7]])))
 }
 
-/// What went wrong while copying, by the side it is of.
+/// An error while copying, by its side.
 enum CopyFault {
     Read(io::Error),
     Write(io::Error),
@@ -175,7 +175,7 @@ enum CopyFault {
 impl CopyFault {
     fn fault(self, what: &'static str) -> OpenFault {
         match self {
-            // Of a decoder: its input was read without an error of the system.
+            // An error of a decoder: reading its input did not fail in the system.
             Self::Read(e) if e.raw_os_error().is_none() => OpenFault::Damaged(what, e.to_string()),
             Self::Read(e) | Self::Write(e) => OpenFault::Io(e),
             Self::Limit(limit) => OpenFault::TooLarge(limit),
@@ -203,13 +203,13 @@ fn copied(from: &mut dyn Read, mut into: File, limit: u64) -> Result<File, CopyF
     Ok(into)
 }
 
-/// Bytes that may be written to the file system of `file`.
+/// Returns the number of bytes that may be written to the file system of `file`.
 fn room(file: &File) -> io::Result<u64> {
     let stat = rustix::fs::fstatvfs(file)?;
     Ok((stat.f_bavail * stat.f_frsize).saturating_sub(FREE_BYTES_MIN))
 }
 
-/// A file without a name in `beside` (or the temporary directory), gone with its handle.
+/// Creates a file without a name in `beside` (or the temporary directory), which disappears with its handle.
 fn scratch(beside: &Path) -> io::Result<File> {
     use rustix::fs::{Mode, OFlags, open};
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -243,7 +243,7 @@ mod tests {
         assert!(matches!(unpack((8 << 20) - 1), Err(OpenFault::TooLarge(_))));
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("bomb.tar.gz");
-        // A thousand to one, beyond what small archives may.
+        // A ratio of a thousand, above the limit for small archives.
         std::fs::write(&path, gzip(&vec![0; (RATIO_FREE_BYTES as usize) + (1 << 20)])).unwrap();
         assert!(matches!(open(&path), Err(OpenFault::TooLarge(limit)) if limit == RATIO_FREE_BYTES));
     }
@@ -258,10 +258,10 @@ mod tests {
             let packed = dir.path().join(format!("packed.{ending}"));
             let out = match std::process::Command::new(program).arg("-c").arg(&plain).output() {
                 Ok(out) if out.status.success() => out.stdout,
-                // The decoders of what is not installed are tested by the next test.
+                // The formats of tools that are not installed are covered by the next test.
                 _ => continue,
             };
-            // Two members, as `cat a b` and packers with several threads make them.
+            // Two members, as created by `cat a b` and by tools with several threads.
             std::fs::write(&packed, [out.as_slice(), &out].concat()).unwrap();
             let mut unpacked = Vec::new();
             open(&packed).unwrap().read_to_end(&mut unpacked).unwrap();
@@ -274,7 +274,8 @@ mod tests {
 
     #[test]
     fn known_files_of_each_packing() {
-        // "hello\n" by zstd 1.5.4 and xz 5.4.1.
+        // "hello
+        // " by zstd 1.5.4 and xz 5.4.1.
         const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd\x04\x58\x31\x00\x00hello\n\x53\x88\xbd\x91";
         const XZ: &[u8] = b"\xfd7zXZ\x00\x00\x04\xe6\xd6\xb4\x46\x02\x00\x21\x01\x16\x00\x00\x00\x74\x2f\xe5\xa3\
             \x01\x00\x05hello\n\x00\x00\x00\xa5\x60\x97\xf1\x94\xf6\xfd\xe0\x00\x01\x1e\x06\xc1\x2f\xa4\x1d\

@@ -1,17 +1,17 @@
-//! The pause program and its image, made here: nothing is pulled for a pod's sandbox. The program is a static ELF of a
-//! few hundred bytes that sleeps; SIGTERM and SIGINT end it (as PID 1 it must handle them to notice them), and children
-//! that are handed to it are reaped by the kernel because it ignores SIGCHLD.
+//! The pause program and its image, generated here, so that nothing is pulled for a pod's sandbox. The program is a
+//! static ELF file of a few hundred bytes that sleeps; SIGTERM and SIGINT end it (as PID 1 it must handle them to
+//! receive them), and the kernel reaps orphaned children because it ignores SIGCHLD.
 
 use super::build::{ImageConfig, NewImage};
 use super::tar::Writer;
 
-/// Where the program is loaded.
+/// The load address of the program.
 const BASE: u64 = 0x40_0000;
 const ELF_HEADER_BYTES: usize = 64;
 const PROGRAM_HEADER_BYTES: usize = 56;
-/// Two program headers: the segment, and the statement that the stack is not executable.
+/// The offset of the text, after two program headers: the segment, and the entry that makes the stack not executable.
 const TEXT_AT: usize = ELF_HEADER_BYTES + 2 * PROGRAM_HEADER_BYTES;
-/// The kernel's `sigaction`: handler, flags, restorer, mask.
+/// The size of the kernel's `sigaction`: handler, flags, restorer, mask.
 const SIGACTION_BYTES: usize = 32;
 const SA_RESTORER: u64 = 0x0400_0000;
 const SIG_IGN: u64 = 1;
@@ -19,23 +19,23 @@ const SIGINT: u32 = 2;
 const SIGTERM: u32 = 15;
 const SIGCHLD: u32 = 17;
 
-/// Name of the pause image of this version.
+/// Returns the name of this version's pause image.
 pub fn name() -> String {
     format!("kelson.local/pause:{}", env!("CARGO_PKG_VERSION"))
 }
 
-/// The pause image as an OCI archive; `None` for a processor that no program is known for.
+/// Returns the pause image as an OCI archive; `None` for an unsupported architecture.
 pub fn archive() -> Option<Vec<u8>> {
     let mut layer = Writer::new();
     layer.file("pause", 0o755, &program(std::env::consts::ARCH)?);
     let config =
         ImageConfig { entrypoint: vec!["/pause".to_owned()], user: "65535:65535".to_owned(), ..Default::default() };
     let image = NewImage { name: name(), layers: vec![layer.finish()], config };
-    // The name is a constant of the right form.
+    // The name is a valid constant.
     image.to_archive().ok()
 }
 
-/// The pause program for a processor in Rust's naming.
+/// Returns the pause program for an architecture by Rust's name.
 pub fn program(arch: &str) -> Option<Vec<u8>> {
     let (machine, text, entry) = match arch {
         "x86_64" => x86_64(),
@@ -45,7 +45,7 @@ pub fn program(arch: &str) -> Option<Vec<u8>> {
     Some(elf(machine, &text, entry))
 }
 
-/// Two `sigaction`s at the start of the text: "call the handler", "ignore".
+/// Returns two `sigaction`s at the start of the text: "call the handler", "ignore".
 fn actions(handler_at: usize) -> Vec<u8> {
     let handler = BASE + (TEXT_AT + handler_at) as u64;
     let mut bytes = Vec::with_capacity(2 * SIGACTION_BYTES);
@@ -57,7 +57,7 @@ fn actions(handler_at: usize) -> Vec<u8> {
     bytes
 }
 
-/// Text and the entry's place in it.
+/// Returns the machine type, the text, and the entry's offset in it.
 fn x86_64() -> (u16, Vec<u8>, usize) {
     const SYSCALL: [u8; 2] = [0x0f, 0x05];
     let handler_at = 2 * SIGACTION_BYTES;
@@ -98,7 +98,7 @@ fn aarch64() -> (u16, Vec<u8>, usize) {
         let adr = 0x1000_0000 | ((distance & 3) << 29) | (((distance >> 2) & 0x7_ffff) << 5) | 1;
         code.extend([adr, movz(2, 0), movz(3, 8), movz(8, 134), svc]); // rt_sigaction
     }
-    // again: ppoll(NULL, 0, NULL, NULL, 0), because this processor has no pause call
+    // again: ppoll(NULL, 0, NULL, NULL, 0), because this architecture has no pause call
     code.extend([movz(0, 0), movz(1, 0), movz(2, 0), movz(3, 0), movz(4, 0), movz(8, 73), svc]);
     code.push(0x1400_0000 | (-7_i32 as u32 & 0x03ff_ffff)); // b again
     text.extend(code.iter().flat_map(|word| word.to_le_bytes()));
@@ -144,14 +144,14 @@ mod tests {
     fn start(dir: &std::path::Path) -> Child {
         let (written, path) = (dir.join("written"), dir.join("pause"));
         std::fs::write(&written, program(std::env::consts::ARCH).unwrap()).unwrap();
-        // Another test may start a process while this one holds the file open for writing; the kernel refuses to run a
-        // file that any process can still write. So the file that runs is written by a process that has ended.
+        // Another test may start a process while this one has the file open for writing; the kernel does not execute a
+        // file that any process can still write. So the executed file is written by a process that has ended.
         let status = Command::new("install").args(["-m", "755"]).arg(&written).arg(&path).status().unwrap();
         assert!(status.success());
         Command::new(&path).spawn().unwrap()
     }
 
-    /// Waits until the program sleeps in its loop with its handlers installed, as /proc tells.
+    /// Waits until the program sleeps in its loop with its handlers installed, as shown in /proc.
     fn wait_asleep(child: &Child) {
         let caught = |status: &str| {
             let line = status.lines().find(|l| l.starts_with("SigCgt:")).unwrap_or_default().to_owned();
@@ -181,7 +181,7 @@ mod tests {
         for signal in [Signal::TERM, Signal::INT] {
             let mut child = start(dir.path());
             wait_asleep(&child);
-            // A signal without a meaning must not end the loop.
+            // A signal without a handler must not end the loop.
             kill_process(Pid::from_child(&child), Signal::CONT).unwrap();
             assert!(child.try_wait().unwrap().is_none());
             kill_process(Pid::from_child(&child), signal).unwrap();
@@ -196,8 +196,8 @@ mod tests {
             let program = program(arch).unwrap();
             assert!(program.len() < 512, "{arch}: {} bytes", program.len());
         }
-        // The second program's words, where no such machine runs this test: adr x1 leads from the first sigaction call
-        // back to the start of the text.
+        // The instructions of the second architecture, if no such machine runs this test: adr x1 refers from the first
+        // sigaction call to the start of the text.
         let program = program("aarch64").unwrap();
         let at = TEXT_AT + 2 * SIGACTION_BYTES + 4 * 4;
         let adr = u32::from_le_bytes(program[at..at + 4].try_into().unwrap());

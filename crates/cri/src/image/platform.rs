@@ -1,14 +1,15 @@
-//! Which of an image's manifests a machine runs, as containerd chooses (its `platforms` package): the machine's own processor, then
-//! older ones that it runs too. Microarchitecture levels of amd64 beyond the first are never chosen.
+//! Chooses the manifest of an image that a machine runs, as containerd does (its `platforms` package): the machine's
+//! own architecture, then older ones that it also runs. Microarchitecture levels of amd64 above the first are never
+//! chosen.
 
 use super::Platform;
 
-/// The platforms that this machine runs, the best first, in their usual spelling.
+/// Returns the platforms that this machine runs, the best first, in normalized form.
 pub(super) fn accepted() -> Vec<Platform> {
     accepted_by(super::architecture(), &machine())
 }
 
-/// The kernel's name of the machine, such as `armv7l`.
+/// Returns the kernel's name of the machine, such as `armv7l`.
 fn machine() -> String {
     rustix::system::uname().machine().to_string_lossy().into_owned()
 }
@@ -37,13 +38,13 @@ fn accepted_by(architecture: &str, machine: &str) -> Vec<Platform> {
     }
 }
 
-/// How good a choice a platform is, 0 the best; `None`: not one for this machine.
+/// Returns the rank of a platform, 0 for the best; `None` when this machine does not run it.
 pub(super) fn rank(platform: &Platform, accepted: &[Platform]) -> Option<usize> {
     let usual = usual(platform);
     accepted.iter().position(|a| *a == usual)
 }
 
-/// A platform in its usual spelling.
+/// Returns the normalized form of a platform.
 fn usual(platform: &Platform) -> Platform {
     let variant = platform.variant.as_deref().unwrap_or_default().to_ascii_lowercase();
     let (architecture, variant) = match platform.architecture.to_ascii_lowercase().as_str() {

@@ -1,10 +1,10 @@
 //! Image names in their full form, as the runtime stores them: `busybox` is `docker.io/library/busybox:latest`.
 //! (github.com/distribution/reference defines the rules)
 
-/// Longest name accepted, as the reference implementation's limit on the repository part.
+/// The maximum length of the repository part, as in the reference implementation.
 const NAME_BYTES_MAX: usize = 255;
 
-/// Fills in registry, `library/` and `:latest` where a name leaves them out.
+/// Adds registry, `library/` and `:latest` if a name lacks them.
 ///
 /// # Errors
 /// A sentence that says what is wrong with the name.
@@ -49,11 +49,11 @@ pub fn normalize(name: &str) -> Result<String, String> {
     })
 }
 
-/// The part of a full name before its tag and digest.
+/// Returns the part of a full name before its tag and digest.
 pub fn repository(full: &str) -> &str {
     let name = full.split('@').next().unwrap_or_default();
     match name.rsplit_once(':') {
-        // Behind a slash: the colon before it is of a port.
+        // After a slash: the colon before it belongs to a port.
         Some((repository, tag)) if !tag.contains('/') => repository,
         _ => name,
     }

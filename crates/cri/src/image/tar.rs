@@ -1,18 +1,19 @@
-//! Tar as images need it, over the `tar` crate: reproducible archives, and an index of one on disk. Unpacking into a file
-//! system is the runtime's work.
+//! Tar archives for images, with the `tar` crate: reproducible archives, and an index of one on disk. The runtime
+//! unpacks them into a file system.
 use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, SeekFrom};
 
 use tar::{Archive, Builder, EntryType, Header};
 
-/// Most members an image archive may have.
+/// The maximum number of members in an image archive.
 const ENTRIES_MAX: usize = 100_000;
-/// Most bytes of headers, with long names and extended ones, that are read of an archive; contents are skipped over.
+/// The maximum size of headers, including long names and extended ones, that are read of an archive; contents are
+/// skipped.
 const HEADER_BYTES_MAX: u64 = 256 << 20;
-/// Links that are followed to a member's content.
+/// The maximum number of links followed to a member's content.
 const LINKS_MAX: usize = 8;
 
-/// Writes a tar into memory. Times and owners are zero, so that equal content gives equal bytes.
+/// Writes a tar archive into memory. Times and owners are zero, so that equal content gives equal bytes.
 pub struct Writer(Builder<Vec<u8>>);
 
 impl Default for Writer {
@@ -22,12 +23,12 @@ impl Default for Writer {
 }
 
 impl Writer {
-    /// An empty archive.
+    /// Creates an empty archive.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A regular file with permission bits `mode`.
+    /// Adds a regular file with permission bits `mode`.
     pub fn file(&mut self, path: &str, mode: u32, content: &[u8]) -> &mut Self {
         let mut header = header(EntryType::Regular, mode);
         header.set_size(content.len() as u64);
@@ -36,7 +37,7 @@ impl Writer {
         self
     }
 
-    /// Adds a directory; its parents are not made.
+    /// Adds a directory; its parents are not added.
     pub fn dir(&mut self, path: &str, mode: u32) -> &mut Self {
         let path = format!("{}/", path.trim_matches('/'));
         let mut header = header(EntryType::Directory, mode);
@@ -44,7 +45,7 @@ impl Writer {
         self
     }
 
-    /// A symbolic link.
+    /// Adds a symbolic link.
     pub fn symlink(&mut self, path: &str, target: &str) -> &mut Self {
         let mut header = header(EntryType::Symlink, 0o777);
         let path = path.trim_start_matches('/');
@@ -52,7 +53,7 @@ impl Writer {
         self
     }
 
-    /// The archive with its end mark.
+    /// Returns the archive with its end mark.
     pub fn finish(self) -> Vec<u8> {
         self.0.into_inner().expect("memory takes all")
     }
@@ -69,26 +70,26 @@ fn header(kind: EntryType, mode: u32) -> Header {
     header
 }
 
-/// Where a member's content lies, or where else to look.
+/// The content of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Entry {
     File {
         offset: u64,
         size: u64,
     },
-    /// A hard or symbolic link to another member, already resolved to a path from the archive's root.
+    /// A hard or symbolic link to another member, resolved to a path from the archive's root.
     Link(String),
 }
 
-/// The members of a tar file by path.
+/// The members of a tar archive by path.
 #[derive(Debug)]
 pub(crate) struct Index(BTreeMap<String, Entry>);
 
 impl Index {
-    /// Reads all headers; contents are skipped over.
+    /// Reads all headers; contents are skipped.
     ///
     /// # Errors
-    /// When it is no archive, is cut short, or has more members or longer headers than an image needs.
+    /// It is not an archive, is truncated, or has more members or longer headers than an image needs.
     pub fn read(mut from: impl Read + Seek) -> io::Result<Self> {
         let end = from.seek(SeekFrom::End(0))?;
         from.rewind()?;
@@ -117,7 +118,7 @@ impl Index {
         Ok(Self(entries))
     }
 
-    /// Offset and size of a member, following links.
+    /// Returns offset and size of a member, following links.
     pub fn find(&self, path: &str) -> Option<(u64, u64)> {
         let mut path = clean(path);
         for _ in 0..LINKS_MAX {
@@ -130,7 +131,7 @@ impl Index {
     }
 }
 
-/// A file of which only so much may be read; seeking is free.
+/// A file of which only a limited number of bytes can be read; seeking is free.
 struct Headers<R> {
     from: R,
     left: u64,
@@ -154,7 +155,7 @@ fn bad() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "not a tar archive, truncated, or with too many members")
 }
 
-/// A path from the archive's root with no empty, `.` or `..` parts; it only serves as a key.
+/// Returns a path from the archive's root without empty, `.` or `..` parts; used only as a key.
 fn clean(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {

@@ -1,4 +1,4 @@
-//! CRI `runtime.v1` messages: the generated types, and what must not be generated (a `Debug` that hides passwords).
+//! CRI `runtime.v1` messages: the generated types, and code that is not generated (a `Debug` that hides passwords).
 
 #[allow(missing_docs, clippy::all, clippy::pedantic)]
 mod generated;

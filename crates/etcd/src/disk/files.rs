@@ -1,4 +1,4 @@
-//! Names and directories.
+//! File names and directories of a store.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use kelson_platform::files;
 
 use super::DiskError;
 
-/// Where a store lies below the data directory.
+/// The directory of a store below the data directory.
 const FOLDER: &str = "kelson-etcd";
 
 pub(super) fn snapshot(dir: &Path, number: u64) -> PathBuf {
@@ -22,7 +22,7 @@ pub(super) fn fault(what: &'static str, path: &Path) -> impl FnOnce(std::io::Err
     move |source| DiskError::Io { what, path: path.to_path_buf(), source }
 }
 
-/// Makes the directory of a store below a data directory.
+/// Creates the directory of a store below a data directory.
 pub(super) fn create(data_dir: &Path) -> Result<PathBuf, DiskError> {
     if data_dir.join("member").join("snap").join("db").exists() {
         let reason = "it holds the data of another etcd, whose files are not read here; copy the keys through its API";
@@ -33,18 +33,18 @@ pub(super) fn create(data_dir: &Path) -> Result<PathBuf, DiskError> {
     Ok(dir)
 }
 
-/// Opens a file that is written from its end on, for its owner alone.
+/// Opens a file for appending, with access for its owner only.
 pub(super) fn open_to_append(path: &Path) -> Result<File, DiskError> {
     let open = files::private(OpenOptions::new().append(true).create(true)).open(path);
     open.map_err(fault("open", path))
 }
 
-/// Makes the names of new files survive a power cut.
+/// Syncs a directory, so that new file names survive a power failure.
 pub(super) fn sync_names(dir: &Path) -> Result<(), DiskError> {
     files::sync_names(dir).map_err(fault("sync", dir))
 }
 
-/// Numbers of the snapshots and logs of a directory, in order. What else there is was never completed, and goes.
+/// Returns the numbers of the snapshots and logs in a directory, in order. Incomplete files are removed.
 pub(super) fn list(dir: &Path) -> Result<(Vec<u64>, Vec<u64>), DiskError> {
     let (mut snapshots, mut logs) = (Vec::new(), Vec::new());
     for entry in fs::read_dir(dir).map_err(fault("read", dir))? {
@@ -65,7 +65,8 @@ pub(super) fn list(dir: &Path) -> Result<(Vec<u64>, Vec<u64>), DiskError> {
     Ok((snapshots, logs))
 }
 
-/// Removes what a complete snapshot stands for. What stays by a fault is removed by the next.
+/// Removes the files that a complete snapshot replaces. Files that cannot be removed are removed after the next
+/// snapshot.
 pub(super) fn remove_before(dir: &Path, number: u64) -> Result<(), DiskError> {
     let (snapshots, logs) = list(dir)?;
     let old = snapshots.into_iter().filter(|n| *n < number).map(|n| snapshot(dir, n));

@@ -1,8 +1,9 @@
-//! Frames: length, checksum of the length, checksum of the content, content. All numbers are little-endian; checksums are CRC-32.
+//! Frames: length, checksum of the length, checksum of the content, content. All numbers are little-endian; checksums
+//! are CRC-32.
 
 use std::io::{self, Read};
 
-/// Bytes before the content.
+/// The size of a frame's head in bytes.
 pub(super) const HEAD_BYTES: usize = 12;
 
 /// Appends a frame whose content `write` appends.
@@ -18,12 +19,12 @@ pub(super) fn append(into: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) -> Re
     Ok(())
 }
 
-/// What was found where a frame may begin.
+/// The result of reading at the position of a frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Frame,
     End,
-    /// A frame that was not written whole, with nothing behind it.
+    /// An incomplete frame at the end of the file.
     Torn,
     Damaged(&'static str),
 }
@@ -32,9 +33,9 @@ pub(super) enum Found {
 pub(super) struct Reader<R> {
     from: R,
     length: u64,
-    /// Where the next frame begins.
+    /// The position of the next frame.
     pub at: u64,
-    /// The content of the frame found last.
+    /// The content of the last frame.
     pub content: Vec<u8>,
 }
 
@@ -43,7 +44,7 @@ impl<R: Read> Reader<R> {
         Self { from, length, at: 0, content: Vec::new() }
     }
 
-    /// Reads the next frame. After a result that is not a frame, there is nothing more to read.
+    /// Reads the next frame. After any other result nothing more can be read.
     pub fn next(&mut self) -> io::Result<Found> {
         let left = self.length.saturating_sub(self.at);
         if left == 0 {
@@ -54,7 +55,7 @@ impl<R: Read> Reader<R> {
         self.from.read_exact(&mut head)?;
         let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         if number(4) != crc32fast::hash(&head[..4]) {
-            // A file may have grown before its last bytes came to the disk.
+            // The file may have grown before its last bytes were written to the disk.
             let blank = is_blank(&mut self.from)?;
             return Ok(if blank { Found::Torn } else { Found::Damaged("checksum mismatch in the header of a frame") });
         }
@@ -74,7 +75,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// Whether nothing but zeros is left.
+/// Reports whether only zero bytes are left.
 fn is_blank(from: &mut impl Read) -> io::Result<bool> {
     let mut piece = [0; 4096];
     loop {
@@ -100,7 +101,7 @@ mod tests {
         file
     }
 
-    /// What is found after the last whole frame, and how many of these there are.
+    /// Returns the number of complete frames, and the result after them.
     fn read(file: &[u8]) -> (usize, Found) {
         let mut reader = Reader::new(file, file.len() as u64);
         let mut frames = 0;

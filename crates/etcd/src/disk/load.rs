@@ -1,4 +1,4 @@
-//! From files to a state.
+//! Loads a state from files.
 
 use std::fs::File;
 use std::io::{BufReader, Read as _};
@@ -10,26 +10,26 @@ use super::record::{self, Entry, FORMAT};
 use super::{DiskError, Identity, Log, Record, files, position};
 use crate::mvcc::State;
 
-/// What a directory held.
+/// The content of a directory.
 #[derive(Debug)]
 pub struct Loaded {
-    /// Keys and leases. The lives of leases begin anew.
+    /// Keys and leases. Leases have their full time again.
     pub state: State,
-    /// Who the store is.
+    /// The identity of the store.
     pub identity: Identity,
-    /// Alarms that are on, by their numbers in the protocol.
+    /// Active alarms, by their numbers in the protocol.
     pub alarms: Vec<i32>,
-    /// Where commits go.
+    /// The log for commits.
     pub log: Log,
-    /// Bytes of the snapshot that was read.
+    /// The size of the snapshot that was read, in bytes.
     pub snapshot_bytes: u64,
 }
 
-/// Reads the store below a data directory, or makes one with `identity`. Without `syncs`, what was committed survives the
-/// process and not the power.
+/// Reads the store below a data directory, or creates one with `identity`. Without `syncs`, commits survive the process
+/// but not a power failure.
 ///
 /// # Errors
-/// What the disk says; damage; a directory that belongs to something else.
+/// An I/O error, damaged files, or a directory of another program.
 pub fn load(data_dir: &Path, identity: Identity, syncs: bool) -> Result<Loaded, DiskError> {
     let dir = files::create(data_dir)?;
     let (snapshots, logs) = files::list(&dir)?;
@@ -70,7 +70,7 @@ pub fn load(data_dir: &Path, identity: Identity, syncs: bool) -> Result<Loaded, 
         }
     };
     if syncs {
-        // The directory of the data directory too: it may have been made just now.
+        // The parent of the data directory too, since the data directory may be new.
         [dir.as_path(), data_dir].into_iter().try_for_each(files::sync_names)?;
     }
     files::remove_before(&dir, from)?;
@@ -83,18 +83,18 @@ struct Loading {
     identity: Option<Identity>,
     alarms: Vec<i32>,
     revision: i64,
-    /// Of the file that is read.
+    /// The number of records in the current file.
     records: u64,
-    /// Whether the record read last ends a snapshot.
+    /// Whether the last record ends a snapshot.
     ended: bool,
 }
 
-/// Where a log is in the row of logs.
+/// The position of a log in the sequence of logs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Last {
-    /// The last one, which commits go to.
+    /// The last one, to which commits are appended.
     Open,
-    /// Others follow; `closed`: its last record says so.
+    /// Other logs follow; `closed` means that its last record must say so.
     Followed { closed: bool },
 }
 
@@ -102,7 +102,7 @@ enum Last {
 enum End {
     /// After this many bytes.
     Whole(u64),
-    /// After this many bytes comes a frame that was not written whole.
+    /// After this many bytes follows an incomplete frame.
     Torn(u64),
 }
 
@@ -117,7 +117,7 @@ impl Loading {
         }
     }
 
-    /// Reads a log, of which so many bytes were acknowledged.
+    /// Reads a log, of which `acknowledged` bytes were acknowledged.
     fn log(&mut self, path: &Path, last: Last, acknowledged: u64) -> Result<u64, DiskError> {
         self.ended = false;
         match self.frames(path)? {

@@ -1,4 +1,4 @@
-//! The log that is written.
+//! The log to which commits are appended.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -10,7 +10,7 @@ use super::record::{self, Record};
 use super::snapshot::SnapshotWriter;
 use super::{DiskError, files, frame};
 
-/// A log is worth a snapshot when it is larger than this and than the last snapshot.
+/// A snapshot is written when the log is larger than this and than the last snapshot.
 const LOG_BYTES: u64 = 16 << 20;
 
 /// The last log of a store.
@@ -20,14 +20,14 @@ pub struct Log {
     number: u64,
     file: File,
     bytes: u64,
-    /// Records in it, which the record that closes it counts.
+    /// The number of its records, which its closing record contains.
     records: u64,
-    /// Without it, what the system has not written is lost with the power, and nothing else.
+    /// Whether commits are synced. If not, a power failure loses what the kernel has not written.
     syncs: bool,
     buffer: Vec<u8>,
-    /// Absent where it could not be made.
+    /// `None` if the file could not be created.
     position: Option<PositionFile>,
-    /// How long the last sync took.
+    /// The duration of the last sync.
     sync_took: Option<Duration>,
 }
 
@@ -36,7 +36,7 @@ impl Log {
         let path = files::log(dir, number);
         let file = files::open_to_append(&path)?;
         if syncs {
-            // What a process wrote that was killed before it could sync.
+            // Syncs data that a killed process wrote without a sync.
             file.sync_data().map_err(files::fault("sync", &path))?;
         }
         let position = PositionFile::open(dir, number, syncs)
@@ -53,25 +53,25 @@ impl Log {
         self.position.iter_mut().for_each(|position| position.note(at));
     }
 
-    /// How long the sync of the last commit took; `None`: it was not synced.
+    /// Returns the duration of the last commit's sync; `None` if it was not synced.
     pub fn sync_took(&self) -> Option<Duration> {
         self.sync_took
     }
 
-    /// Bytes of this log.
+    /// Returns the size of this log in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether a snapshot would make the files smaller, where the last one has so many bytes.
+    /// Reports whether a snapshot would reduce the size of the files, given the size of the last one.
     pub fn is_long(&self, snapshot_bytes: u64) -> bool {
         self.bytes > LOG_BYTES.max(snapshot_bytes)
     }
 
-    /// Stores a commit, and syncs it.
+    /// Appends a commit and syncs it.
     ///
     /// # Errors
-    /// [`DiskError::Io`] says that nothing of it is there; after [`DiskError::Unsure`] nothing may be written.
+    /// [`DiskError::Io`] means that nothing of it was stored; after [`DiskError::Unsure`] nothing more may be written.
     pub fn append(&mut self, records: &[Record]) -> Result<(), DiskError> {
         self.buffer.clear();
         self.sync_took = None;
@@ -81,7 +81,7 @@ impl Log {
             return Err(DiskError::Io { what: "write", path: path(), source });
         }
         if let Err(source) = self.file.write_all(&self.buffer) {
-            // What was written in part would be damage to the next start if more came behind it.
+            // A partial frame followed by another one would be damage at the next start.
             self.file.set_len(self.bytes).map_err(|again| DiskError::Unsure {
                 what: "truncate a failed commit from",
                 path: path(),
@@ -103,11 +103,11 @@ impl Log {
         Ok(())
     }
 
-    /// Begins a new log, and a snapshot that will stand for all before it.
+    /// Begins a new log, and a snapshot that will replace everything before it.
     ///
     /// # Errors
-    /// [`DiskError::Io`]: nothing changed; [`DiskError::Unsure`]: the new log is there, and must not follow one that goes on, so
-    /// nothing may be written.
+    /// [`DiskError::Io`]: nothing changed. [`DiskError::Unsure`]: the new log exists, and the old one must not be
+    /// continued before it, so nothing more may be written.
     pub fn rotate(&mut self) -> Result<SnapshotWriter, DiskError> {
         self.rotate_with(files::sync_names)
     }
@@ -115,7 +115,7 @@ impl Log {
     fn rotate_with(&mut self, sync_names: fn(&Path) -> Result<(), DiskError>) -> Result<SnapshotWriter, DiskError> {
         let number = self.number + 1;
         let path = files::log(&self.dir, number);
-        // A log that was cut between two commits is told from a whole one by this.
+        // This record distinguishes a complete log from one that was truncated between two commits.
         self.append(&[Record::end(self.records)])?;
         let snapshot = SnapshotWriter::create(&self.dir, number, self.syncs)?;
         let made = files::open_to_append(&path)
@@ -153,13 +153,13 @@ mod tests {
         let fails = |dir: &Path| Err(files::fault("sync", dir)(std::io::Error::other("no space")));
         assert!(matches!(log.rotate_with(fails), Err(DiskError::Io { .. })));
         log.append(&[Record::revision(7)]).unwrap();
-        // The last commit is torn: it is the end of the last log, so the start goes on without it.
+        // The last commit is torn: it ends the last log, so the start continues without it.
         log.append(&[Record::revision(8)]).unwrap();
         drop(log);
         let file =
             std::fs::OpenOptions::new().write(true).open(files::log(&files::create(dir.path()).unwrap(), 1)).unwrap();
         file.set_len(file.metadata().unwrap().len() - 1).unwrap();
-        // It was written as the process was killed, so that nobody was told of it.
+        // It was written while the process was killed, so that no client got an answer.
         std::fs::remove_file(dir.path().join("kelson-etcd").join("position")).unwrap();
         let loaded = load(dir.path(), Identity::new(1, 2), true).unwrap();
         assert_eq!(loaded.state.revision(), 7);

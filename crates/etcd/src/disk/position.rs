@@ -1,9 +1,9 @@
-//! Notes outside of the logs how far they have been written, in a small file that is written over after each commit and is never
-//! synced for that. A torn frame at the end of the last log is a commit that nobody was told of, unless it was noted: then it was
-//! acknowledged, and is damaged.
+//! Stores the position up to which logs were written, in a small file that is overwritten after each commit and never
+//! synced for that. A torn frame at the end of the last log is a commit that was not acknowledged, unless the position
+//! is behind it: then it was acknowledged, and is damaged.
 //!
-//! After `kill -9` the note is exact: the kernel has it. After a power cut it may be older than the log, but not newer, since a
-//! commit is noted when it is synced.
+//! After `kill -9` the position is exact, since the kernel has it. After a power failure it may be older than the log
+//! but not newer, since it is stored after the commit is synced.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek as _, SeekFrom, Write as _};
@@ -13,9 +13,9 @@ use kelson_platform::files::private;
 
 const FILE: &str = "position";
 const TITLE: &str = "kelson-etcd-position-1";
-/// The file always has this length: one sector, which disks write whole or not at all.
+/// The fixed size of the file: one sector, which disks write atomically.
 const LINE_BYTES: usize = 512;
-/// Stands for a boot that the system does not name.
+/// The boot ID when the system does not have one.
 const NO_BOOT: &str = "-";
 
 /// The end of a log.
@@ -23,17 +23,17 @@ const NO_BOOT: &str = "-";
 pub(super) struct Position {
     /// The number of the log.
     pub log: u64,
-    /// Bytes up to the end of the last commit.
+    /// The size up to the end of the last commit, in bytes.
     pub bytes: u64,
 }
 
-/// What was noted.
+/// The content of the position file.
 #[derive(Debug, PartialEq, Eq)]
 struct Noted {
     boot: String,
-    /// Whether what was noted had been synced.
+    /// Whether the position had been synced in the log.
     synced: bool,
-    /// The first log that is closed by a record of its own when another one follows.
+    /// The first log that is closed by a record when another one follows.
     closed_since: u64,
     at: Position,
 }
@@ -69,35 +69,35 @@ fn boot() -> String {
     kelson_platform::process::boot_id().filter(|id| !id.contains(' ')).unwrap_or_else(|| NO_BOOT.to_owned())
 }
 
-/// What a note demands of the logs.
+/// What the position file requires of the logs.
 #[derive(Debug)]
 pub(super) struct Demands {
-    /// The file with the noted position.
+    /// The position file.
     pub path: PathBuf,
-    /// Logs from this one on that others follow have a record that closes them.
+    /// Logs from this one on end with a closing record if others follow.
     pub closed_since: u64,
-    /// How far the logs must reach; `None` where that is not known.
+    /// How far the logs must reach; `None` if that is not known.
     pub reached: Option<Position>,
 }
 
 impl Demands {
-    /// Bytes of a log that were acknowledged.
+    /// Returns the number of acknowledged bytes of a log.
     pub fn bytes_of(&self, log: u64) -> u64 {
         self.reached.filter(|at| at.log == log).map_or(0, |at| at.bytes)
     }
 }
 
-/// What is noted in a directory. Without a note nothing is demanded.
+/// Reads the position file of a directory. Without one nothing is required.
 ///
 /// # Errors
-/// What the system says.
+/// An I/O error.
 pub(super) fn read(dir: &Path) -> io::Result<Demands> {
     let path = dir.join(FILE);
     let Some(Noted { boot: noted_in, synced, closed_since, at }) = noted(&path)? else {
         return Ok(Demands { path, closed_since: u64::MAX, reached: None });
     };
     let here = boot();
-    // What was not synced is there as long as the kernel is the same.
+    // Unsynced data survives as long as the kernel runs.
     let holds = synced || noted_in == here && here != NO_BOOT;
     Ok(Demands { path, closed_since, reached: holds.then_some(at) })
 }
@@ -110,7 +110,7 @@ fn noted(path: &Path) -> io::Result<Option<Noted>> {
     }
 }
 
-/// The file in which the position of the newest log is noted after each commit.
+/// The file with the position of the newest log, updated after each commit.
 #[derive(Debug)]
 pub(super) struct PositionFile {
     file: File,
@@ -122,10 +122,11 @@ pub(super) struct PositionFile {
 }
 
 impl PositionFile {
-    /// Opens the note of a directory whose last log is `log`, or makes one. `synced`: commits are synced before they are noted.
+    /// Opens or creates the position file of a directory whose last log is `log`. `synced`: commits are synced before
+    /// their position is stored.
     ///
     /// # Errors
-    /// What the system says.
+    /// An I/O error.
     pub fn open(dir: &Path, log: u64, synced: bool) -> io::Result<Self> {
         let path = dir.join(FILE);
         let closed_since = noted(&path)?.map_or(log, |noted| noted.closed_since);
@@ -133,7 +134,8 @@ impl PositionFile {
         Ok(Self { file, path, boot: boot(), synced, closed_since, failing: false })
     }
 
-    /// Notes where the last commit ends. A fault is logged: the note is then older than the log, which it may be.
+    /// Stores the end of the last commit. An error is logged: the position is then older than the log, which is
+    /// allowed.
     pub fn note(&mut self, at: Position) {
         let Self { boot, synced, closed_since, .. } = &*self;
         let line = Noted { boot: boot.clone(), synced: *synced, closed_since: *closed_since, at }.line();

@@ -1,14 +1,14 @@
-//! What is stored, as messages: fields may be added, numbers never change their meaning.
+//! The stored records, as protobuf messages: fields may be added, numbers never change their meaning.
 
 use bytes::Bytes;
 use prost::Message;
 
 use crate::mvcc::{Change, Revision, Version};
 
-/// The format of the files.
+/// The format version of the files.
 pub(super) const FORMAT: u64 = 1;
 
-/// One stored fact.
+/// One stored record.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Record {
     #[prost(oneof = "Entry", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
@@ -17,7 +17,7 @@ pub struct Record {
 
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub(super) enum Entry {
-    /// Opens a snapshot, and the first log.
+    /// The first record of a snapshot and of the first log.
     #[prost(message, tag = "1")]
     Identity(Identity),
     #[prost(message, tag = "2")]
@@ -27,29 +27,29 @@ pub(super) enum Entry {
     Compacted(i64),
     #[prost(message, tag = "4")]
     Grant(StoredLease),
-    /// The lease with this ID is no more.
+    /// The lease with this ID has ended.
     #[prost(int64, tag = "5")]
     LeaseEnded(i64),
-    /// All alarms that are on, by their numbers in the protocol.
+    /// All active alarms, by their numbers in the protocol.
     #[prost(message, tag = "6")]
     Alarms(Alarms),
-    /// The store was at this revision, though the last changes may have been compacted.
+    /// The store reached this revision, though its last changes may have been compacted.
     #[prost(int64, tag = "7")]
     Revision(i64),
-    /// Ends a snapshot: how many records came before.
+    /// Ends a snapshot, with the number of records before it.
     #[prost(uint64, tag = "8")]
     End(u64),
 }
 
-/// Who the store is: chosen once, the same after each start.
+/// The identity of a store: chosen once, the same after each start.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Identity {
     #[prost(uint64, tag = "1")]
     pub(super) format: u64,
-    /// The cluster, as answers name it.
+    /// The cluster ID in answers.
     #[prost(fixed64, tag = "2")]
     pub cluster_id: u64,
-    /// Its one member.
+    /// The ID of its only member.
     #[prost(fixed64, tag = "3")]
     pub member_id: u64,
 }
@@ -87,7 +87,7 @@ pub(super) struct Alarms {
 }
 
 impl Identity {
-    /// The identity of a new store.
+    /// Creates the identity of a new store.
     pub fn new(cluster_id: u64, member_id: u64) -> Self {
         Self { format: FORMAT, cluster_id, member_id }
     }
@@ -98,12 +98,12 @@ impl Record {
         Self { entry: Some(entry) }
     }
 
-    /// Who the store is.
+    /// A record for the identity of the store.
     pub fn identity(identity: Identity) -> Self {
         Self::of(Entry::Identity(identity))
     }
 
-    /// A version of a key.
+    /// A record for a version of a key.
     pub fn version(key: &Bytes, version: &Version) -> Self {
         Self::of(Entry::Version(StoredVersion {
             key: key.clone(),
@@ -116,32 +116,32 @@ impl Record {
         }))
     }
 
-    /// A change with its version.
+    /// A record for a change with its version.
     pub fn change((change, version): (&Change, &Version)) -> Self {
         Self::version(&change.key, version)
     }
 
-    /// That revisions before this one are compacted.
+    /// A record that revisions before this one are compacted.
     pub fn compacted(main: i64) -> Self {
         Self::of(Entry::Compacted(main))
     }
 
-    /// The revision of the store.
+    /// A record for the revision of the store.
     pub fn revision(main: i64) -> Self {
         Self::of(Entry::Revision(main))
     }
 
-    /// A lease that was granted.
+    /// A record for a granted lease.
     pub fn grant(id: i64, seconds: i64) -> Self {
         Self::of(Entry::Grant(StoredLease { id, seconds }))
     }
 
-    /// That a lease is no more.
+    /// A record that a lease has ended.
     pub fn lease_ended(id: i64) -> Self {
         Self::of(Entry::LeaseEnded(id))
     }
 
-    /// The alarms that are on, all others are off.
+    /// A record for the active alarms; all others are inactive.
     pub fn alarms(on: Vec<i32>) -> Self {
         Self::of(Entry::Alarms(Alarms { on }))
     }
@@ -159,15 +159,15 @@ impl StoredVersion {
     }
 }
 
-/// Bytes of records one after the other.
+/// Encodes records one after the other.
 pub(super) fn encode(records: &[Record], into: &mut Vec<u8>) {
     for record in records {
-        // Encoding into a vector does not fail.
+        // Encoding into a vector cannot fail.
         let _ = record.encode_length_delimited(into);
     }
 }
 
-/// The records of such bytes; `None` where they are none.
+/// Decodes records; an item is `None` if the bytes are invalid.
 pub(super) fn decode(mut bytes: &[u8]) -> impl Iterator<Item = Option<Entry>> {
     std::iter::from_fn(move || {
         if bytes.is_empty() {

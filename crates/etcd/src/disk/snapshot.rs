@@ -1,4 +1,4 @@
-//! A copy of everything, written while commits go on.
+//! Writes a snapshot of everything while commits continue.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Write as _};
@@ -9,7 +9,7 @@ use kelson_platform::files::private;
 use super::record::{self, Record};
 use super::{DiskError, files, frame};
 
-/// A snapshot on its way. Dropped before its end, it was never there.
+/// A snapshot that is being written. Dropping it before the end removes it.
 #[derive(Debug)]
 pub struct SnapshotWriter {
     dir: PathBuf,
@@ -29,7 +29,7 @@ impl SnapshotWriter {
         Ok(Self { dir: dir.to_path_buf(), number, part, file, syncs, records: 0, bytes: 0 })
     }
 
-    /// Removes what was begun. What stays by a fault is removed by the next start.
+    /// Removes the incomplete snapshot. If that fails, the next start removes it.
     pub(super) fn discard(self) {
         let _ = fs::remove_file(&self.part);
     }
@@ -37,7 +37,7 @@ impl SnapshotWriter {
     /// Adds records. Versions of one key come in order; the first record is the identity.
     ///
     /// # Errors
-    /// What the disk says; the snapshot is of no use then.
+    /// An I/O error; the snapshot must not be used then.
     pub fn add(&mut self, records: &[Record]) -> Result<(), DiskError> {
         let mut bytes = Vec::new();
         let framed = frame::append(&mut bytes, |into| record::encode(records, into));
@@ -48,10 +48,10 @@ impl SnapshotWriter {
         Ok(())
     }
 
-    /// Ends it and removes what it stands for; gives its bytes.
+    /// Completes the snapshot and removes the files it replaces; returns its size in bytes.
     ///
     /// # Errors
-    /// What the disk says; older files still hold everything.
+    /// An I/O error; older files still hold everything.
     pub fn finish(mut self) -> Result<u64, DiskError> {
         self.add(&[Record::end(self.records)])?;
         let fault = || files::fault("write", &self.part);

@@ -1,10 +1,10 @@
-//! The file format of bbolt, written from front to back: pages of sorted pairs, above them pages of pages, and at last the two
-//! pages at the front that say where all of it begins. All numbers are little-endian.
+//! Writes the file format of bbolt from front to back: pages of sorted pairs, branch pages above them, and at the end
+//! the two meta pages at the front, which refer to the root. All numbers are little-endian.
 
 use std::io::{self, Seek, SeekFrom, Write};
 
 const PAGE_BYTES: usize = 4096;
-/// Id, kind, count of elements, count of pages that belong to it.
+/// The size of a page head: ID, kind, number of elements, number of overflow pages.
 const HEAD_BYTES: usize = 16;
 const ELEMENT_BYTES: usize = 16;
 
@@ -12,12 +12,12 @@ const BRANCH: u16 = 0x01;
 const LEAF: u16 = 0x02;
 const META: u16 = 0x04;
 const FREE_LIST: u16 = 0x10;
-/// Of an element: its value is a bucket.
+/// The flag of an element whose value is a bucket.
 const BUCKET: u32 = 1;
 
 const MAGIC: u32 = 0xED0C_DAED;
 const VERSION: u32 = 2;
-/// Two pages that say where all begins, and the list of free pages.
+/// The first page after two meta pages and the list of free pages.
 const FIRST_PAGE: u64 = 3;
 
 pub(super) struct Bolt<W> {
@@ -28,7 +28,7 @@ pub(super) struct Bolt<W> {
 /// A page that is being filled.
 struct Page {
     kind: u16,
-    /// Flags, key, value of a leaf; page and key of a branch.
+    /// Flags, key and value in a leaf; page and key in a branch.
     elements: Vec<Element>,
     bytes: usize,
 }
@@ -60,7 +60,7 @@ impl Page {
         let mut page = head(id, self.kind, self.elements.len(), pages - 1);
         let mut at = HEAD_BYTES + ELEMENT_BYTES * self.elements.len();
         for element in &self.elements {
-            // Counted from the element itself.
+            // Relative to the element itself.
             let position = (at - page.len()) as u32;
             let (key, value) = (element.key.len(), element.value.len());
             if self.kind == LEAF {
@@ -96,12 +96,12 @@ impl<W: Write + Seek> Bolt<W> {
         Ok(Self { to, next: FIRST_PAGE })
     }
 
-    /// Writes pairs, which come in order of their keys; gives the page where they begin.
+    /// Writes pairs in the order of their keys; returns the root page.
     pub fn bucket(&mut self, pairs: impl Iterator<Item = (Vec<u8>, Vec<u8>)>) -> io::Result<u64> {
         self.tree(LEAF, pairs.map(|(key, value)| Element { flags: 0, page: 0, key, value }))
     }
 
-    /// Writes elements and, where they need more than one page, what is above these; gives the topmost page.
+    /// Writes elements, and branch pages if they need more than one page; returns the root page.
     fn tree(&mut self, kind: u16, elements: impl Iterator<Item = Element>) -> io::Result<u64> {
         let mut page = Page::new(kind);
         let mut above = Vec::new();
@@ -119,7 +119,7 @@ impl<W: Write + Seek> Bolt<W> {
         }
     }
 
-    /// Writes a page; gives the element that stands for it in the page above.
+    /// Writes a page; returns its element for the branch page above.
     fn page(&mut self, page: Page) -> io::Result<Element> {
         let bytes = page.encode(self.next);
         self.to.write_all(&bytes)?;
@@ -133,13 +133,14 @@ impl<W: Write + Seek> Bolt<W> {
         Ok(element)
     }
 
-    /// Writes the list of buckets, which come in order of their names, and the front; gives the bytes of the file.
+    /// Writes the list of buckets in the order of their names, and the meta pages; returns the size of the file in
+    /// bytes.
     pub fn end(mut self, buckets: &[(&str, u64)]) -> io::Result<u64> {
         let element = |(name, page): &(&str, u64)| Element {
             flags: BUCKET,
             page: 0,
             key: name.as_bytes().to_vec(),
-            // Where the bucket begins, and the last number that it gave out.
+            // The root page of the bucket, and its last sequence number.
             value: [page.to_le_bytes(), [0; 8]].concat(),
         };
         let root = self.tree(LEAF, buckets.iter().map(element))?;
@@ -148,7 +149,7 @@ impl<W: Write + Seek> Bolt<W> {
             let mut page = head(id, META, 0, 0);
             let numbers = [MAGIC, VERSION, PAGE_BYTES as u32, 0];
             page.extend(numbers.into_iter().flat_map(u32::to_le_bytes));
-            // Root and its number, list of free pages, first page behind all, transaction.
+            // Root page and its sequence number, list of free pages, first page after the end, transaction ID.
             page.extend([root, 0, 2, self.next, id].into_iter().flat_map(u64::to_le_bytes));
             page.extend(fnv1a(&page[HEAD_BYTES..]).to_le_bytes());
             page.resize(PAGE_BYTES, 0);
@@ -162,7 +163,7 @@ impl<W: Write + Seek> Bolt<W> {
     }
 }
 
-/// The checksum of the two front pages.
+/// Returns the checksum of a meta page.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xCBF2_9CE4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3))
 }

@@ -1,5 +1,5 @@
-//! A copy of the data as etcd's own file (`member/snap/db`): `etcdctl snapshot save` takes it, and `snapshot restore` makes a
-//! member of any etcd from it.
+//! Exports the data in etcd's file format (`member/snap/db`): `etcdctl snapshot save` downloads it, and `snapshot
+//! restore` creates a member of any etcd from it.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for the disk")]
 
 mod bolt;
@@ -13,7 +13,7 @@ use prost::Message;
 use crate::mvcc::{State, Version, stored_name, stored_value};
 use bolt::Bolt;
 
-/// What is written, as of one revision. Keys and values are shared with the state.
+/// The data to write, as of one revision. Keys and values are shared with the state.
 #[derive(Debug)]
 pub struct Export {
     versions: Vec<(Bytes, Version)>,
@@ -22,7 +22,7 @@ pub struct Export {
     commits: u64,
 }
 
-/// What etcd stores of a lease (`leasepb.Lease`).
+/// The stored form of a lease in etcd (`leasepb.Lease`).
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 struct EtcdLease {
     #[prost(int64, tag = "1")]
@@ -31,27 +31,27 @@ struct EtcdLease {
     ttl: i64,
 }
 
-/// Buckets that etcd expects beside those with content.
+/// Buckets that etcd expects in addition to those with content.
 const EMPTY: &[&str] =
     &["alarm", "auth", "authRoles", "authUsers", "cluster", "key", "lease", "members", "members_removed", "meta"];
 
 impl Export {
-    /// Looks at the state as readers see it. `commits` is what etcd calls the consistent index.
+    /// Reads the state that readers see. `commits` is etcd's consistent index.
     pub fn of(state: &State, commits: u64) -> Self {
         let shown = state.revision();
         let seen = state.versions_after(None).filter(|(_, version)| version.revision.main <= shown);
         let mut versions: Vec<(Bytes, Version)> = seen.map(|(key, version)| (key.clone(), version.clone())).collect();
         versions.sort_unstable_by_key(|(_, version)| version.revision);
         let mut leases: Vec<(i64, i64)> = state.leases().map(|(id, lease)| (id, lease.seconds)).collect();
-        // The bucket is in the order of the numbers without their sign.
+        // The bucket is ordered by the unsigned value of the IDs.
         leases.sort_unstable_by_key(|(id, _)| id.cast_unsigned());
         Self { versions, leases, compacted: state.compacted(), commits }
     }
 
-    /// Writes the file from its beginning, and goes back there; gives its bytes.
+    /// Writes the file from its beginning and seeks back to it; returns its size in bytes.
     ///
     /// # Errors
-    /// What the disk says.
+    /// An I/O error.
     pub fn write(&self, file: &mut File) -> io::Result<u64> {
         let mut bolt = Bolt::new(io::BufWriter::new(&mut *file))?;
         let mut roots = Vec::new();
@@ -75,7 +75,7 @@ impl Export {
         Ok(bytes)
     }
 
-    /// In order of names.
+    /// Returns the pairs of the meta bucket, in order of names.
     fn meta(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         const TERM: u64 = 2;
         let pair = |name: &str, value: Vec<u8>| (name.as_bytes().to_vec(), value);

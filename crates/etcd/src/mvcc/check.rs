@@ -1,4 +1,4 @@
-//! What is wrong with a request by itself, whatever is stored.
+//! Validates requests independent of the stored state.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,10 @@ use crate::error::Error;
 use crate::proto::request_op::Request;
 use crate::proto::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, range_request};
 
-/// Judges a range.
+/// Validates a range request.
 ///
 /// # Errors
-/// What is wrong, in the order in which etcd looks; so for the others.
+/// The first problem in etcd's order. This applies to the other functions as well.
 pub fn check_range(r: &RangeRequest) -> Result<(), Error> {
     if r.key.is_empty() {
         return Err(Error::EmptyKey);
@@ -22,7 +22,7 @@ pub fn check_range(r: &RangeRequest) -> Result<(), Error> {
     if order.is_err() || target.is_err() { Err(Error::InvalidSortOption) } else { Ok(()) }
 }
 
-/// Judges a put.
+/// Validates a put.
 ///
 /// # Errors
 /// As of [`check_range`].
@@ -38,7 +38,7 @@ pub fn check_put(r: &PutRequest) -> Result<(), Error> {
     }
 }
 
-/// Judges a deletion.
+/// Validates a deletion.
 ///
 /// # Errors
 /// As of [`check_range`].
@@ -46,19 +46,20 @@ pub fn check_delete(r: &DeleteRangeRequest) -> Result<(), Error> {
     if r.key.is_empty() { Err(Error::EmptyKey) } else { Ok(()) }
 }
 
-/// Judges a transaction with all that is nested in it. Nested transactions share `ops_max` with what is around them.
+/// Validates a transaction with nested ones. Nested transactions share `ops_max` with the outer one.
 ///
 /// # Errors
 /// As of [`check_range`].
 pub fn check_txn(r: &TxnRequest, ops_max: usize) -> Result<(), Error> {
     check_ops(r, ops_max)?;
-    // Looked at last: it costs more than the count of operations, which bounds it.
+    // Checked last, since it costs more than counting operations, which bounds it.
     Writes::of(&r.success)?;
     Writes::of(&r.failure)?;
     Ok(())
 }
 
-/// Whether a transaction changes nothing, whichever list is done. One with a transaction in it counts as a change.
+/// Reports whether a transaction changes nothing, whichever list runs. A transaction with a nested one counts as a
+/// change.
 pub fn is_read_only(r: &TxnRequest) -> bool {
     r.success.iter().chain(&r.failure).all(|op| matches!(op.request, Some(Request::RequestRange(_))))
 }
@@ -101,7 +102,7 @@ impl Writes {
         for op in ops {
             let Some(Request::RequestTxn(r)) = &op.request else { continue };
             let (then, otherwise) = (Self::of(&r.success)?, Self::of(&r.failure)?);
-            // Only one of the two lists is done, so both may name a key.
+            // Only one of the two lists runs, so both may write the same key.
             let twice = |puts: &BTreeSet<Bytes>| puts.iter().any(|key| all.puts.contains(key)) || all.deletes_any(puts);
             if twice(&then.puts) || twice(&otherwise.puts) {
                 return Err(Error::DuplicateKey);

@@ -1,5 +1,5 @@
-//! The checksum that members of etcd compare (`HashKV`): CRC-32C over the stored versions in the order and form in which
-//! etcd stores them, so that the same history has the same sum in either.
+//! The checksum that members of etcd compare (`HashKV`): CRC-32C over the stored versions in etcd's order and form, so
+//! that the same history has the same checksum in both.
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -8,7 +8,7 @@ use super::history::{Revision, Version};
 use super::index::Index;
 use super::range::KeyRange;
 
-/// The name of the bucket that etcd's sum begins with.
+/// The name of the bucket, with which etcd's checksum begins.
 const BUCKET: &[u8] = b"key";
 
 pub(super) fn of(index: &Index, main: i64, compacted: i64) -> u32 {
@@ -29,14 +29,14 @@ pub(super) fn of(index: &Index, main: i64, compacted: i64) -> u32 {
     for (key, version) in versions {
         sum.update(&stored_name(version.revision, version.is_deletion()));
         value.clear();
-        // Encoding into a vector does not fail.
+        // Encoding into a vector cannot fail.
         let _ = stored_value(key, version).encode(&mut value);
         sum.update(&value);
     }
     sum.end()
 }
 
-/// The name under which etcd stores a version.
+/// Returns the key under which etcd stores a version.
 pub fn stored_name(revision: Revision, deletion: bool) -> Vec<u8> {
     let mut name = Vec::with_capacity(18);
     name.extend_from_slice(&revision.main.to_be_bytes());
@@ -48,7 +48,7 @@ pub fn stored_name(revision: Revision, deletion: bool) -> Vec<u8> {
     name
 }
 
-/// What etcd stores of a version: of a deletion, the key alone.
+/// Returns the value that etcd stores for a version; for a deletion it only has the key.
 pub fn stored_value(key: &Bytes, version: &Version) -> crate::proto::KeyValue {
     if version.is_deletion() {
         return crate::proto::KeyValue { key: key.clone(), ..crate::proto::KeyValue::default() };
@@ -56,7 +56,7 @@ pub fn stored_value(key: &Bytes, version: &Version) -> crate::proto::KeyValue {
     version.key_value(key)
 }
 
-/// CRC-32 by Castagnoli's polynomial, a byte at a time: it is asked for by operators, not in the way of a request.
+/// CRC-32 with Castagnoli's polynomial, one byte at a time. Speed does not matter, since only operators request it.
 struct Crc32c(u32);
 
 impl Default for Crc32c {

@@ -4,42 +4,42 @@ use bytes::Bytes;
 
 use crate::proto::KeyValue;
 
-/// When something changed: the revision of the store, and the place among the changes of that revision.
+/// A revision of the store, and the index among the changes of that revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision {
-    /// Counts transactions that changed something; the empty store has 1.
+    /// The number of transactions with changes; the empty store has 1.
     pub main: i64,
-    /// The place among the changes of the revision, from 0.
+    /// The index among the changes of the revision, from 0.
     pub sub: u32,
 }
 
-/// One version of a key, or that it was deleted.
+/// One version of a key, or its deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// When it was written.
+    /// The revision that wrote it.
     pub revision: Revision,
-    /// The revision at which the key was made that this is a version of.
+    /// The revision that created the key.
     pub created: i64,
-    /// How many versions the key had by then since it was made, this one included; 0 says that the key was deleted.
+    /// The number of versions since the key was created, including this one; 0 means that the key was deleted.
     pub number: i64,
-    /// The lease it goes with, or 0.
+    /// The ID of its lease, or 0.
     pub lease: i64,
-    /// Empty where it was deleted.
+    /// The value; empty for a deletion.
     pub value: Bytes,
 }
 
 impl Version {
-    /// That the key was deleted.
+    /// Creates a deletion.
     pub fn deletion(revision: Revision) -> Self {
         Self { revision, created: 0, number: 0, lease: 0, value: Bytes::new() }
     }
 
-    /// Whether it says that the key was deleted.
+    /// Reports whether this is a deletion.
     pub fn is_deletion(&self) -> bool {
         self.number == 0
     }
 
-    /// As the protocol shows it; of a deletion, the key and the revision.
+    /// Returns the form of the protocol; for a deletion, key and revision only.
     pub fn key_value(&self, key: &Bytes) -> KeyValue {
         KeyValue {
             key: key.clone(),
@@ -60,7 +60,7 @@ impl History {
     pub fn push(&mut self, version: Version) {
         debug_assert!(self.0.last().is_none_or(|last| last.revision < version.revision));
         if self.0.len() == self.0.capacity() {
-            // A vector that grows by itself begins with room for four.
+            // A vector that grows by itself begins with a capacity of four.
             self.0.reserve_exact((self.0.len() / 2).max(1));
         }
         self.0.push(version);
@@ -78,12 +78,12 @@ impl History {
         self.0.iter()
     }
 
-    /// The last version, unless the key is deleted.
+    /// Returns the last version, unless the key is deleted.
     pub fn newest(&self) -> Option<&Version> {
         self.0.last().filter(|v| !v.is_deletion())
     }
 
-    /// The version as of a revision, unless the key was not there.
+    /// Returns the version as of a revision, unless the key did not exist.
     pub fn at(&self, main: i64) -> Option<&Version> {
         // Most readers want the newest.
         match self.0.last() {
@@ -93,13 +93,13 @@ impl History {
         .filter(|v| !v.is_deletion())
     }
 
-    /// What was written at just this time.
+    /// Returns the version that was written at exactly this revision.
     pub fn written_at(&self, revision: Revision) -> Option<&Version> {
         self.0.binary_search_by(|v| v.revision.cmp(&revision)).ok().map(|i| &self.0[i])
     }
 
-    /// Forgets what a reader at `main` or later cannot see, and hands over what it forgot. A deletion of just that
-    /// revision stays, since watches from there on are told of it.
+    /// Removes versions that a reader at `main` or later cannot see, and passes them to `forgotten`. A deletion at
+    /// exactly that revision stays, since watches from there on report it.
     pub fn compact(&mut self, main: i64, forgotten: &mut dyn FnMut(&Version)) {
         let seen = self.0.partition_point(|v| v.revision.main <= main);
         let Some(newest) = seen.checked_sub(1) else { return };

@@ -7,13 +7,13 @@ use bytes::Bytes;
 use super::history::{History, Revision, Version};
 use super::range::KeyRange;
 
-/// Bytes that a version takes beside key and value, for the quota.
+/// The size of a version in addition to key and value, for the quota.
 pub(super) const VERSION_BYTES: u64 = 128;
 
 #[derive(Debug, Default)]
 pub(super) struct Index {
     keys: BTreeMap<Bytes, History>,
-    /// Bytes of all keys and values with what goes along, versions counted one by one.
+    /// The size of all keys, values and versions in bytes.
     bytes: u64,
 }
 
@@ -26,7 +26,7 @@ impl Index {
         self.keys.len()
     }
 
-    /// The key as the index holds it, so that whoever keeps it beside shares the bytes.
+    /// Adds a version. Returns the key as the index holds it, so that the caller can share its bytes.
     pub fn push(&mut self, key: &Bytes, version: Version) -> Bytes {
         self.bytes = self.bytes.saturating_add(cost(key, &version));
         if let Some((held, _)) = self.keys.get_key_value(key) {
@@ -42,7 +42,7 @@ impl Index {
         held
     }
 
-    /// Takes the last version of a key back.
+    /// Removes the last version of a key.
     pub fn pop(&mut self, key: &Bytes) -> Option<Version> {
         let history = self.keys.get_mut(key)?;
         let version = history.pop();
@@ -68,14 +68,14 @@ impl Index {
         self.keys.get(key)?.written_at(revision)
     }
 
-    /// Keys that there were as of a revision, in order, with their versions.
+    /// Returns the keys that existed as of a revision, in order, with their versions.
     pub fn range<'a>(&'a self, range: &'a KeyRange, main: i64) -> impl Iterator<Item = (&'a Bytes, &'a Version)> {
         let bounds = range.bounds();
         let found = bounds.map(|bounds| self.keys.range::<[u8], _>(bounds)).into_iter().flatten();
         found.filter_map(move |(key, history)| Some((key, history.at(main)?)))
     }
 
-    /// All versions of the keys after one, in order of keys.
+    /// Returns all versions of the keys after one, in order of keys.
     pub fn versions_after<'a>(&'a self, after: Option<&'a Bytes>) -> impl Iterator<Item = (&'a Bytes, &'a Version)> {
         use std::ops::Bound;
         let start = after.map_or(Bound::Unbounded, |key| Bound::Excluded(key.as_ref()));
@@ -93,7 +93,7 @@ impl Index {
     }
 }
 
-/// Bytes of one version.
+/// Returns the size of one version in bytes.
 fn cost(key: &Bytes, version: &Version) -> u64 {
     (key.len() as u64).saturating_add(version.value.len() as u64).saturating_add(VERSION_BYTES)
 }

@@ -1,4 +1,4 @@
-//! Leases. Times are counted from the start of the process by whoever asks.
+//! Leases. The caller passes times, counted from the start of the process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,19 +7,19 @@ use bytes::Bytes;
 
 use crate::error::Error;
 
-/// The shortest life of a lease: what etcd grants with its default election timeout.
+/// The minimum TTL in seconds: what etcd grants with its default election timeout.
 pub const LEASE_SECONDS_MIN: i64 = 2;
-/// The longest life, seconds: what etcd can count to in nanoseconds.
+/// The maximum TTL in seconds: what etcd can count in nanoseconds.
 pub const LEASE_SECONDS_MAX: i64 = 9_000_000_000;
 
-/// A lease that was granted and has not ended.
+/// A granted lease that has not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Seconds that it lives after it was granted or renewed.
+    /// The TTL in seconds after the grant or a renewal.
     pub seconds: i64,
-    /// When it ends.
+    /// The time at which it ends.
     pub ends: Duration,
-    /// The keys that go with it.
+    /// The keys attached to it.
     pub keys: BTreeSet<Bytes>,
 }
 
@@ -38,7 +38,7 @@ impl Leases {
         self.by_id.get(&id)
     }
 
-    /// Makes a lease, or gives one that is there another life.
+    /// Grants a lease, or changes the TTL of an existing one.
     pub fn grant(&mut self, id: i64, seconds: i64, now: Duration) {
         let keys = self.remove(id).map(|lease| lease.keys).unwrap_or_default();
         let ends = end(seconds, now);
@@ -46,7 +46,7 @@ impl Leases {
         self.by_id.insert(id, Lease { seconds, ends, keys });
     }
 
-    /// Begins the life of a lease anew; gives its seconds. One whose end has come is as good as gone.
+    /// Renews a lease; returns its TTL in seconds. A lease whose time has passed cannot be renewed.
     pub fn renew(&mut self, id: i64, now: Duration) -> Result<i64, Error> {
         let lease = self.by_id.get_mut(&id).filter(|lease| lease.ends > now).ok_or(Error::LeaseNotFound)?;
         self.by_end.remove(&(lease.ends, id));
@@ -61,17 +61,17 @@ impl Leases {
         Some(lease)
     }
 
-    /// When the next lease ends.
+    /// Returns the time at which the next lease ends.
     pub fn next_end(&self) -> Option<Duration> {
         self.by_end.first().map(|(ends, _)| *ends)
     }
 
-    /// Leases whose end has come, those that ended first in front.
+    /// Returns leases whose time has passed, those that ended first in front.
     pub fn ended(&self, now: Duration, limit: usize) -> Vec<i64> {
         self.by_end.iter().take_while(|(ends, _)| *ends <= now).take(limit).map(|(_, id)| *id).collect()
     }
 
-    /// Says that a key went from one lease to another; 0 is none.
+    /// Moves a key from one lease to another; 0 means none.
     pub fn moved(&mut self, key: &Bytes, from: i64, to: i64) {
         if from == to {
             return;
@@ -89,7 +89,7 @@ fn end(seconds: i64, now: Duration) -> Duration {
     now.saturating_add(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
 }
 
-/// The life that a lease gets that was asked for.
+/// Returns the TTL that is granted for a requested one.
 pub(super) fn seconds_granted(asked: i64) -> Result<i64, Error> {
     if asked > LEASE_SECONDS_MAX { Err(Error::LeaseTtlTooLarge) } else { Ok(asked.max(LEASE_SECONDS_MIN)) }
 }

@@ -1,10 +1,11 @@
-//! Which of many ranges hold a key, without looking at each: sorted by their starts, each with how far any up to it reaches.
+//! Finds which of many ranges contain a key, without looking at each: they are sorted by their starts, each with the
+//! maximum end up to it.
 
 use bytes::Bytes;
 
 use super::range::KeyRange;
 
-/// Ranges, each with what stands for it.
+/// Ranges, each with a value.
 #[derive(Debug)]
 pub struct Matcher<T> {
     rows: Vec<Row<T>>,
@@ -14,12 +15,12 @@ pub struct Matcher<T> {
 struct Row<T> {
     range: KeyRange,
     of: T,
-    /// No range up to this row holds a key from here on; `None` where one has no end.
+    /// No range up to this row contains a key from here on; `None` if one has no end.
     reach: Option<Bytes>,
 }
 
 impl<T> Matcher<T> {
-    /// A matcher of these ranges, which are given in any order.
+    /// Creates a matcher of these ranges, in any order.
     pub fn new<'a>(ranges: impl Iterator<Item = (T, &'a KeyRange)>) -> Self {
         let row = |(of, range): (T, &KeyRange)| Row { range: range.clone(), of, reach: end(range) };
         let mut rows: Vec<Row<T>> = ranges.map(row).collect();
@@ -35,7 +36,7 @@ impl<T> Matcher<T> {
         Self { rows }
     }
 
-    /// Calls `found` for each range that holds the key.
+    /// Calls `found` for each range that contains the key.
     pub fn find(&self, key: &[u8], mut found: impl FnMut(&T)) {
         let to = self.rows.partition_point(|row| row.range.start().as_ref() <= key);
         for row in self.rows[..to].iter().rev() {
@@ -49,7 +50,7 @@ impl<T> Matcher<T> {
     }
 }
 
-/// The first key behind a range.
+/// Returns the first key after a range.
 fn end(range: &KeyRange) -> Option<Bytes> {
     match range {
         KeyRange::One(key) => Some([key.as_ref(), &[0]].concat().into()),

@@ -1,8 +1,8 @@
-//! Keys with all their versions since the last compaction, in memory: who holds it asks for ranges as of any of these
-//! revisions, runs transactions, and reads what changed in which order. No clock, no sockets, no disk.
+//! Keys with all versions since the last compaction, in memory: ranges as of any of these revisions, transactions, and
+//! the changes in their order. It has no clock, no sockets and no disk.
 //!
-//! A write is applied at once and seen by readers when it is [shown](State::show), which happens when the disk has it;
-//! [`State::undo`] takes back what was never shown.
+//! A write is applied immediately and becomes visible to readers when it is [shown](State::show), which happens after
+//! the disk has stored it; [`State::undo`] reverts what was never shown.
 
 mod check;
 mod hash;

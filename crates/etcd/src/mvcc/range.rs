@@ -1,22 +1,22 @@
-//! Which keys are meant.
+//! Ranges of keys.
 
 use std::ops::Bound;
 
 use bytes::Bytes;
 
-/// Keys from a first one on. The protocol says all of it by two byte strings.
+/// A range of keys. The protocol encodes it as two byte strings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyRange {
-    /// This key and no other.
+    /// This key only.
     One(Bytes),
-    /// From the first to before the second; none where the second is not greater.
+    /// From the first key to before the second; empty if the second is not greater.
     Until(Bytes, Bytes),
-    /// From the first on.
+    /// From this key on.
     From(Bytes),
 }
 
 impl KeyRange {
-    /// What `key` and `range_end` of a request mean: no end is one key, an end of one zero byte is no end.
+    /// Decodes `key` and `range_end` of a request: no end means one key, an end of one zero byte means no end.
     pub fn new(key: &Bytes, range_end: &Bytes) -> Self {
         match range_end.as_ref() {
             [] => Self::One(key.clone()),
@@ -25,19 +25,19 @@ impl KeyRange {
         }
     }
 
-    /// The first key that may be in it.
+    /// Returns the first key that may be in it.
     pub fn start(&self) -> &Bytes {
         match self {
             Self::One(key) | Self::Until(key, _) | Self::From(key) => key,
         }
     }
 
-    /// Whether no key can be in it.
+    /// Reports whether it is empty.
     pub fn is_empty(&self) -> bool {
         matches!(self, Self::Until(start, end) if end <= start)
     }
 
-    /// Whether the key is in it.
+    /// Reports whether the key is in it.
     pub fn contains(&self, key: &[u8]) -> bool {
         match self {
             Self::One(one) => one == key,
@@ -46,7 +46,7 @@ impl KeyRange {
         }
     }
 
-    /// Whether some key could be in both.
+    /// Reports whether both may have a key in common.
     pub fn meets(&self, other: &Self) -> bool {
         let before_end = |key: &Bytes, range: &Self| match range {
             Self::One(one) => key <= one,
@@ -56,7 +56,7 @@ impl KeyRange {
         !self.is_empty() && !other.is_empty() && before_end(self.start(), other) && before_end(other.start(), self)
     }
 
-    /// Its bounds, for an ordered map. `None` where it is empty, which such a map would take for a fault.
+    /// Returns the bounds for an ordered map; `None` if it is empty, for which such a map would panic.
     pub(super) fn bounds(&self) -> Option<(Bound<&[u8]>, Bound<&[u8]>)> {
         if self.is_empty() {
             return None;

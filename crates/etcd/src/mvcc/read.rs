@@ -1,4 +1,4 @@
-//! What a range request finds in the index: at its revision, in its order, within its limit.
+//! Answers range requests from the index: revision, order and limit.
 
 use std::cmp::Ordering;
 
@@ -8,15 +8,15 @@ use crate::error::Error;
 use crate::proto::range_request::{SortOrder, SortTarget};
 use crate::proto::{KeyValue, RangeRequest, RangeResponse, ResponseHeader};
 
-/// The header of an answer as far as the state knows it.
+/// Returns the header of an answer, with the fields that the state knows.
 pub(super) fn header(revision: i64) -> Option<ResponseHeader> {
     Some(ResponseHeader { revision, ..ResponseHeader::default() })
 }
 
-/// Answers a range as of a revision, `current` where it names none.
+/// Answers a range as of a revision, `current` if it names none.
 ///
 /// # Errors
-/// The revision is not known any more, or not yet.
+/// The revision is compacted, or does not exist yet.
 pub(super) fn range(index: &Index, r: &RangeRequest, current: i64, compacted: i64) -> Result<RangeResponse, Error> {
     check_revision(r, current, compacted)?;
     let main = if r.revision <= 0 { current } else { r.revision };
@@ -28,7 +28,7 @@ pub(super) fn range(index: &Index, r: &RangeRequest, current: i64, compacted: i6
         return Ok(answer);
     }
     let (order, target) = sorting(r);
-    // What is left out or comes in another order is known at the end only.
+    // If keys are filtered or sorted, the result is known only at the end.
     let taken = limit.filter(|_| order == SortOrder::None && !leaves_out(r)).unwrap_or(usize::MAX);
     let mut seen = 0;
     for (key, version) in index.range(&keys, main) {
@@ -56,7 +56,7 @@ pub(super) fn range(index: &Index, r: &RangeRequest, current: i64, compacted: i6
     Ok(answer)
 }
 
-/// Whether the revision that a range names can be read.
+/// Checks that the revision of a range can be read.
 ///
 /// # Errors
 /// As of [`range`].
@@ -74,7 +74,7 @@ fn count(keys: usize) -> i64 {
     i64::try_from(keys).unwrap_or(i64::MAX)
 }
 
-/// The order in which the answer is to be; keys are in ascending order by themselves.
+/// Returns the order of the answer; keys are in ascending order anyway.
 fn sorting(r: &RangeRequest) -> (SortOrder, SortTarget) {
     let (order, target) = (r.sort_order(), r.sort_target());
     let order = match (order, target) {

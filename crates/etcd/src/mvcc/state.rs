@@ -1,4 +1,4 @@
-//! The whole of it: keys, leases, revisions, and what changed in which order.
+//! The whole state: keys, leases, revisions, and the changes in their order.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,39 +13,43 @@ use super::{hash, read};
 use crate::error::Error;
 use crate::proto::{RangeRequest, RangeResponse};
 
-/// Revision of the empty store.
+/// The revision of the empty store.
 const FIRST: i64 = 1;
-/// The compaction that was never done.
+/// The value when there was no compaction.
 const NEVER: i64 = -1;
 
-/// What the store is bounded by beside memory.
+/// The limits of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Operations of a transaction (`--max-txn-ops`).
+    /// The maximum number of operations in a transaction (`--max-txn-ops`).
     pub txn_ops_max: usize,
-    /// Bytes of a request (`--max-request-bytes`).
+    /// The maximum size of a request in bytes (`--max-request-bytes`).
     pub request_bytes_max: usize,
-    /// Bytes of all keys, values and versions (`--quota-backend-bytes`); `None` for no limit.
+    /// The maximum size of all keys, values and versions in bytes (`--quota-backend-bytes`); `None` for no limit.
     pub quota_bytes: Option<u64>,
 }
 
-/// That a key changed; its version is in the state.
+/// A change of a key; its version is in the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Revision and place of the change.
+    /// The revision of the change.
     pub revision: Revision,
-    /// The key, in the bytes that the index holds.
+    /// The key, sharing its bytes with the index.
     pub key: Bytes,
 }
 
-/// Keys, versions and leases.
+/// Keys, versions and leases of a store, in memory.
+///
+/// Writes get the next revision and are applied at once, but [`State::range`] and the other reads only see what
+/// [`State::show`] has published after the disk stored it. [`State::undo`] reverts the rest. Compaction has two parts:
+/// [`State::compact`] makes old revisions unreadable, and [`State::forget_some`] frees their memory step by step.
 #[derive(Debug)]
 pub struct State {
     pub(super) index: Index,
-    /// Changes from the last compaction on, in order.
+    /// Changes since the last compaction, in order.
     pub(super) log: VecDeque<Change>,
     pub(super) leases: Leases,
-    /// The revision of what was written, of which readers see up to `shown`.
+    /// The last revision that was written; readers see up to `shown`.
     pub(super) applied: i64,
     shown: i64,
     compacted: i64,
@@ -65,45 +69,45 @@ impl Default for State {
 }
 
 impl State {
-    /// The current revision, which readers see.
+    /// Returns the current revision, which readers see.
     pub fn revision(&self) -> i64 {
         self.shown
     }
 
-    /// The revision of the last compaction; -1 before the first.
+    /// Returns the revision of the last compaction; -1 before the first.
     pub fn compacted(&self) -> i64 {
         self.compacted
     }
 
-    /// Bytes of all keys and values with what goes along.
+    /// Returns the size of all keys, values and versions in bytes.
     pub fn bytes(&self) -> u64 {
         self.index.bytes()
     }
 
-    /// How many keys there are, those included whose deletion is still remembered.
+    /// Returns the number of keys, including those whose deletion is still stored.
     pub fn keys(&self) -> usize {
         self.index.len()
     }
 
-    /// Keys and values as of one revision.
+    /// Returns keys and values as of one revision.
     ///
     /// # Errors
-    /// The revision is not known any more, or not yet.
+    /// The revision is compacted, or does not exist yet.
     pub fn range(&self, r: &RangeRequest) -> Result<RangeResponse, Error> {
         read::range(&self.index, r, self.shown, self.compacted)
     }
 
-    /// Lets readers see all that was written.
+    /// Makes everything that was written visible to readers.
     pub fn show(&mut self) {
         self.shown = self.applied;
     }
 
-    /// Takes back all that was written and not shown.
+    /// Reverts everything that was written and not shown.
     pub fn undo(&mut self) {
         self.undo_to(self.shown);
     }
 
-    /// Takes back what was written after a revision.
+    /// Reverts what was written after a revision.
     pub(super) fn undo_to(&mut self, main: i64) {
         while let Some(change) = self.log.pop_back_if(|change| change.revision.main > main) {
             let lease = self.index.pop(&change.key).map_or(0, |version| version.lease);
@@ -113,7 +117,7 @@ impl State {
         self.applied = main;
     }
 
-    /// Changes from a revision on that readers see, in order, each with its version. Those that a compaction took are left out.
+    /// Returns the visible changes from a revision on, in order, each with its version. Compacted ones are left out.
     pub fn changes_from(&self, main: i64) -> impl Iterator<Item = (&Change, &Version)> {
         let shown = self.shown;
         self.log_from(main)
@@ -121,7 +125,7 @@ impl State {
             .filter_map(|change| self.known(change))
     }
 
-    /// What was written and not shown.
+    /// Returns the changes that were written and not shown.
     pub fn changes_not_shown(&self) -> impl Iterator<Item = (&Change, &Version)> {
         self.log_from(self.shown.saturating_add(1)).filter_map(|change| self.known(change))
     }
@@ -134,17 +138,17 @@ impl State {
         Some((change, self.index.written_at(&change.key, change.revision)?))
     }
 
-    /// The version of a key as of a revision that is still known.
+    /// Returns the version of a key as of a revision that is not compacted.
     pub fn version_at(&self, key: &[u8], main: i64) -> Option<(&Bytes, &Version)> {
         if main < self.compacted { None } else { self.index.at(key, main) }
     }
 
-    /// All known versions of the keys after one, in order of keys.
+    /// Returns all known versions of the keys after one, in order of keys.
     pub fn versions_after<'a>(&'a self, after: Option<&'a Bytes>) -> impl Iterator<Item = (&'a Bytes, &'a Version)> {
         self.index.versions_after(after)
     }
 
-    /// A checksum over the versions up to a revision (0: what readers see), as etcd makes it, and that revision.
+    /// Returns etcd's checksum over the versions up to a revision (0: what readers see), and that revision.
     ///
     /// # Errors
     /// As of [`State::range`].
@@ -159,10 +163,10 @@ impl State {
         Ok((hash::of(&self.index, main, self.compacted), main))
     }
 
-    /// Whether a compaction up to a revision can be done now.
+    /// Checks that a compaction up to a revision is possible now.
     ///
     /// # Errors
-    /// It was done already, or the revision is not there yet.
+    /// It was done already, or the revision does not exist yet.
     pub fn check_compact(&self, main: i64) -> Result<(), Error> {
         if main <= self.compacted {
             Err(Error::Compacted)
@@ -173,12 +177,12 @@ impl State {
         }
     }
 
-    /// Ends the time in which revisions before this one can be read. [`State::forget_some`] gives their memory back.
+    /// Makes revisions before this one unreadable. [`State::forget_some`] frees their memory.
     pub fn compact(&mut self, main: i64) {
         self.compacted = self.compacted.max(main);
     }
 
-    /// Forgets versions that nobody can read any more, as many changes as `limit` says; whether some may be left.
+    /// Frees versions that can no longer be read, up to `limit` changes; returns whether some may be left.
     pub fn forget_some(&mut self, limit: usize) -> bool {
         let main = self.compacted;
         for _ in 0..limit {
@@ -196,49 +200,49 @@ impl State {
         true
     }
 
-    /// The life that a lease would get.
+    /// Returns the TTL that a lease would get.
     ///
     /// # Errors
-    /// It is there already, or is asked for longer than can be.
+    /// The lease exists already, or the TTL is too large.
     pub fn check_grant(&self, id: i64, seconds: i64) -> Result<i64, Error> {
         let seconds = seconds_granted(seconds)?;
         if self.leases.get(id).is_some() { Err(Error::LeaseExists) } else { Ok(seconds) }
     }
 
-    /// Makes a lease.
+    /// Grants a lease.
     pub fn grant(&mut self, id: i64, seconds: i64, now: Duration) {
         self.leases.grant(id, seconds, now);
     }
 
-    /// Takes a lease away.
+    /// Removes a lease.
     pub fn end_lease(&mut self, id: i64) {
         self.leases.remove(id);
     }
 
-    /// Begins the life of a lease anew; gives its seconds.
+    /// Renews a lease; returns its TTL in seconds.
     ///
     /// # Errors
-    /// There is no such lease, or its end has come.
+    /// The lease does not exist, or its time has passed.
     pub fn renew(&mut self, id: i64, now: Duration) -> Result<i64, Error> {
         self.leases.renew(id, now)
     }
 
-    /// A lease, unless it ended or was never granted.
+    /// Returns a lease, unless it ended or was never granted.
     pub fn lease(&self, id: i64) -> Option<&Lease> {
         self.leases.get(id)
     }
 
-    /// All leases with their IDs, by ID.
+    /// Returns all leases, by ID.
     pub fn leases(&self) -> impl Iterator<Item = (i64, &Lease)> {
         self.leases.iter()
     }
 
-    /// When the next lease ends.
+    /// Returns the time at which the next lease ends.
     pub fn next_lease_end(&self) -> Option<Duration> {
         self.leases.next_end()
     }
 
-    /// Leases whose end has come, at most `limit`.
+    /// Returns leases whose time has passed, at most `limit`.
     pub fn ended_leases(&self, now: Duration, limit: usize) -> Vec<i64> {
         self.leases.ended(now, limit)
     }
@@ -247,7 +251,7 @@ impl State {
         if id == 0 || self.leases.get(id).is_some() { Ok(()) } else { Err(Error::LeaseNotFound) }
     }
 
-    /// Takes a version over from the disk. Those of one key come in order; [`State::loaded`] ends it.
+    /// Adds a version from the disk. Those of one key come in order; [`State::loaded`] completes loading.
     pub fn load(&mut self, key: &Bytes, version: Version) {
         let revision = version.revision;
         let key = self.index.push(key, version);
@@ -255,8 +259,8 @@ impl State {
         self.applied = self.applied.max(revision.main);
     }
 
-    /// Brings the order of changes and the keys of leases up to what was loaded, and shows it. The store went on to
-    /// `main` at least: the last changes may have been compacted.
+    /// Rebuilds the order of changes and the keys of leases from what was loaded, and shows it. The revision becomes at
+    /// least `main`, since the last changes may have been compacted.
     pub fn loaded(&mut self, main: i64) {
         self.log.make_contiguous().sort_unstable_by_key(|change| change.revision);
         self.applied = self.applied.max(main).max(self.compacted);

@@ -1,4 +1,5 @@
-//! Tables for reads, transactions and their faults; a model without index or compaction that random requests are compared with.
+//! Tables for reads, transactions and their errors; random requests are compared with a model without index or
+//! compaction.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -76,7 +77,7 @@ fn compare(key: &str, result: CompareResult, union: TargetUnion) -> Compare {
     }
 }
 
-/// Keys a, b, c at revisions 2, 3, 4; b anew at 5, c deleted at 6, a anew at 7.
+/// Keys a, b, c at revisions 2, 3, 4; b again at 5, c deleted at 6, a again at 7.
 fn filled() -> State {
     let mut state = State::default();
     for (key, value) in [("a", "3"), ("b", "2"), ("c", "1"), ("b", "5")] {
@@ -88,7 +89,7 @@ fn filled() -> State {
     state
 }
 
-/// `key=value@modified` of each, `+` where there are more, and the count.
+/// Formats an answer: `key=value@modified` of each, `+` if there are more, and the count.
 fn shown(answer: &RangeResponse) -> String {
     let kvs: Vec<String> = answer
         .kvs
@@ -205,16 +206,16 @@ fn conditions() {
     check(compare("b", NotEqual, TargetUnion::Version(2)), false);
     check(compare("a", Equal, TargetUnion::Value(bytes("4"))), true);
     check(compare("l", Equal, TargetUnion::Lease(7)), true);
-    // A key that is not there has numbers of zero and no value at all.
+    // A key that does not exist has numbers of zero and no value at all.
     check(compare("no", Equal, TargetUnion::ModRevision(0)), true);
     check(compare("c", Equal, TargetUnion::Version(0)), true);
     check(compare("no", Equal, TargetUnion::Value(Bytes::new())), false);
     check(compare("no", NotEqual, TargetUnion::Value(bytes("x"))), false);
-    // Of a range, all must meet it.
+    // All keys of a range must meet the condition.
     let all = |c: Compare| Compare { range_end: bytes("c"), ..c };
     check(all(compare("a", Greater, TargetUnion::ModRevision(4))), true);
     check(all(compare("a", Greater, TargetUnion::ModRevision(5))), false);
-    // What is not said is zero.
+    // Absent fields are zero.
     check(Compare { target_union: None, ..compare("no", Equal, TargetUnion::Version(1)) }, true);
 }
 
@@ -260,7 +261,7 @@ fn a_transaction_that_fails_did_nothing() {
     check(&mut state, op(RangeRequest { revision: 9, ..get("a", "") }), Error::FutureRevision);
     check(&mut state, op(PutRequest { lease: 5, ..put("x", "") }), Error::LeaseNotFound);
     check(&mut state, op(PutRequest { ignore_value: true, ..put("x", "") }), Error::KeyNotFound);
-    // It is there when the transaction is judged and gone when its turn comes.
+    // It exists when the transaction is validated and is deleted before its operation runs.
     check(&mut state, op(PutRequest { ignore_value: true, ..put("a", "") }), Error::KeyNotFound);
 }
 
@@ -415,7 +416,7 @@ fn random_histories_are_as_the_model_says() {
                     let main = random.random_range(0..=now);
                     if state.check_compact(main).is_ok() {
                         state.compact(main);
-                        // Sometimes the next compaction comes before this one is through.
+                        // Sometimes the next compaction begins before this one is complete.
                         while random.random_range(0..10) > 0 && state.forget_some(3) {}
                         model.compacted = main;
                     }
@@ -430,7 +431,7 @@ fn random_histories_are_as_the_model_says() {
     }
 }
 
-/// The sum that a real etcd (3.4.23) gave for the same requests.
+/// The checksum of etcd 3.4.23 for the same requests.
 #[test]
 fn the_checksum_is_etcds() {
     let mut state = State::default();

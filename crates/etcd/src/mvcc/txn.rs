@@ -1,4 +1,4 @@
-//! Transactions: conditions are judged before anything is done, those of nested transactions too.
+//! Transactions: all conditions, also those of nested transactions, are evaluated before any operation runs.
 
 use std::cmp::Ordering;
 
@@ -14,7 +14,7 @@ use crate::proto::response_op::Response;
 use crate::proto::{Compare, PutRequest, RangeRequest, RangeResponse, RequestOp, ResponseOp, TxnRequest, TxnResponse};
 
 impl State {
-    /// Runs a transaction that [changes nothing](super::is_read_only), among what readers see.
+    /// Runs a transaction that [changes nothing](super::is_read_only), on the visible state.
     ///
     /// # Errors
     /// As of [`State::range`].
@@ -25,7 +25,7 @@ impl State {
     /// Runs a transaction: all its changes have one revision.
     ///
     /// # Errors
-    /// As [`State::range`] and [`State::put`]; nothing of it was done then.
+    /// As of [`State::range`] and [`State::put`]; nothing was changed then.
     pub fn txn(&mut self, r: &TxnRequest) -> Result<TxnResponse, Error> {
         let before = self.applied;
         let answer = run_write(self, r);
@@ -36,7 +36,7 @@ impl State {
     }
 }
 
-/// Whether the conditions hold: of a transaction, and of those nested in the list that is done, in order.
+/// The results of the conditions of a transaction, and of those nested in the list that runs, in order.
 struct Verdict {
     succeeded: bool,
     nested: Vec<Verdict>,
@@ -52,7 +52,7 @@ fn run_read(state: &State, r: &TxnRequest) -> Result<TxnResponse, Error> {
     Ok(TxnResponse { header: header(state.revision()), succeeded: verdict.succeeded, responses })
 }
 
-/// Runs any transaction. What it changed before an error is the caller's to take back.
+/// Runs any transaction. After an error the caller must revert its changes.
 fn run_write(state: &mut State, r: &TxnRequest) -> Result<TxnResponse, Error> {
     let mut write = Write::new(state);
     let verdict = judge(write.state(), r, write.revision());
@@ -77,7 +77,7 @@ fn judge(state: &State, r: &TxnRequest, main: i64) -> Verdict {
     verdict
 }
 
-/// Looks for what would fail while it is done.
+/// Finds errors that would occur while it runs.
 fn check(state: &State, r: &TxnRequest, verdict: &Verdict, main: i64) -> Result<(), Error> {
     let mut nested = verdict.nested.iter();
     for op in ops(r, verdict) {
@@ -117,7 +117,7 @@ fn run(write: &mut Write<'_>, r: &TxnRequest, verdict: &Verdict) -> Result<TxnRe
         };
         responses.push(ResponseOp { response });
     }
-    // The header of a nested answer is there and says nothing, as etcd's.
+    // The header of a nested answer is present but empty, as in etcd.
     Ok(TxnResponse { header: header(0), succeeded: verdict.succeeded, responses })
 }
 
@@ -125,12 +125,13 @@ fn range(write: &Write<'_>, r: &RangeRequest) -> Result<RangeResponse, Error> {
     write.range(r)
 }
 
-/// Whether a condition holds: of all keys of its range, or, where none is there, of a key that was never written.
+/// Reports whether a condition is true for all keys of its range, or, if there are none, for a key that was never
+/// written.
 fn holds(state: &State, c: &Compare, main: i64) -> bool {
     let range = KeyRange::new(&c.key, &c.range_end);
     let mut found = state.index.range(&range, main).peekable();
     if found.peek().is_none() {
-        // There is no way to tell an absent value from an empty one, so no condition on it holds.
+        // An absent value cannot be distinguished from an empty one, so every condition on it is false.
         return c.target() != CompareTarget::Value && meets(c, None);
     }
     found.all(|(_, version)| meets(c, Some(version)))

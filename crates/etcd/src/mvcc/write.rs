@@ -13,7 +13,7 @@ impl State {
     /// Writes one key.
     ///
     /// # Errors
-    /// A lease that is not there; a value or lease to be kept of a key that is not there.
+    /// The lease does not exist, or the value or lease to keep is of a key that does not exist.
     pub fn put(&mut self, r: &PutRequest) -> Result<PutResponse, Error> {
         self.check_lease(r.lease)?;
         let mut write = Write::new(self);
@@ -30,10 +30,10 @@ impl State {
         answer
     }
 
-    /// Deletes the keys of a lease, at one revision; [`State::end_lease`] then takes the lease itself.
+    /// Deletes the keys of a lease, at one revision; [`State::end_lease`] then removes the lease.
     ///
     /// # Errors
-    /// There is no such lease.
+    /// The lease does not exist.
     pub fn revoke(&mut self, id: i64) -> Result<(), Error> {
         let lease = self.leases.get(id).ok_or(Error::LeaseNotFound)?;
         let keys: Vec<Bytes> = lease.keys.iter().cloned().collect();
@@ -44,7 +44,7 @@ impl State {
     }
 }
 
-/// One transaction under way.
+/// One transaction in progress.
 pub(super) struct Write<'a> {
     state: &'a mut State,
     changes: u32,
@@ -59,12 +59,12 @@ impl<'a> Write<'a> {
         self.state
     }
 
-    /// The revision of what is written.
+    /// Returns the revision of its changes.
     fn next(&self) -> i64 {
         self.state.applied.saturating_add(1)
     }
 
-    /// The revision that the transaction itself reads: its own changes included.
+    /// Returns the revision that the transaction reads, including its own changes.
     pub fn revision(&self) -> i64 {
         if self.changes == 0 { self.state.applied } else { self.next() }
     }
@@ -87,7 +87,7 @@ impl<'a> Write<'a> {
         let prev_kv = before.filter(|_| r.prev_kv).map(|version| version.key_value(&r.key));
         let value = match before {
             Some(version) if r.ignore_value => version.value.clone(),
-            // What was decoded shares the buffer of its whole request, which must not live as long as the value.
+            // A decoded value shares the buffer of its whole request, which must not live as long as the value.
             _ => Bytes::copy_from_slice(&r.value),
         };
         let old_lease = before.map_or(0, |version| version.lease);

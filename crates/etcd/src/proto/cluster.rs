@@ -1,4 +1,4 @@
-//! Members of a cluster, and whether it knows users.
+//! Messages for cluster members, and for authentication.
 
 use super::ResponseHeader;
 
@@ -43,7 +43,7 @@ pub struct AuthStatusResponse {
     pub auth_revision: u64,
 }
 
-/// `AuthUserListRequest` and `AuthRoleListRequest`, which say nothing.
+/// `AuthUserListRequest` and `AuthRoleListRequest`, which have no fields.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct AuthListRequest {}
 
@@ -56,7 +56,7 @@ pub struct AuthListResponse {
     pub names: Vec<String>,
 }
 
-/// What `MemberRemoveRequest`, `MemberUpdateRequest` and `MemberPromoteRequest` begin with.
+/// The common first field of `MemberRemoveRequest`, `MemberUpdateRequest` and `MemberPromoteRequest`.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct MemberChangeRequest {
     #[prost(uint64, tag = "1")]

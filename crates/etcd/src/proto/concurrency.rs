@@ -1,4 +1,4 @@
-//! Locks (`v3lockpb`) and elections (`v3electionpb`).
+//! Messages for locks (`v3lockpb`) and elections (`v3electionpb`).
 
 use bytes::Bytes;
 
@@ -33,7 +33,7 @@ pub struct HeaderResponse {
     pub header: Option<ResponseHeader>,
 }
 
-/// Who leads: the key that it holds, and the revision that made it.
+/// The leader of an election: its key, and the revision that created it.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct LeaderKey {
     #[prost(bytes = "bytes", tag = "1")]

@@ -1,4 +1,4 @@
-//! Keys, values, ranges, transactions.
+//! Messages for keys, values, ranges and transactions.
 
 use bytes::Bytes;
 
@@ -178,7 +178,7 @@ pub mod response_op {
     }
 }
 
-/// A condition of a transaction: of one key, or of each that there is from `key` to `range_end`.
+/// A condition of a transaction: for one key, or for each existing key from `key` to `range_end`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Compare {
     #[prost(enumeration = "compare::CompareResult", tag = "1")]

@@ -1,4 +1,4 @@
-//! Leases: keys that go when nobody keeps them alive. Times are seconds.
+//! Messages for leases, which delete their keys unless they are renewed. Times are in seconds.
 
 use bytes::Bytes;
 
@@ -42,7 +42,7 @@ pub struct LeaseKeepAliveRequest {
     pub id: i64,
 }
 
-/// `ttl` is 0 where there is no such lease.
+/// The answer to a renewal; `ttl` is 0 if the lease does not exist.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct LeaseKeepAliveResponse {
     #[prost(message, optional, tag = "1")]
@@ -61,7 +61,7 @@ pub struct LeaseTimeToLiveRequest {
     pub keys: bool,
 }
 
-/// `ttl` is -1 where there is no such lease.
+/// The remaining time of a lease; `ttl` is -1 if the lease does not exist.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct LeaseTimeToLiveResponse {
     #[prost(message, optional, tag = "1")]

@@ -1,4 +1,4 @@
-//! What operators ask: status, alarms, hashes, copies.
+//! Messages for operators: status, alarms, hashes, snapshots.
 
 use bytes::Bytes;
 
@@ -78,7 +78,7 @@ pub enum AlarmType {
 }
 
 impl AlarmType {
-    /// The name that the protocol has for a number.
+    /// Returns the protocol's name of an alarm.
     pub fn name_of(alarm: i32) -> &'static str {
         match Self::try_from(alarm) {
             Ok(Self::None) => "NONE",

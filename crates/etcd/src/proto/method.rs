@@ -1,4 +1,4 @@
-//! Paths of the methods, as gRPC names them.
+//! Paths of the gRPC methods.
 
 pub const RANGE: &str = "/etcdserverpb.KV/Range";
 pub const PUT: &str = "/etcdserverpb.KV/Put";

@@ -1,10 +1,10 @@
-//! Watches and their events.
+//! Messages for watches and their events.
 
 use bytes::Bytes;
 
 use super::{KeyValue, ResponseHeader};
 
-/// `mvccpb.Event`. Of a deletion, `kv` has the key and the revision alone.
+/// `mvccpb.Event`. For a deletion, `kv` has key and revision only.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Event {
     #[prost(enumeration = "event::EventType", tag = "1")]
@@ -80,7 +80,7 @@ pub struct WatchCancelRequest {
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct WatchProgressRequest {}
 
-/// An answer about one watch, or, with the id -1 and nothing else, the progress of all watches of the stream.
+/// An answer for one watch, or, with the ID -1 and no other fields, the progress of all watches of the stream.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct WatchResponse {
     #[prost(message, optional, tag = "1")]

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::mvcc::State;
 use crate::proto::*;
 
-/// Fills the header of an answer; the store gave the revision, or the one that readers see is taken.
+/// Fills the header of an answer; without a revision from the store, the visible one is used.
 fn fill(face: &Face, header: &mut Option<ResponseHeader>) {
     let revision = header.as_ref().map_or_else(|| face.store.revision(), |header| header.revision);
     *header = Some(face.store.shared().header(revision));
@@ -64,7 +64,7 @@ pub(super) async fn lease_revoke(face: &Face, r: LeaseRevokeRequest) -> Result<L
 }
 
 pub(super) fn lease_time_to_live(face: &Face, r: LeaseTimeToLiveRequest) -> LeaseTimeToLiveResponse {
-    // That there is no such lease is said by the time, not by an error.
+    // A missing lease is reported by its TTL, not by an error.
     let (ttl, granted_ttl, keys) = face.store.lease(r.id, r.keys).unwrap_or((-1, 0, Vec::new()));
     LeaseTimeToLiveResponse { header: header(face), id: r.id, ttl, granted_ttl, keys }
 }
@@ -87,7 +87,7 @@ pub(super) fn member_list(face: &Face, _: MemberListRequest) -> MemberListRespon
     MemberListResponse { header: header(face), members: vec![member] }
 }
 
-/// The one member stays as it is.
+/// Membership changes are rejected, since there is always one member.
 pub(super) fn member_change(face: &Face, r: MemberChangeRequest) -> Result<MemberListResponse, Status> {
     let own = r.id == face.store.shared().identity().member_id;
     Err(if own { Error::NotEnoughMembers } else { Error::MemberNotFound }.into())
@@ -148,17 +148,17 @@ pub(super) fn auth_status(face: &Face, _: AuthStatusRequest) -> AuthStatusRespon
     AuthStatusResponse { header: header(face), enabled: false, auth_revision: 1 }
 }
 
-/// There are neither users nor roles, which is no fault as long as nobody asks for one.
+/// Lists users and roles: there are none, and that is not an error unless one is requested by name.
 pub(super) fn auth_list(face: &Face, _: AuthListRequest) -> AuthListResponse {
     AuthListResponse { header: header(face), names: Vec::new() }
 }
 
-/// There is nothing to disable, which etcd does not mind either.
+/// There is nothing to disable, which is not an error in etcd either.
 pub(super) fn auth_disable(face: &Face, _: AuthStatusRequest) -> HeaderResponse {
     HeaderResponse { header: header(face) }
 }
 
-/// The answer to a call about users and roles: there are none and there cannot be any.
+/// Returns the error for calls about users and roles, which do not exist here.
 pub(super) fn auth_refused(path: &str) -> Status {
     match path.trim_start_matches("/etcdserverpb.Auth/") {
         "Authenticate" => Error::AuthNotEnabled.into(),

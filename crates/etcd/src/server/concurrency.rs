@@ -1,5 +1,6 @@
-//! Locks and elections (`server/etcdserver/api/v3lock`, `v3election`): whoever made the first of the keys below a name holds it, by a
-//! lease. The keys are those of etcd's Go client (`client/v3/concurrency`), so that both kinds of clients meet.
+//! Locks and elections (`server/etcdserver/api/v3lock`, `v3election`): the client that created the first of the keys
+//! below a name holds it, with a lease. The keys are those of etcd's Go client (`client/v3/concurrency`), so that both
+//! kinds of clients interoperate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::proto::compare::{CompareResult, CompareTarget, TargetUnion};
 use crate::proto::range_request::{SortOrder, SortTarget};
 use crate::proto::{request_op, response_op, watch_request, *};
 
-/// Seconds that a lease lives which a request does not name.
+/// The TTL in seconds of a lease for a request that names none.
 const LEASE_S: i64 = 60;
 
 type Waiting = BoxStream<'static, Result<WatchResponse, Status>>;
@@ -63,7 +64,7 @@ pub(super) async fn proclaim(face: Arc<Face>, r: ProclaimRequest) -> Result<Head
 
 pub(super) async fn resign(face: Arc<Face>, r: ResignRequest) -> Result<HeaderResponse, Status> {
     let resigned = put_if_leading(&face, &given(r.leader)?, None).await;
-    // Who does not lead any more has nothing to give up.
+    // A client that is not the leader has nothing to resign.
     resigned.or_else(|status| if status.message() == NOT_LEADER { Ok(()) } else { Err(status) })?;
     Ok(HeaderResponse { header: header(&face) })
 }
@@ -73,7 +74,7 @@ pub(super) fn leader(face: &Face, r: &LeaderRequest) -> Result<LeaderResponse, S
     Ok(LeaderResponse { header: header(face), kv: Some(kv) })
 }
 
-/// Tells who leads, now and after each change.
+/// Sends the leader, now and after each change.
 pub(super) fn observe(
     face: &Arc<Face>,
     r: &LeaderRequest,
@@ -114,10 +115,10 @@ fn below(name: &[u8]) -> Bytes {
     [name, b"/"].concat().into()
 }
 
-/// The end of the range of keys that begin so: the next name of the same length.
+/// Returns the end of the range of keys with this prefix: the next name of the same length.
 fn end_of(prefix: &[u8]) -> Bytes {
     let mut end = prefix.to_vec();
-    // It ends with a slash.
+    // The prefix ends with a slash.
     if let Some(last) = end.last_mut() {
         *last += 1;
     }
@@ -128,7 +129,7 @@ fn key_of(prefix: &[u8], lease: i64) -> Bytes {
     [prefix, format!("{lease:x}").as_bytes()].concat().into()
 }
 
-/// The lease that a request names, or one of its own.
+/// Returns the lease of a request, or grants a new one.
 async fn lease(face: &Face, named: i64) -> Result<i64, Status> {
     if named != 0 {
         return Ok(named);
@@ -136,7 +137,7 @@ async fn lease(face: &Face, named: i64) -> Result<i64, Status> {
     Ok(face.store.grant(0, LEASE_S).await?.0)
 }
 
-/// Makes the key of a lease if it is not there; gives the revision that made it, and its value where it was there.
+/// Creates the key of a lease unless it exists; returns the revision that created it, and its value if it existed.
 async fn enter(face: &Face, key: &Bytes, value: Bytes, lease: i64) -> Result<(i64, Option<Bytes>), Status> {
     let put = PutRequest { key: key.clone(), value, lease, ..Default::default() };
     let get = RangeRequest { key: key.clone(), ..Default::default() };
@@ -164,7 +165,7 @@ fn made_at(key: &Bytes, revision: i64) -> Compare {
     }
 }
 
-/// Gives the leader's key another value, or deletes it, if it is still the one that was made then.
+/// Writes the leader's key, or deletes it, if it still has the same creation revision.
 async fn put_if_leading(face: &Face, leader: &LeaderKey, value: Option<Bytes>) -> Result<(), Status> {
     let (key, lease) = (leader.key.clone(), leader.lease);
     let op = match value {
@@ -185,7 +186,7 @@ fn value_of(face: &Face, key: &Bytes) -> Result<Option<KeyValue>, Status> {
     Ok(face.store.range(&range)?.kvs.into_iter().next())
 }
 
-/// The key that was made first.
+/// Returns the key that was created first.
 fn first(face: &Face, prefix: &Bytes) -> Result<Option<KeyValue>, Status> {
     let range = RangeRequest {
         key: prefix.clone(),
@@ -198,7 +199,7 @@ fn first(face: &Face, prefix: &Bytes) -> Result<Option<KeyValue>, Status> {
     Ok(face.store.range(&range)?.kvs.into_iter().next())
 }
 
-/// Waits until no key is left that was made before, and keeps the lease alive meanwhile.
+/// Waits until no key with an earlier creation revision is left, and renews the lease meanwhile.
 async fn wait_for_turn(face: &Arc<Face>, prefix: &Bytes, created: i64, lease: i64) -> Result<(), Status> {
     let turn = async {
         let before = RangeRequest {
@@ -228,14 +229,14 @@ async fn keep_alive(face: &Face, lease: i64) -> std::convert::Infallible {
     loop {
         let seconds = match face.store.renew(lease) {
             Ok(seconds) => u64::try_from(seconds).unwrap_or(1),
-            // It has ended, and its keys with it, which is found at the end of the wait.
+            // It has ended with its keys, which the wait finds out at its end.
             Err(_) => std::future::pending().await,
         };
         tokio::time::sleep(Duration::from_secs(seconds) / 3).await;
     }
 }
 
-/// What happens to a range of keys from a revision on.
+/// Returns the changes of a range of keys from a revision on.
 fn changes(face: &Face, key: Bytes, range_end: Bytes, start_revision: i64) -> Waiting {
     let create = WatchCreateRequest { key, range_end, start_revision, ..Default::default() };
     let create = WatchRequest { request_union: Some(watch_request::RequestUnion::CreateRequest(create)) };
@@ -250,7 +251,7 @@ async fn next(changes: &mut Waiting) -> Result<Vec<Event>, Status> {
     }
 }
 
-/// A key that waits for its turn. Whoever asked and went away must not hold up the others.
+/// A waiting key. It is removed if the client disconnects, so that it does not block others.
 struct Entered {
     face: Arc<Face>,
     key: Option<Bytes>,

@@ -1,4 +1,4 @@
-//! What a call of the protocol comes in and is answered by: gRPC, or JSON beside it. A call is written once for both.
+//! Transports of a call: gRPC, or JSON over HTTP. Each call is written once for both.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use tonic::body::Body;
 use super::face::Face;
 use super::grpc;
 
-/// The requests of a call that has many.
+/// The requests of a streaming call.
 pub(super) type Requests<Q> = BoxStream<'static, Result<Q, Status>>;
 
-/// An answer on its way.
+/// The future of an answer.
 pub(super) type Answering = BoxFuture<'static, http::Response<Body>>;
 
-/// One call. What answers it is boxed: the compiler cannot tell of a generic one that it may go from thread to thread.
+/// One call. Its future is boxed, since the compiler cannot prove that a generic one is `Send`.
 pub(super) trait Exchange: Sized + Send + 'static {
     /// One request, one answer.
     fn unary<Q, A, Fut>(self, face: Arc<Face>, call: impl FnOnce(Q) -> Fut + Send + 'static) -> Answering
@@ -42,7 +42,7 @@ pub(super) trait Exchange: Sized + Send + 'static {
         A: Message + Default + Send + 'static,
         S: Stream<Item = Result<A, Status>> + Send + 'static;
 
-    /// The answer to a call that there is not.
+    /// Returns the answer for an unknown call.
     fn refuse(self, status: Status) -> http::Response<Body>;
 }
 

@@ -1,4 +1,4 @@
-//! What requests are answered from.
+//! The state that requests are answered from.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::received::ReceivedRoom;
 use super::unread::UnreadAnswers;
 use crate::store::Store;
 
-/// Snapshots that are sent at once; one more is refused.
+/// The maximum number of snapshots being sent; further requests are rejected.
 const SNAPSHOTS_MAX: usize = 4;
 
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(super) struct Face {
     pub tasks: Tasks,
     pub unread: Arc<UnreadAnswers>,
     pub received: ReceivedRoom,
-    /// Snapshots on their way to clients; each holds a file as large as the data.
+    /// Permits for snapshots being sent; each of them has a file as large as the data.
     pub snapshots: Arc<Semaphore>,
 }
 
@@ -32,7 +32,7 @@ impl Face {
         Self { store, options, metrics, tasks, unread: Arc::default(), received: ReceivedRoom::default(), snapshots }
     }
 
-    /// Without data on the disk and without sockets.
+    /// Creates a server without files and sockets, for tests.
     #[cfg(test)]
     pub async fn of_tests() -> Self {
         let (tasks, registry) = (Tasks::root("test"), kelson_metrics::Registry::of_component());

@@ -1,4 +1,4 @@
-//! From asynchronous functions to the services that gRPC's codec calls.
+//! Adapts asynchronous functions to the services that gRPC's codec calls.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::face::Face;
 use super::received::Counted;
 use super::unread::Pieces;
 
-/// What a message may have beside the request's own limit, as etcd allows.
+/// The maximum size of a message in addition to the request limit, as in etcd.
 const OVERHEAD_BYTES: usize = 512 << 10;
 
 type Answered<A> = Pin<Box<dyn Future<Output = Result<Response<A>, Status>> + Send>>;
@@ -62,12 +62,12 @@ fn message_bytes_max(face: &Face) -> usize {
     face.store.shared().limits().request_bytes_max.saturating_add(OVERHEAD_BYTES)
 }
 
-/// A request whose bytes are counted while they are received.
+/// Counts the bytes of a request while they are received.
 fn counted(face: &Face, request: http::Request<Incoming>) -> http::Request<Counted<Incoming>> {
     request.map(|body| Counted::new(body, &face.received, message_bytes_max(face)))
 }
 
-/// One request, one answer.
+/// Handles a call with one request and one answer.
 pub(super) async fn unary<Q, A, Fut>(
     face: &Face,
     request: http::Request<Incoming>,
@@ -93,7 +93,7 @@ where
     answer.map(|body| Pieces::body(body, room))
 }
 
-/// One request, many answers.
+/// Handles a call with one request and many answers.
 pub(super) async fn server_stream<Q, A, S, Fut>(
     face: &Arc<Face>,
     request: http::Request<Incoming>,
@@ -108,7 +108,7 @@ where
     codec::<Q, A>(face).server_streaming(Once(Some(call)), counted(face, request)).await
 }
 
-/// Many requests, many answers.
+/// Handles a call with many requests and many answers.
 pub(super) async fn bidi<Q, A, S, Fut>(
     face: &Arc<Face>,
     request: http::Request<Incoming>,

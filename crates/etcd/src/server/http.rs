@@ -1,4 +1,4 @@
-//! Health, version and metrics, as etcd's endpoints of these names.
+//! Health, version and metrics endpoints, as in etcd.
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
@@ -49,12 +49,12 @@ fn respond(status: StatusCode, kind: &'static str, body: String) -> Response<Ful
     response
 }
 
-/// A refusal in plain text.
+/// Returns an error in plain text.
 pub(super) fn refused(status: StatusCode, why: &str) -> Response<Full<Bytes>> {
     respond(status, TEXT, why.to_owned())
 }
 
-/// Values of a key of the query. The names of checks and alarms need no escapes.
+/// Returns the values of a query parameter. The names of checks and alarms need no escapes.
 fn values<'a>(query: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
     query.split('&').filter_map(move |pair| match pair.split_once('=') {
         Some((key, value)) => (key == name).then_some(value),
@@ -72,7 +72,7 @@ fn health(face: &Face, query: &str) -> Response<Full<Bytes>> {
     let shared = face.store.shared();
     let names = shared.alarms().into_iter().map(|member| AlarmType::name_of(member.alarm));
     let raised = names.into_iter().find(|name| !values(query, "exclude").any(|excluded| excluded == *name));
-    // A full disk is what etcd's alarm of that name is about, and like it may be left out.
+    // A full disk is what etcd's NOSPACE alarm is about, and it can be excluded like the alarm.
     let full = shared.disk_fault().filter(|_| !values(query, "exclude").any(|excluded| excluded == NOSPACE));
     let reason = match (raised, shared.failed(), full) {
         (Some(name), _, _) => Some(format!("ALARM {name}")),
@@ -84,7 +84,7 @@ fn health(face: &Face, query: &str) -> Response<Full<Bytes>> {
     let status = if reason.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let health = if reason.is_none() { "true" } else { "false" };
     let body = serde_json::to_string(&Health { health, reason: reason.unwrap_or_default() });
-    // As etcd says of it, though it is JSON.
+    // etcd uses this content type, though the body is JSON.
     respond(status, TEXT, body.unwrap_or_default())
 }
 
@@ -97,7 +97,7 @@ fn version() -> Response<Full<Bytes>> {
     respond(StatusCode::OK, JSON, body.to_string())
 }
 
-/// Runs the checks of an endpoint, or the one that is asked for.
+/// Runs the checks of an endpoint, or only the requested one.
 fn checks(face: &Face, all: &[&str], query: &str, one: Option<&str>) -> Option<Response<Full<Bytes>>> {
     let excluded = |name: &str| values(query, "exclude").any(|excluded| excluded == name);
     let chosen: Vec<&str> = match one {

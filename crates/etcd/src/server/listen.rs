@@ -1,4 +1,4 @@
-//! Sockets: each connection speaks HTTP/2 (gRPC) or HTTP/1.1 (health, metrics), as its first bytes say.
+//! Sockets: each connection uses HTTP/2 (gRPC) or HTTP/1.1 (health, metrics), depending on its first bytes.
 #![allow(clippy::disallowed_methods, reason = "blocking: sockets of the file system are made in the lane for files")]
 
 use std::collections::HashMap;
@@ -28,35 +28,36 @@ use super::prompt::Prompt;
 use super::route;
 use super::tls::Acceptor;
 
-/// Connections of all clients. An API server opens one for each kind that it serves.
+/// The maximum number of connections. An API server opens one for each kind that it serves.
 const CONNECTIONS_MAX: usize = 16_384;
-/// Connections of one address, of other machines.
+/// The maximum number of connections from one remote address.
 const CONNECTIONS_OF_PEER_MAX: usize = CONNECTIONS_MAX / 4;
-/// Connections the kernel keeps before they are accepted.
+/// The maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
-/// A TLS handshake must be over by then.
+/// The time limit of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A request's head must be there by then.
+/// The time limit for receiving a request's headers.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(32);
-/// Bytes of a request's head by HTTP/1.1, which connections without credentials may hold too.
+/// The maximum size of HTTP/1.1 headers in bytes; connections without credentials can use that much as well.
 const HEAD_BYTES_MAX: usize = 32 << 10;
 /// Received bytes in flight per stream and per connection.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
-/// Streams reset by the peer before they were answered, beyond which a connection is closed (CVE-2023-44487).
+/// The number of streams reset by the peer before they were answered, above which a connection is closed
+/// (CVE-2023-44487).
 const PENDING_RESETS_MAX: usize = 200;
-/// The first bytes of a request must be there by then.
+/// The time limit for the first bytes of a request.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// Quiet connections are pinged, so that dead ones are noticed (`--grpc-keepalive-interval`, `--grpc-keepalive-timeout`; the
-/// interval is far below etcd's, since a peer that is gone holds one of the places meanwhile).
+/// Idle connections are pinged to detect dead ones (`--grpc-keepalive-interval`, `--grpc-keepalive-timeout`; the
+/// interval is far below etcd's, since a dead peer occupies a connection).
 const PING_EVERY: Duration = Duration::from_secs(60);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// Pause after the system could not accept a connection (out of descriptors).
+/// The pause after the system could not accept a connection (out of descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// A connection that was told to close must have closed by then: streams of watches end by themselves.
+/// The time limit for closing a connection: watch streams do not end by themselves.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A bound socket, not yet served.
+/// A bound socket that is not served yet.
 pub(super) struct Listener {
     socket: Socket,
     address: Address,
@@ -68,7 +69,7 @@ enum Socket {
     Unix(UnixListener),
 }
 
-/// A connection before anything was said.
+/// The peer of a connection.
 enum Peer {
     Tcp(TcpStream),
     Unix(UnixStream),
@@ -83,13 +84,14 @@ impl Socket {
     }
 }
 
-/// Connections of each address. This machine's own, behind which are all clients of most servers, are not counted.
+/// The number of connections for each remote address. Connections from this machine, which most servers get all clients
+/// from, are not counted.
 #[derive(Default)]
 struct Peers {
     open: Mutex<HashMap<IpAddr, usize>>,
 }
 
-/// A connection of an address; it counts until it is dropped.
+/// A connection from an address, counted until it is dropped.
 struct OfPeer(Option<(Arc<Peers>, IpAddr)>);
 
 impl Peers {
@@ -125,7 +127,7 @@ impl Drop for OfPeer {
     }
 }
 
-/// The socket that a process which was killed left is in the way.
+/// Binds a Unix socket, after removing one that a killed process left.
 async fn unix(path: PathBuf) -> io::Result<UnixListener> {
     let bind = move || {
         match fs::remove_file(&path) {
@@ -155,7 +157,7 @@ impl Listener {
         self.address.clone()
     }
 
-    /// Accepts until the group ends. `whole` serves the protocol too, otherwise health and metrics alone.
+    /// Accepts connections until the group ends. `whole` serves the protocol too; otherwise only health and metrics.
     pub async fn run(self, face: Arc<Face>, whole: bool) {
         let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         let peers = Arc::new(Peers::default());
@@ -195,7 +197,7 @@ impl Listener {
 async fn connection(peer: Peer, tls: Option<Acceptor>, face: Arc<Face>, whole: bool) {
     match peer {
         Peer::Tcp(stream) => {
-            // Small answers must not wait for more.
+            // Small answers must be sent without delay.
             let _ = stream.set_nodelay(true);
             match tls {
                 None => serve(Nameless::of_schemes(stream), face, whole).await,
@@ -226,7 +228,7 @@ async fn secured<T: AsyncRead + AsyncWrite + Unpin>(stream: T, tls: &Acceptor) -
     None
 }
 
-/// How connections are served.
+/// Returns the settings for serving connections.
 fn builder(streams_max: u32) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(HEAD_BYTES_MAX);
@@ -281,7 +283,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_no_client_reads_is_not_made() {
         const PIECE: usize = 16 << 10;
-        // What the reader's end of the connection takes, and what the server keeps for it.
+        // The buffer sizes of the reader and of the server.
         const BYTES_MAX: usize = 1 << 20;
         for head in [&b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"[..], HTTP2_GET] {
             let made = Arc::new(AtomicUsize::new(0));
@@ -326,7 +328,7 @@ mod tests {
         drop(served.await);
     }
 
-    /// A server that holds 2 MB, and has room for two unread answers of them.
+    /// A server with 2 MB of data, and room for two unread answers of that size.
     async fn full_server() -> Arc<Face> {
         let mut face = Face::of_tests().await;
         face.unread = Arc::new(UnreadAnswers::of_bytes(5 << 20));
@@ -357,7 +359,7 @@ mod tests {
             let request = request.body(http_body_util::Full::new(bytes::Bytes::from(body.clone()))).unwrap();
             answers.push(sender.send_request(request).await.unwrap());
         }
-        // 8: RESOURCE_EXHAUSTED.
+        // Status 8 is RESOURCE_EXHAUSTED.
         let status = |answer: &http::Response<_>| answer.headers().get("grpc-status").map(|s| s.as_bytes().to_vec());
         let refused: Vec<_> = answers.iter().map(status).collect();
         assert_eq!(refused, [None, None, Some(b"8".to_vec()), Some(b"8".to_vec())]);

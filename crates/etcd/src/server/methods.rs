@@ -1,4 +1,4 @@
-//! From the name of a method to what answers it, whatever the call came in.
+//! Dispatches a method by its name, for both transports.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use super::{calls, concurrency, streams};
 use crate::error::Error;
 use crate::proto::method;
 
-/// Answers a call of the protocol, and counts it.
+/// Answers a call of the protocol and counts it.
 pub(super) async fn counted(face: &Arc<Face>, path: &str, exchange: impl Exchange) -> http::Response<Body> {
     let started = face.metrics.started(path);
     let answer = call(face, path, exchange).await;
     if let Some((service, method)) = started {
-        // What a stream ends with comes in its trailers, when nobody counts any more.
+        // The status of a stream is in its trailers, which are sent after counting.
         let code = answer.extensions().get::<Status>().map_or(Code::Ok, Status::code);
         face.metrics.handled(service, method, code);
     }

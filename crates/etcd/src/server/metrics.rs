@@ -1,4 +1,4 @@
-//! What is counted, under etcd's names.
+//! Metrics under etcd's names.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(super) struct Metrics {
     health_failures: IntCounter,
 }
 
-/// Services and methods that are counted by name: what a client makes up is not.
+/// Services and methods that are counted by name; other names come from clients and would be unbounded.
 const METHODS: &[(&str, &[&str])] = &[
     ("etcdserverpb.KV", &["Range", "Put", "DeleteRange", "Txn", "Compact"]),
     ("etcdserverpb.Watch", &["Watch"]),
@@ -103,7 +103,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a call that began; gives service and method, where they are known.
+    /// Counts the start of a call; returns service and method, if they are known.
     pub fn started(&self, path: &str) -> Option<(&'static str, &'static str)> {
         let (service, method) = path.strip_prefix('/')?.split_once('/')?;
         let (service, methods) = METHODS.iter().find(|(name, _)| *name == service)?;

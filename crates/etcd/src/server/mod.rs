@@ -1,4 +1,4 @@
-//! The server: sockets, TLS, the calls of the protocol, and what is asked over plain HTTP.
+//! The server: sockets, TLS, the calls of the protocol, and plain HTTP.
 
 mod calls;
 mod concurrency;

@@ -1,12 +1,12 @@
-//! Connections of sockets in the file system: what a client calls the host there means nothing, and need not be a host.
+//! Rewrites the host of requests on Unix sockets, where it has no meaning and need not be valid.
 //!
-//! etcd's own client names the socket's path as HTTP/2's `:authority`, with its slashes percent-encoded. The grammar of a host has no
-//! such characters, so that the request would be refused before anything of it is read. Each authority is therefore written over with
-//! letters on its way in. A value keeps its length as it is encoded, which is never more than what the client's table of headers
-//! counts for it: what the client looks up in that table later is found here too.
+//! etcd's own client sends the socket's path as HTTP/2's `:authority`, with its slashes percent-encoded. Such
+//! characters are invalid in a host, so that the request would be rejected before it is read. Each value is therefore
+//! overwritten with letters while it is received. A value keeps its encoded length, which is never more than what the
+//! client's header table counts for it, so that later references to that table stay valid.
 //!
-//! On other sockets the host is what it says, but where it begins with a scheme: clients of etcd 3.4 name their endpoint so, as it was
-//! given them (`http://127.0.0.1:2379`), in calls of Maintenance. Such an authority becomes one of this machine, of the same length.
+//! On other sockets the host is kept, unless it begins with a scheme: clients of etcd 3.4 send the configured endpoint
+//! (`http://127.0.0.1:2379`) in calls of Maintenance. Such a value is replaced by a local one of the same length.
 
 use std::io;
 use std::pin::Pin;
@@ -21,32 +21,32 @@ const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
-/// What a frame with the flag `PRIORITY` has before its headers.
+/// The bytes before the headers in a frame with the flag `PRIORITY`.
 const PRIORITY_BYTES: usize = 5;
-/// Where `:authority` stands in the table of headers that all know.
+/// The index of `:authority` in the static header table.
 const AUTHORITY_INDEX: u8 = 1;
-/// In front of a text: that it is Huffman-coded.
+/// The flag of a Huffman-coded string.
 const HUFFMAN: u8 = 0x80;
-/// What stands for each octet of an authority.
+/// Replaces each octet of a host.
 const LETTER: u8 = b'e';
-/// What stands for an authority with a scheme: this, as far as it goes, then digits of a port.
+/// Replaces a host with a scheme: as much of this as fits, then digits of a port.
 const THIS_MACHINE: &[u8] = b"localhost:";
 const DIGIT: u8 = b'1';
 const ZERO: u8 = b'0';
 
-/// A connection whose requests name no host.
+/// A connection whose requests get another host.
 pub(super) struct Nameless<T> {
     io: T,
     heads: Heads,
 }
 
 impl<T> Nameless<T> {
-    /// Every authority is written over.
+    /// Rewrites every host.
     pub fn new(io: T) -> Self {
         Self { io, heads: Heads::of(Rewrites::All) }
     }
 
-    /// Authorities with a scheme are written over.
+    /// Rewrites hosts with a scheme.
     pub fn of_schemes(io: T) -> Self {
         Self { io, heads: Heads::of(Rewrites::WithScheme) }
     }
@@ -89,14 +89,14 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Nameless<T> {
     }
 }
 
-/// Follows the frames of a connection to the headers in them.
+/// Parses the frames of a connection to find their headers.
 struct Heads {
     at: At,
     block: Block,
     rewrites: Rewrites,
 }
 
-/// Which authorities are written over.
+/// Which hosts are rewritten.
 #[derive(Clone, Copy, PartialEq)]
 enum Rewrites {
     All,
@@ -104,21 +104,21 @@ enum Rewrites {
 }
 
 enum At {
-    /// So many octets were HTTP/2's preface.
+    /// The number of octets of HTTP/2's preface received.
     Preface(usize),
-    /// The connection does not speak HTTP/2.
+    /// The connection does not use HTTP/2.
     Elsewhere,
-    /// So many octets of a frame's head are there.
+    /// The octets of a frame's head received.
     Head([u8; FRAME_HEAD_BYTES], usize),
     Payload(Payload),
 }
 
-/// What of a frame has not come yet.
+/// The part of a frame that has not been received.
 struct Payload {
     left: usize,
-    /// The next octet says how much padding there is at the end.
+    /// Whether the next octet is the length of the padding.
     padded: bool,
-    /// Octets before the headers.
+    /// The number of octets before the headers.
     before: usize,
     padding: usize,
     headers: bool,
@@ -132,7 +132,7 @@ impl Heads {
 
     fn pass(&mut self, mut bytes: &mut [u8]) {
         loop {
-            // What is in other frames is no concern: it is stepped over as a whole.
+            // Other frames are skipped as a whole.
             let step = match &self.at {
                 At::Elsewhere => return,
                 At::Payload(payload) if !payload.headers => payload.left.min(bytes.len()),
@@ -150,7 +150,7 @@ impl Heads {
         }
     }
 
-    /// Passes an octet. `ahead` is what has come behind it.
+    /// Parses an octet. `ahead` has the octets received after it.
     fn octet(&mut self, octet: &mut u8, ahead: &[u8]) {
         match &mut self.at {
             At::Elsewhere => {}
@@ -213,28 +213,28 @@ impl Payload {
     }
 }
 
-/// Where in a list of headers (RFC 7541) the next octet stands. A list goes on in the next frame where this one ends.
+/// The parser's position in a header block (RFC 7541), which may continue in the next frame.
 #[derive(Clone, Copy)]
 enum Block {
-    /// The first of a header.
+    /// At the first octet of a header.
     Field,
-    /// More of a number that does not matter; a text follows, or the next header.
+    /// Within an integer that is ignored; a string follows, or the next header.
     Number(Option<Text>),
-    /// The first of a text: its length.
+    /// At the first octet of a string's length.
     Length(Text),
-    /// More of the length.
+    /// Within the length.
     LongLength(Text, usize, u32),
-    /// How many are left of a text, and how long it is.
+    /// Within a string, with the remaining and the total number of octets.
     Octets(Text, usize, usize),
 }
 
-/// What a text is.
+/// The kind of a string.
 #[derive(Clone, Copy, PartialEq)]
 enum Text {
     Name,
     Value,
     Authority,
-    /// An authority that becomes one of this machine.
+    /// A host that is replaced by a local one.
     Schemed,
 }
 
@@ -277,7 +277,7 @@ impl Block {
     }
 
     fn field(octet: u8) -> Self {
-        // An entry of the table, a new entry, the table's size, or a header that the table does not keep.
+        // An index, a new entry, a table size update, or a header that is not indexed.
         let (mask, is_text) = match octet {
             0x80.. => (0x7f, false),
             0x40.. => (0x3f, true),
@@ -306,13 +306,13 @@ impl Block {
     }
 }
 
-/// The octet at a place of an authority of this machine that is so long.
+/// Returns the octet at an index of a local host of this length.
 fn of_this_machine(at: usize, length: usize) -> u8 {
     let digit = if at + 1 == length { DIGIT } else { ZERO };
     THIS_MACHINE.get(at).copied().unwrap_or(digit)
 }
 
-/// Whether a text begins with the scheme of a URL. Of a text that has not come far enough that is not known, and it stays as it is.
+/// Reports whether a string begins with the scheme of a URL. A string of which too little was received is kept.
 fn begins_with_scheme(huffman: bool, text: &[u8]) -> bool {
     [b"http://".as_slice(), b"https://"].iter().any(|scheme| match huffman {
         false => text.starts_with(scheme),
@@ -320,7 +320,7 @@ fn begins_with_scheme(huffman: bool, text: &[u8]) -> bool {
     })
 }
 
-/// Whether a Huffman-coded text (RFC 7541, appendix B) begins so.
+/// Reports whether a Huffman-coded string (RFC 7541, appendix B) begins with the scheme.
 fn begins_with_code(text: &[u8], scheme: &[u8]) -> bool {
     let (mut code, mut bits) = (0_u64, 0_u32);
     for letter in scheme {
@@ -350,7 +350,7 @@ mod tests {
         [&[0, 0, length, kind, flags, 0, 0, 0, 1], payload].concat()
     }
 
-    /// What comes out, whole and octet by octet.
+    /// Returns the output, parsed as a whole and octet by octet.
     fn passed(bytes: &[u8]) -> Vec<u8> {
         let bytes = [PREFACE, bytes].concat();
         let (mut whole, mut single) = (bytes.clone(), bytes);
@@ -413,7 +413,7 @@ mod tests {
             Heads::of(Rewrites::WithScheme).pass(&mut bytes);
             bytes.split_off(PREFACE.len())
         };
-        // "http://a" and "https://a" (a is 00011), Huffman-coded, filled up with ones.
+        // "http://a" and "https://a" (a is 00011), Huffman-coded, padded with ones.
         let coded = |bits: &str| {
             let bits: String = bits.chars().filter(|bit| *bit != ' ').collect();
             let octets = bits.as_bytes().chunks(8);

@@ -1,4 +1,4 @@
-//! What a server is told, and what it calls itself.
+//! Options of a server, and its version.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -7,43 +7,43 @@ use std::time::Duration;
 
 use kelson_metrics::Registry;
 
-/// The version that answers name: the newest release of etcd whose protocol this speaks. Clients compare it to learn what a
-/// server can do.
+/// The reported version: the newest release of etcd whose protocol this implements. Clients compare it to find out what
+/// a server supports.
 pub const VERSION: &str = "3.6.8";
-/// The version of the members together, and of the storage.
+/// The cluster version, and that of the storage.
 pub(super) const CLUSTER_VERSION: &str = "3.6.0";
-/// The same without what changes with each release.
+/// The cluster version without the patch release.
 pub(super) const CLUSTER_MINOR: &str = "3.6";
 
-/// What a server is told.
+/// Options of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// The member's name (`--name`).
+    /// The name of the member (`--name`).
     pub name: String,
-    /// Where clients are served (`--listen-client-urls`).
+    /// The endpoints for clients (`--listen-client-urls`).
     pub clients: Vec<Endpoint>,
-    /// Where health and metrics alone are served (`--listen-metrics-urls`).
+    /// The endpoints for health and metrics only (`--listen-metrics-urls`).
     pub metrics: Vec<Endpoint>,
-    /// What the list of members says (`--advertise-client-urls`).
+    /// The client URLs in the member list (`--advertise-client-urls`).
     pub client_urls: Vec<String>,
-    /// What the list of members says (`--initial-advertise-peer-urls`); nobody listens there.
+    /// The peer URLs in the member list (`--initial-advertise-peer-urls`); they are not served.
     pub peer_urls: Vec<String>,
-    /// Certificates for endpoints with TLS.
+    /// The certificates for endpoints with TLS.
     pub tls: Option<TlsFiles>,
-    /// How often quiet watches hear how far they are.
+    /// The interval of progress notifications for idle watches.
     pub watch_progress_every: Duration,
-    /// Requests of one connection at once (`--max-concurrent-streams`).
+    /// The maximum number of concurrent requests on a connection (`--max-concurrent-streams`).
     pub streams_max: u32,
-    /// Where metrics are kept.
+    /// The registry for metrics.
     pub registry: Registry,
 }
 
-/// A place where others connect to.
+/// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// Address and port; port 0 is any free one.
+    /// IP address and port; port 0 takes any free port.
     Tcp(SocketAddr),
-    /// A socket in the file system, readable by its owner alone. What lies in its place is removed.
+    /// A Unix socket with access for its owner only. An existing file at the path is removed.
     Unix(PathBuf),
 }
 
@@ -56,38 +56,38 @@ impl fmt::Display for Address {
     }
 }
 
-/// Where to listen.
+/// An endpoint to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Where clients find it: a port of this machine or a file.
+    /// The address.
     pub address: Address,
-    /// Whether TLS is spoken.
+    /// Whether it uses TLS.
     pub tls: bool,
 }
 
-/// Files for TLS, in PEM. They are read again when they change.
+/// TLS files in PEM format. They are read again when they change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The server's certificate, and those between it and its authority (`--cert-file`).
+    /// The server's certificate with its intermediate certificates (`--cert-file`).
     pub certificate: PathBuf,
-    /// Its key (`--key-file`).
+    /// The server's key (`--key-file`).
     pub key: PathBuf,
-    /// Who signs for clients (`--trusted-ca-file`); with it, each client must show a certificate.
+    /// The CA of client certificates (`--trusted-ca-file`); if set, clients must present a certificate.
     pub client_authority: Option<PathBuf>,
 }
 
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// An address that cannot be listened on.
+    /// The address cannot be bound.
     #[error("listen on {address}: {source}")]
     Bind {
-        /// The address that was asked for.
+        /// The requested address.
         address: Address,
-        /// What the system says.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// Certificates that are of no use.
+    /// The certificates are invalid.
     #[error("TLS: {0}")]
     Tls(String),
 }

@@ -1,5 +1,5 @@
-//! Connections whose peer must begin to speak in time. Which protocol it speaks is known from its first bytes, and until then
-//! nothing else limits it.
+//! Connections whose peer must send its first bytes in time. They decide the protocol, and no other limit applies
+//! before that.
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -8,13 +8,13 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// Bytes by which every peer has said which protocol it speaks: those with which HTTP/2 begins.
+/// The number of bytes that decides the protocol: the length of HTTP/2's preface.
 const TELLING_BYTES: usize = 24;
 
-/// A connection that fails when its peer has not said which protocol it speaks by a deadline.
+/// A connection that fails when its peer has not sent its first bytes by a deadline.
 pub(super) struct Prompt<T> {
     io: T,
-    /// Until the peer has said it: bytes that came, and the deadline.
+    /// Until the protocol is known: the number of bytes received, and the deadline.
     silent: Option<(usize, Pin<Box<Sleep>>)>,
 }
 

@@ -1,5 +1,5 @@
-//! Requests that are not complete yet. Their bytes are counted for all connections together: a client that begins many large requests
-//! and ends none holds a bounded part of memory.
+//! Incomplete requests. Their bytes are counted over all connections: a client that begins many large requests and
+//! completes none uses a bounded part of memory.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use tonic::Status;
 
 use crate::error::Error;
 
-/// Bytes of all requests that are not complete; a request that would make them more is refused.
+/// The maximum size of all incomplete requests in bytes; a request that would exceed it is rejected.
 const BYTES_MAX: usize = 256 << 20;
-/// Room is counted in units of so many bytes.
+/// The unit in which sizes are counted, in bytes.
 const UNIT_BYTES: usize = 1 << 10;
 
-/// The room for incomplete requests of one server.
+/// The permits for incomplete requests of one server.
 #[derive(Clone, Debug)]
 pub(super) struct ReceivedRoom(Arc<Semaphore>);
 
@@ -38,14 +38,14 @@ impl ReceivedRoom {
     }
 }
 
-/// The body of a request, with the room that it holds until it is complete or dropped.
+/// The body of a request, with its permits until it is complete or dropped.
 pub(super) struct Counted<B> {
     body: B,
     room: ReceivedRoom,
     held: Vec<OwnedSemaphorePermit>,
-    /// Bytes that are counted.
+    /// The number of counted bytes.
     bytes: usize,
-    /// More than this is never held: messages of a stream are decoded one by one, and none is larger.
+    /// The maximum to count: messages of a stream are decoded one by one, and none is larger.
     bytes_max: usize,
 }
 

@@ -1,4 +1,4 @@
-//! From a request to what it speaks: gRPC, JSON, or neither, which asks for health and metrics.
+//! Routes a request by its protocol: gRPC, JSON, or plain HTTP for health and metrics.
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ pub(super) async fn route(face: Arc<Face>, request: http::Request<Incoming>, who
         .headers()
         .get(http::header::CONTENT_TYPE)
         .is_some_and(|t| t.as_bytes().starts_with(b"application/grpc"));
-    // A page in a browser, which a name that it controls may lead here, sends these: neither is a client of etcd.
+    // Browsers send these headers, and a page may reach this address by a name that it controls; no client of etcd
+    // sends them.
     if request.headers().contains_key(http::header::ORIGIN) {
         return plain::refused(StatusCode::FORBIDDEN, "requests from web pages are not allowed\n").map(Body::new);
     }

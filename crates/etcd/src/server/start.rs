@@ -1,4 +1,4 @@
-//! From options to a running server.
+//! Starts a server.
 
 use std::sync::Arc;
 
@@ -14,17 +14,17 @@ use crate::store::Store;
 /// A running server; it ends with its group of tasks.
 #[derive(Debug)]
 pub struct Server {
-    /// Where clients are served.
+    /// The addresses for clients.
     pub clients: Vec<Address>,
-    /// Where health and metrics are served.
+    /// The addresses for health and metrics.
     pub metrics: Vec<Address>,
 }
 
 impl Server {
-    /// Listens, and serves from then on.
+    /// Binds the endpoints and serves them.
     ///
     /// # Errors
-    /// An address that is taken, certificates that are of no use.
+    /// An address is in use, or the certificates are invalid.
     pub async fn start(store: Store, options: ServerOptions, tasks: &Tasks) -> Result<Self, StartError> {
         let tls = match &options.tls {
             Some(files) => Some(tls::Acceptor::load(files.clone(), tasks).await?),

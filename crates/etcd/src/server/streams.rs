@@ -1,4 +1,4 @@
-//! Calls with streams.
+//! Streaming calls.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for the disk")]
 
 use std::fs::File;
@@ -22,7 +22,7 @@ use crate::proto::{
 };
 use crate::watch::{self, WatchOptions};
 
-/// What an answer may have beside the limit of requests before it is cut into pieces, as in etcd.
+/// The maximum size of an answer in addition to the request limit before it is split, as in etcd.
 const OVERHEAD_BYTES: usize = 512 << 10;
 
 pub(super) fn watch(
@@ -37,7 +37,7 @@ pub(super) fn watch(
     watch::watch(shared, requests, options, face.tasks.token().clone())
 }
 
-/// Renews a lease for each request, until the client sends no more.
+/// Renews a lease for each request, until the client ends its stream.
 pub(super) fn keep_alive(
     face: &Arc<Face>,
     requests: Requests<LeaseKeepAliveRequest>,
@@ -45,7 +45,7 @@ pub(super) fn keep_alive(
     let (face, stop) = (Arc::clone(face), face.tasks.token().clone());
     let answers = requests.map(move |request| {
         let id = request?.id;
-        // The revision is looked up first: a client must not take the lease for alive at a revision that ended it.
+        // The revision is read first: a client must not consider the lease alive at a revision that ended it.
         let header = Some(face.store.shared().header(face.store.revision()));
         let ttl = match face.store.renew(id) {
             Ok(ttl) => ttl,
@@ -57,10 +57,10 @@ pub(super) fn keep_alive(
     answers.take_until(async move { stop.cancelled().await })
 }
 
-/// Bytes of one piece of a copy.
+/// The size of one piece of a snapshot, in bytes.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// A copy on its way to a client.
+/// A snapshot that is being sent.
 struct Sending {
     file: File,
     left: u64,
@@ -68,7 +68,7 @@ struct Sending {
     _turn: OwnedSemaphorePermit,
 }
 
-/// Sends the data as etcd's own file, and behind it its SHA-256, which clients keep at the end of theirs.
+/// Sends the data in etcd's file format, followed by its SHA-256, which clients store at the end of the file.
 pub(super) fn snapshot(
     face: &Face,
     _: SnapshotRequest,

@@ -1,4 +1,4 @@
-//! TLS: certificates that follow their files, and clients that must show one.
+//! TLS with certificates that are reloaded from their files, and with client certificates.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
 use std::fmt;
@@ -16,10 +16,10 @@ use tokio_rustls::TlsAcceptor;
 
 use super::options::{StartError, TlsFiles};
 
-/// How often the files are looked at.
+/// The interval at which the files are checked.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
-/// Accepts with the newest certificates.
+/// Accepts connections with the newest certificates.
 #[derive(Clone)]
 pub(super) struct Acceptor(Arc<RwLock<TlsAcceptor>>);
 
@@ -29,7 +29,7 @@ impl fmt::Debug for Acceptor {
     }
 }
 
-/// The text of the files.
+/// The content of the files.
 #[derive(PartialEq, Eq)]
 struct Texts {
     certificate: String,
@@ -37,7 +37,7 @@ struct Texts {
     authority: Option<String>,
 }
 
-/// An endpoint with TLS and no certificate for it.
+/// Returns the error for an endpoint with TLS and without certificates.
 pub(super) fn missing() -> StartError {
     StartError::Tls("https URLs require --cert-file and --key-file".to_owned())
 }
@@ -57,7 +57,7 @@ impl Acceptor {
         self.0.read().clone()
     }
 
-    /// Takes changed files up; where they are of no use, the last good ones stay.
+    /// Reloads changed files; if they are invalid, the last valid ones stay in use.
     async fn follow(self, files: TlsFiles, first: Arc<Texts>) {
         let mut last = first;
         loop {

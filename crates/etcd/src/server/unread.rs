@@ -1,5 +1,6 @@
-//! Answers that clients have not read yet. Their bytes are counted from when they are made until they are sent, and they are given to
-//! connections in pieces: a client that asks for everything many times and reads nothing holds a bounded part of memory.
+//! Answers that clients have not read yet. Their bytes are counted from their creation until they are sent, and they
+//! are passed to connections in pieces: a client that requests everything many times and reads nothing uses a bounded
+//! part of memory.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,20 +16,20 @@ use tonic::body::Body;
 
 use crate::error::Error;
 
-/// Bytes of all answers that are not sent yet. A single larger answer is sent when there is no other.
+/// The maximum size of all unsent answers in bytes. A single larger answer is sent if there is no other.
 const BYTES_MAX: usize = 256 << 20;
-/// Smaller answers are not counted: as many as there are requests at once.
+/// Smaller answers are not counted: their number is limited by that of concurrent requests.
 const SMALL_BYTES: usize = 64 << 10;
-/// Answers that wait for room; one more is refused.
+/// The maximum number of answers that wait for room; further ones are rejected.
 const WAITING_MAX: usize = 64;
-/// How long an answer waits for room before it is refused.
+/// The maximum wait for room before an answer is rejected.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// What a connection is given at once.
+/// The size of the pieces passed to a connection, in bytes.
 const PIECE_BYTES: usize = 64 << 10;
-/// Room is counted in units of so many bytes.
+/// The unit in which sizes are counted, in bytes.
 const UNIT_BYTES: usize = 1 << 10;
 
-/// The room for answers of one server.
+/// The permits for unread answers of one server.
 #[derive(Debug)]
 pub(super) struct UnreadAnswers {
     units: Arc<Semaphore>,
@@ -48,10 +49,10 @@ impl UnreadAnswers {
         Self { units: Arc::new(Semaphore::new(size)), size, waiting: AtomicUsize::new(0) }
     }
 
-    /// Takes room for an answer of so many bytes. `None` for a small one, which is not counted.
+    /// Reserves room for an answer of this size. `None` for a small one, which is not counted.
     ///
     /// # Errors
-    /// Too much is not read by other clients.
+    /// Other clients have not read too many answers.
     pub async fn take(&self, bytes: usize) -> Result<Option<OwnedSemaphorePermit>, Status> {
         if bytes <= SMALL_BYTES {
             return Ok(None);
@@ -72,7 +73,7 @@ impl UnreadAnswers {
     }
 }
 
-/// One answer that waits for room.
+/// Counts an answer that waits for room.
 struct Waits<'a>(&'a AtomicUsize);
 
 impl<'a> Waits<'a> {
@@ -88,7 +89,7 @@ impl Drop for Waits<'_> {
     }
 }
 
-/// A body in pieces, with the room that it holds until the last of them is taken.
+/// A body in pieces, with its permits until the last piece is taken.
 pub(super) struct Pieces<B> {
     body: B,
     rest: Bytes,
@@ -100,7 +101,7 @@ where
     B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    /// The body, as it is sent.
+    /// Returns the body for sending.
     pub fn body(body: B, room: Option<OwnedSemaphorePermit>) -> Body {
         Body::new(Self { body, rest: Bytes::new(), _room: room })
     }

@@ -1,4 +1,4 @@
-//! Time since the store was opened: what leases count in.
+//! Time since the store was opened, which leases use.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ impl Clock {
         self.0.elapsed()
     }
 
-    /// The instant of a time.
+    /// Returns the instant of a time.
     pub fn at(self, time: Duration) -> Instant {
-        // A lease may live for three hundred years, which some clocks cannot count to.
+        // A lease may have a TTL of three hundred years, which overflows some clocks.
         const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
         self.0 + time.min(self.now() + FAR)
     }

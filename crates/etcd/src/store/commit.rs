@@ -1,4 +1,4 @@
-//! The committer: writers queue to it; those that wait together are made durable by one sync.
+//! The committer: writers send jobs to it; jobs that wait together are stored by one sync.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,40 +16,40 @@ use crate::error::Error;
 use crate::mvcc::State;
 use crate::proto::AlarmType;
 
-/// Writers that may wait; the next ones wait to wait.
+/// The maximum number of queued jobs; further writers wait to enqueue.
 pub(super) const WAITING_MAX: usize = 1024;
-/// Writes and bytes made durable together.
+/// The maximum number of writes and bytes in one commit.
 const BATCH_MAX: usize = 512;
 const BATCH_BYTES: u64 = 8 << 20;
-/// Changes that a compaction forgets while readers and writers wait.
+/// The maximum number of changes that a compaction frees while readers and writers wait.
 const FORGOTTEN_AT_ONCE: usize = 4096;
 
-/// Tells a writer what became of it.
+/// Reports the result to a writer.
 pub(super) type Tell = Box<dyn FnOnce(Result<(), Error>) + Send>;
 
-/// Changes the state, unless it is refused, and gives whom to tell.
+/// Changes the state, unless the job is rejected, and returns how to report the result.
 pub(super) type Apply = Box<dyn FnOnce(Result<&mut State, Error>) -> Tell + Send>;
 
-/// Something for the committer.
+/// A job for the committer.
 pub(super) enum Job {
-    /// A change of keys. `grows` is what it may add.
+    /// A change of keys. `grows` is the size that it may add.
     Write {
         grows: u64,
         change: Apply,
     },
-    /// A lease with a life that was checked.
+    /// A lease whose TTL was validated.
     Grant {
         id: i64,
         seconds: i64,
         tell: Tell,
     },
-    /// The end of a lease. `ended` asks that its time has come.
+    /// The end of a lease. `ended` requires that its time has passed.
     Revoke {
         id: i64,
         ended: bool,
         tell: Tell,
     },
-    /// `whole` waits until memory is given back.
+    /// A compaction; `whole` waits until memory is freed.
     Compact {
         main: i64,
         whole: bool,
@@ -60,7 +60,7 @@ pub(super) enum Job {
         on: bool,
         tell: Tell,
     },
-    /// A new log and a snapshot before it.
+    /// A new log, and a snapshot of everything before it.
     Snapshot {
         tell: Tell,
     },
@@ -69,16 +69,16 @@ pub(super) enum Job {
 pub(super) struct Committer {
     pub shared: Arc<Shared>,
     pub jobs: mpsc::Receiver<Job>,
-    /// Absent in a store without files, and while the disk works.
+    /// `None` in a store without files, and while the disk is busy.
     pub log: Option<Log>,
     pub tasks: Tasks,
     pub snapshots: snapshot::Snapshots,
-    /// Whether a compaction still has versions to forget.
+    /// Whether a compaction still has versions to free.
     pub forgetting: bool,
 }
 
 impl Committer {
-    /// Works until the last handle of the store is gone or the group ends.
+    /// Runs until the last handle of the store is dropped or the group ends.
     pub async fn run(mut self) {
         let stop = self.tasks.token().clone();
         let mut next = None;
@@ -105,12 +105,13 @@ impl Committer {
         }
     }
 
-    /// A step of the compaction under way.
+    /// Runs a step of the compaction in progress.
     fn forget(&mut self) {
         self.forgetting = self.shared.state.write().forget_some(FORGOTTEN_AT_ONCE);
     }
 
-    /// Does a job, and the writes that wait behind one; gives the first job behind them that is none.
+    /// Runs a job, and the writes that follow a write in the queue; returns the first job after them that is not a
+    /// write.
     async fn work(&mut self, job: Job) -> Option<Job> {
         match job {
             Job::Write { grows, change } => return self.writes(grows, change).await,
@@ -151,7 +152,7 @@ impl Committer {
             }
             (full, state.changes_not_shown().map(Record::change).collect())
         };
-        // Even who changed nothing may have seen what is not durable yet.
+        // Even a job without changes may have read what is not stored yet.
         let stored = self.store(records).await;
         told.into_iter().for_each(|tell| tell(stored));
         if full && !self.shared.is_full() {
@@ -216,7 +217,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Makes records durable, then shows what was changed; on an error, takes the changes back.
+    /// Stores records, then shows the changes; on an error, reverts the changes.
     async fn store(&mut self, records: Vec<Record>) -> Result<(), Error> {
         let stored = self.append(records).await;
         let mut state = self.shared.state.write();
@@ -274,7 +275,7 @@ impl Committer {
         }
     }
 
-    /// Ends all writing: what the disk holds is not known any more. The next start reads it.
+    /// Ends all writing, since the content of the disk is unknown. The next start reads it.
     fn fail(&self, why: &str) -> Error {
         tracing::error!(error = why, "store failed; stopping");
         self.shared.failed.write().get_or_insert_with(|| why.to_owned());

@@ -1,4 +1,4 @@
-//! Compaction by the store itself.
+//! Automatic compaction.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use super::face::Store;
 use super::retention::AutoCompaction;
 use crate::error::Error;
 
-/// How often revisions are counted off, by number of revisions.
+/// The interval of compaction by number of revisions.
 const BY_REVISION_EVERY: Duration = Duration::from_secs(300);
-/// However long the past is kept, it is cut so often.
+/// The maximum interval of compaction by time.
 const BY_TIME_EVERY_MAX: Duration = Duration::from_secs(3600);
-/// The past is remembered in steps of this part of what is kept.
+/// Compaction by time runs in steps of this fraction of the retention.
 const STEPS: u32 = 10;
 
 /// Runs until the group ends.

@@ -1,13 +1,13 @@
-//! How long the disk takes, for etcd's alerts.
+//! Histograms of disk latencies, for etcd's alerts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Bounds of etcd's histograms of the disk: a millisecond, doubled thirteen times.
+/// The number of bounds of etcd's disk histograms: a millisecond, doubled thirteen times.
 const BUCKETS: usize = 14;
 const FIRST_BOUND_S: f64 = 0.001;
 
-/// How often something took how long.
+/// A histogram of durations.
 #[derive(Debug, Default)]
 pub struct Durations {
     at_most: [AtomicU64; BUCKETS],
@@ -23,17 +23,17 @@ impl Durations {
         self.nanos.fetch_add(nanos, Ordering::Relaxed);
     }
 
-    /// For each bound, in seconds, how many took as long at most and longer than the bound before.
+    /// Returns each bound in seconds, with the number of durations above the previous bound and up to this one.
     pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> {
         bounds().zip(self.at_most.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 
-    /// How many took longer than all bounds.
+    /// Returns the number of durations above all bounds.
     pub fn above(&self) -> u64 {
         self.above.load(Ordering::Relaxed)
     }
 
-    /// All of them together, in seconds.
+    /// Returns the sum of all durations in seconds.
     pub fn sum_s(&self) -> f64 {
         Duration::from_nanos(self.nanos.load(Ordering::Relaxed)).as_secs_f64()
     }

@@ -1,4 +1,4 @@
-//! What the server asks of the store.
+//! The interface of the store to the server.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +18,11 @@ use crate::proto::{
     RangeRequest, RangeResponse, TxnRequest, TxnResponse,
 };
 
-/// A running store. Cloning gives another handle.
+/// A running store. A clone is another handle to the same store.
+///
+/// Reads run on the visible state under a short lock. Writes go through a bounded queue to one committer, which applies
+/// them, appends them to the log with one sync for all that wait, and only then answers and shows them. The store ends
+/// with the task group it was opened in.
 #[derive(Clone, Debug)]
 pub struct Store {
     pub(super) shared: Arc<Shared>,
@@ -27,25 +31,25 @@ pub struct Store {
 }
 
 impl Store {
-    /// What readers and watches look at.
+    /// Returns the state that readers and watches use.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// Below it the files lie.
+    /// Returns the data directory, if the store has files.
     pub fn data_dir(&self) -> Option<&Path> {
         self.data_dir.as_deref()
     }
 
-    /// The current revision, which readers see.
+    /// Returns the current revision, which readers see.
     pub fn revision(&self) -> i64 {
         self.shared.read(State::revision)
     }
 
-    /// Keys and values as of one revision.
+    /// Returns keys and values as of one revision.
     ///
     /// # Errors
-    /// What is wrong with the request; a revision that is not known any more, or not yet.
+    /// An invalid request, or a revision that is compacted or does not exist yet.
     pub fn range(&self, r: &RangeRequest) -> Result<RangeResponse, Error> {
         mvcc::check_range(r)?;
         self.shared.read(|state| state.range(r))
@@ -54,7 +58,7 @@ impl Store {
     /// Writes one key.
     ///
     /// # Errors
-    /// What is wrong with the request; no room; a disk that failed. So for the other writes.
+    /// An invalid request, an exceeded quota, or a failed disk. This applies to the other writes as well.
     pub async fn put(&self, r: PutRequest) -> Result<PutResponse, Error> {
         mvcc::check_put(&r)?;
         self.check_size(&r)?;
@@ -84,19 +88,19 @@ impl Store {
         self.write(grow::txn(&r), move |state| state.txn(&r)).await
     }
 
-    /// Forgets what was replaced before a revision. `whole` waits until its memory is given back.
+    /// Compacts up to a revision. `whole` waits until memory is freed.
     ///
     /// # Errors
-    /// It was compacted already, or the revision is not there yet.
+    /// It was compacted already, or the revision does not exist yet.
     pub async fn compact(&self, main: i64, whole: bool) -> Result<i64, Error> {
         self.ask(|tell| Job::Compact { main, whole, tell }).await?;
         Ok(self.revision())
     }
 
-    /// Makes a lease; gives its ID and the seconds it lives. An ID of 0 leaves the choice to the store.
+    /// Grants a lease; returns its ID and its TTL in seconds. With an ID of 0 the store chooses one.
     ///
     /// # Errors
-    /// It is there already, or is asked for longer than can be; no room.
+    /// The lease exists already, the TTL is too large, or the quota is exceeded.
     pub async fn grant(&self, id: i64, seconds: i64) -> Result<(i64, i64), Error> {
         loop {
             let chosen = if id == 0 { rand::rng().random_range(1..=i64::MAX) } else { id };
@@ -112,15 +116,15 @@ impl Store {
         }
     }
 
-    /// Ends a lease and deletes its keys.
+    /// Revokes a lease and deletes its keys.
     ///
     /// # Errors
-    /// There is no such lease.
+    /// The lease does not exist.
     pub async fn revoke(&self, id: i64) -> Result<(), Error> {
         self.ask(|tell| Job::Revoke { id, ended: false, tell }).await
     }
 
-    /// Ends a lease if its time has come.
+    /// Ends a lease if its time has passed.
     pub(super) async fn end_lease(&self, id: i64) -> Result<(), Error> {
         match self.ask(|tell| Job::Revoke { id, ended: true, tell }).await {
             Err(Error::LeaseNotFound) => Ok(()),
@@ -128,15 +132,16 @@ impl Store {
         }
     }
 
-    /// Begins the life of a lease anew; gives its seconds. It is not written: after a start all leases begin anew.
+    /// Renews a lease; returns its TTL in seconds. Renewals are not stored: after a start all leases have their full
+    /// time.
     ///
     /// # Errors
-    /// There is no such lease, or its end has come.
+    /// The lease does not exist, or its time has passed.
     pub fn renew(&self, id: i64) -> Result<i64, Error> {
         self.shared.state.write().renew(id, self.shared.clock.now())
     }
 
-    /// Seconds that a lease has left, those it was granted, and its keys.
+    /// Returns the remaining seconds of a lease, its TTL, and its keys.
     pub fn lease(&self, id: i64, keys: bool) -> Option<(i64, i64, Vec<bytes::Bytes>)> {
         let now = self.shared.clock.now();
         self.shared.read(|state| {
@@ -147,10 +152,10 @@ impl Store {
         })
     }
 
-    /// Reads, raises or clears alarms; gives those that the answer names.
+    /// Reads, raises or clears alarms; returns those for the answer.
     ///
     /// # Errors
-    /// A disk that failed.
+    /// The disk failed.
     pub async fn alarm(&self, r: AlarmRequest) -> Result<Vec<AlarmMember>, Error> {
         let asked = |member: &AlarmMember| r.alarm == AlarmType::None as i32 || member.alarm == r.alarm;
         let on = self.shared.alarms().into_iter().filter(asked);
@@ -170,10 +175,10 @@ impl Store {
         }
     }
 
-    /// Writes the files anew, so that they hold nothing that is not needed.
+    /// Rewrites the files without unneeded data.
     ///
     /// # Errors
-    /// A disk that failed.
+    /// The disk failed.
     pub async fn defragment(&self) -> Result<(), Error> {
         self.ask(|tell| Job::Snapshot { tell }).await
     }
@@ -191,7 +196,7 @@ impl Store {
         let (tell, told) = oneshot::channel();
         let change = Box::new(move |state: Result<&mut State, Error>| {
             let answer = state.and_then(change);
-            // Who asked may be gone.
+            // The caller may be gone.
             Box::new(move |stored: Result<(), Error>| drop(tell.send(stored.and(answer)))) as Tell
         });
         self.jobs.send(Job::Write { grows, change }).await.map_err(|_| Error::Stopped)?;

@@ -1,16 +1,17 @@
-//! Which requests need room: those are refused when the quota is used up, while deletions and compactions make room.
+//! The size that requests may add: such requests are rejected when the quota is exceeded, while deletions and
+//! compactions stay possible.
 
 use prost::Message as _;
 
 use crate::proto::request_op::Request;
 use crate::proto::{PutRequest, RequestOp, TxnRequest};
 
-/// Bytes that a put may add.
+/// Returns the size that a put may add, in bytes.
 pub(super) fn put(r: &PutRequest) -> u64 {
     r.encoded_len() as u64
 }
 
-/// Bytes that a transaction may add; 0 where it puts nothing.
+/// Returns the size that a transaction may add in bytes; 0 if it puts nothing.
 pub(super) fn txn(r: &TxnRequest) -> u64 {
     let sum = |ops: &[RequestOp]| -> u64 {
         let of = |op: &RequestOp| match &op.request {

@@ -1,5 +1,5 @@
-//! Who wants to hear of which keys. A commit marks the streams that its keys concern, and wakes no others: of hundreds of
-//! watches most hear of nothing for long.
+//! Which streams watch which keys. A commit marks and wakes only the streams that watch its keys: of hundreds of
+//! watches most have no events for a long time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use crate::mvcc::{KeyRange, Matcher};
 
-/// No revision has anything new.
+/// The value when no revision has anything new.
 pub const NOTHING: i64 = i64::MAX;
 
 /// The ranges of all watches.
@@ -21,7 +21,7 @@ pub(super) struct Interests(Mutex<Ranges>);
 struct Ranges {
     of: BTreeMap<(u64, i64), (KeyRange, Arc<Mark>)>,
     streams: u64,
-    /// Made anew when a range comes or goes.
+    /// Built again after a range was added or removed.
     matcher: Option<Matcher<Arc<Mark>>>,
 }
 
@@ -31,7 +31,7 @@ struct Mark {
     notify: Notify,
 }
 
-/// What one stream of watches wants to hear of. Dropped, it wants nothing more.
+/// The ranges that one stream watches. Dropping it removes them.
 #[derive(Debug)]
 pub struct Interest {
     all: Arc<Interests>,
@@ -47,8 +47,8 @@ impl Interests {
         Interest { all: Arc::clone(self), stream: ranges.streams, mark }
     }
 
-    /// Marks whom a change of a key concerns; who is to be woken is put to `woken`. The caller holds the state, so that no
-    /// stream looks at it between the marks and what they stand for.
+    /// Marks the streams that watch a key; those to wake are added to `woken`. The caller holds the lock of the state,
+    /// so that no stream reads it between the marks and the changes.
     pub fn mark(&self, key: &[u8], main: i64, woken: &mut Woken) {
         let mut ranges = self.0.lock();
         let Ranges { of, matcher, .. } = &mut *ranges;
@@ -61,7 +61,7 @@ impl Interests {
         });
     }
 
-    /// How many watches there are.
+    /// Returns the number of watches.
     pub fn watches(&self) -> usize {
         self.0.lock().of.len()
     }
@@ -85,7 +85,7 @@ impl Interest {
         ranges.of.insert((self.stream, id), (range, Arc::clone(&self.mark)));
     }
 
-    /// Takes a watch away.
+    /// Removes a watch.
     pub fn remove(&self, id: i64) {
         let mut ranges = self.all.0.lock();
         if ranges.of.remove(&(self.stream, id)).is_some() {
@@ -93,7 +93,7 @@ impl Interest {
         }
     }
 
-    /// The first revision with something new since this was asked last, or [`NOTHING`].
+    /// Returns the first revision with something new since the last call, or [`NOTHING`].
     pub fn take(&self) -> i64 {
         self.mark.unread.swap(NOTHING, Ordering::Relaxed)
     }

@@ -1,10 +1,10 @@
-//! Ends leases whose time has come.
+//! Ends leases whose time has passed.
 
 use std::sync::Arc;
 
 use super::face::Store;
 
-/// Leases ended in one go.
+/// The maximum number of leases ended at once.
 const AT_ONCE: usize = 256;
 
 /// Runs until the group ends.
@@ -24,7 +24,7 @@ pub(super) async fn run(store: Store) {
         for id in shared.read(|state| state.ended_leases(shared.clock.now(), AT_ONCE)) {
             if let Err(error) = store.end_lease(id).await {
                 tracing::warn!(id, %error, "revoking the expired lease failed");
-                // The disk may have room again later; the keys must not outlive that.
+                // The disk may have room again later, and the keys must be deleted then.
                 tokio::time::sleep(std::time::Duration::from_secs(1)).await;
             }
         }

@@ -1,4 +1,4 @@
-//! The store: one committer puts writes into the state, makes them durable together, and shows them to readers.
+//! The store: one committer applies writes to the state, stores batches of them, and shows them to readers.
 
 mod clock;
 mod commit;

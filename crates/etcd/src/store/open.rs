@@ -1,4 +1,4 @@
-//! From files to a running store.
+//! Opens a store from its files.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,25 +21,25 @@ use super::snapshot::Snapshots;
 use crate::disk::{self, DISK, DiskError, Identity};
 use crate::mvcc::{Limits, State};
 
-/// How a store is.
+/// Options of a store.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Below it the files lie; without it, everything goes with the process.
+    /// The data directory; without one, everything is lost with the process.
     pub data_dir: Option<PathBuf>,
-    /// Whether each commit is synced (`--unsafe-no-fsync` says not): without it, a power cut loses what the system had not
-    /// written.
+    /// Whether each commit is synced (false with `--unsafe-no-fsync`): if not, a power failure loses what the kernel
+    /// had not written.
     pub syncs: bool,
-    /// What bounds it.
+    /// The limits of the state.
     pub limits: Limits,
-    /// How much of the past is kept; `None` for all until a client compacts.
+    /// How much history to keep; `None` keeps everything until a client compacts.
     pub auto_compaction: Option<AutoCompaction>,
 }
 
 impl Store {
-    /// Opens or makes a store. Its tasks are in the group; a disk that cannot be trusted any more [fails](Tasks::fail) it.
+    /// Opens or creates a store. Its tasks run in the group; a failed disk [fails](Tasks::fail) it.
     ///
     /// # Errors
-    /// What the disk says; damage; a directory that belongs to something else.
+    /// An I/O error, damaged files, or a directory of another program.
     pub async fn open(options: Options, tasks: &Tasks) -> Result<Self, DiskError> {
         let id = || rand::rng().random_range(1..=u64::MAX);
         let new = Identity::new(id(), id());

@@ -1,22 +1,22 @@
-//! How much of the past is kept (`--auto-compaction-mode`, `--auto-compaction-retention`).
+//! How much history to keep (`--auto-compaction-mode`, `--auto-compaction-retention`).
 
 use std::time::Duration;
 
-/// How much of the past is kept.
+/// How much history to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AutoCompaction {
-    /// What was so long ago.
+    /// Changes of this duration.
     Time(Duration),
-    /// So many revisions.
+    /// This number of revisions.
     Revisions(i64),
 }
 
 impl AutoCompaction {
-    /// What the two flags mean: in the mode `periodic`, a number of hours or a duration as Go writes it; in `revision`, a
-    /// number. `None` keeps all.
+    /// Parses the two flags: in the mode `periodic` a number of hours or a duration in Go's format; in `revision` a
+    /// number. `None` keeps everything.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The problem with the flags.
     pub fn parse(mode: &str, retention: &str) -> Result<Option<Self>, String> {
         let wrong =
             || format!("auto-compaction-retention must be a number or a duration in mode {mode}, got {retention:?}");
@@ -37,7 +37,7 @@ impl AutoCompaction {
     }
 }
 
-/// A duration as Go writes it: numbers with units, `1h30m`, `1.5s`.
+/// Parses a duration in Go's format: numbers with units, `1h30m`, `1.5s`.
 fn go_duration(text: &str) -> Option<Duration> {
     let mut rest = text;
     let mut sum = Duration::ZERO;

@@ -1,4 +1,4 @@
-//! What committer, readers and watches share.
+//! The state shared by committer, readers and watches.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::disk::Identity;
 use crate::mvcc::{Limits, State};
 use crate::proto::{AlarmMember, AlarmType, ResponseHeader};
 
-/// The state and what belongs to it.
+/// The state with its counters and errors.
 #[derive(Debug)]
 pub struct Shared {
     pub(super) state: RwLock<State>,
@@ -23,20 +23,20 @@ pub struct Shared {
     pub(super) clock: Clock,
     pub(super) interests: Arc<Interests>,
     pub(super) alarms: RwLock<BTreeSet<i32>>,
-    /// Commits so far: what etcd calls the index of its log.
+    /// The number of commits: the index of etcd's log.
     pub(super) commits: AtomicU64,
-    /// Number of commits that could not be stored.
+    /// The number of commits that could not be stored.
     pub(super) failed_commits: AtomicU64,
-    /// How long commits took, and their syncs alone.
+    /// Durations of commits, and of their syncs.
     pub(super) commit_times: Durations,
     pub(super) sync_times: Durations,
     pub(super) log_bytes: AtomicU64,
     pub(super) snapshot_bytes: AtomicU64,
-    /// A lease was granted, so the next end may be sooner.
+    /// Notified when a lease was granted, so that the next end may be sooner.
     pub(super) granted: Notify,
     /// Why nothing is written any more.
     pub(super) failed: RwLock<Option<String>>,
-    /// Why the last commit was not stored, where that may pass: the disk is full.
+    /// Why the last commit was not stored, for a temporary error: the disk is full.
     pub(super) disk_fault: RwLock<Option<String>>,
 }
 
@@ -45,31 +45,31 @@ pub struct Shared {
 pub struct Sizes {
     /// Logs and snapshot on the disk.
     pub disk: u64,
-    /// Keys, values and what goes along, which the quota limits.
+    /// Keys, values and versions, which the quota limits.
     pub data: u64,
     /// The quota; 0 for none.
     pub quota: u64,
 }
 
 impl Shared {
-    /// Looks at the state. It holds up writes: no waiting meanwhile.
+    /// Calls `look` with the state. It blocks writes, so `look` must not wait.
     pub fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
         look(&self.state.read())
     }
 
-    /// A new stream of watches, which wants to hear of nothing yet.
+    /// Creates the ranges of a new stream of watches.
     pub fn interest(&self) -> Interest {
         self.interests.stream()
     }
 
-    /// How many watches there are.
+    /// Returns the number of watches.
     pub fn watches(&self) -> usize {
         self.interests.watches()
     }
 
-    /// The header of an answer.
+    /// Returns the header of an answer.
     pub fn header(&self, revision: i64) -> ResponseHeader {
-        // A log of one writer is in the same term all the time.
+        // A log with one writer is always in the same term.
         const TERM: u64 = 2;
         ResponseHeader {
             cluster_id: self.identity.cluster_id,
@@ -79,17 +79,17 @@ impl Shared {
         }
     }
 
-    /// Who the store is.
+    /// Returns the identity of the store.
     pub fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// What bounds it.
+    /// Returns the limits.
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Alarms that are on.
+    /// Returns the active alarms.
     pub fn alarms(&self) -> Vec<AlarmMember> {
         let alarm = |alarm: &i32| AlarmMember { member_id: self.identity.member_id, alarm: *alarm };
         self.alarms.read().iter().map(alarm).collect()
@@ -99,38 +99,38 @@ impl Shared {
         self.alarms.read().contains(&(AlarmType::Nospace as i32))
     }
 
-    /// How many commits there were.
+    /// Returns the number of commits.
     pub fn commits(&self) -> u64 {
         self.commits.load(Ordering::Relaxed)
     }
 
-    /// How many commits were not stored.
+    /// Returns the number of commits that were not stored.
     pub fn failed_commits(&self) -> u64 {
         self.failed_commits.load(Ordering::Relaxed)
     }
 
-    /// How long commits took on the disk.
+    /// Returns the durations of commits on the disk.
     pub fn commit_times(&self) -> &Durations {
         &self.commit_times
     }
 
-    /// How long the disk took to confirm them.
+    /// Returns the durations of syncs.
     pub fn sync_times(&self) -> &Durations {
         &self.sync_times
     }
 
-    /// How large it is.
+    /// Returns the sizes.
     pub fn sizes(&self) -> Sizes {
         let disk = self.log_bytes.load(Ordering::Relaxed) + self.snapshot_bytes.load(Ordering::Relaxed);
         Sizes { disk, data: self.read(State::bytes), quota: self.limits.quota_bytes.unwrap_or(0) }
     }
 
-    /// Why the last commit was not stored. It is forgotten with the next one that is.
+    /// Returns why the last commit was not stored. The next successful commit clears it.
     pub fn disk_fault(&self) -> Option<String> {
         self.disk_fault.read().clone()
     }
 
-    /// Notes how the disk took a commit; a fault is logged once.
+    /// Records the result of a commit on the disk; an error is logged once.
     pub(crate) fn disk(&self, fault: Option<String>) {
         if self.disk_fault.read().is_none() && fault.is_none() {
             return;
@@ -143,7 +143,7 @@ impl Shared {
         }
     }
 
-    /// Why nothing is written any more, where that is so.
+    /// Returns why nothing is written any more, if so.
     pub fn failed(&self) -> Option<String> {
         self.failed.read().clone()
     }

@@ -1,5 +1,6 @@
-//! Copies the state to the disk in pieces, while writes go on: versions do not change, and what came after the copy began is
-//! in the log that was begun with it. What a compaction takes meanwhile is missing in both, as it should be.
+//! Copies the state to the disk in pieces, while writes continue: versions do not change, and everything written after
+//! the start of the snapshot is in the log that was begun with it. Versions that a compaction frees meanwhile are
+//! missing in both, as they should be.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,11 +12,11 @@ use super::shared::Shared;
 use crate::disk::{DISK, DiskError, Record, SnapshotWriter};
 use crate::error::Error;
 
-/// Versions and bytes read under one look at the state.
+/// The maximum number of versions and bytes read under one lock.
 const PIECE_VERSIONS: usize = 2048;
 const PIECE_BYTES: usize = 4 << 20;
 
-/// The one snapshot that may be under way.
+/// The only snapshot that may be in progress.
 #[derive(Debug, Default)]
 pub(super) struct Snapshots(Arc<()>);
 
@@ -24,7 +25,7 @@ impl Snapshots {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// Copies the state as readers see it now.
+    /// Begins a snapshot of the state that readers see now.
     pub fn begin(
         &self,
         writer: SnapshotWriter,
@@ -81,7 +82,7 @@ impl Copy {
     }
 }
 
-/// The next versions in order of keys, those of a key together, and the last key; no key at the end.
+/// Returns the next versions in order of keys, those of a key together, and the last key; no key at the end.
 fn piece(state: &crate::mvcc::State, revision: i64, after: Option<&Bytes>) -> (Vec<Record>, Option<Bytes>) {
     let (mut records, mut bytes) = (Vec::new(), 0);
     let mut last: Option<&Bytes> = None;

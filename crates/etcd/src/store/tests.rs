@@ -41,7 +41,7 @@ async fn close(store: Store, tasks: Tasks) {
     assert!(tasks.shutdown(Duration::from_secs(60)).await);
 }
 
-/// What must be the same after a start.
+/// Returns everything that must be the same after a start.
 fn all_of(store: &Store) -> impl PartialEq + std::fmt::Debug + use<> {
     let shared = store.shared();
     let of = shared.read(|s| {
@@ -75,7 +75,7 @@ async fn everything_is_there_after_a_start() {
     close(store, tasks).await;
     let (store, tasks) = open(dir.path()).await;
     assert_eq!(all_of(&store), before);
-    // The files anew hold the same.
+    // The rewritten files have the same content.
     store.put(put("more", "")).await.unwrap();
     let before = all_of(&store);
     store.defragment().await.unwrap();
@@ -83,7 +83,7 @@ async fn everything_is_there_after_a_start() {
     close(store, tasks).await;
     let (store, tasks) = open(dir.path()).await;
     assert_eq!(all_of(&store), before);
-    // A compaction up to the last deletion leaves the revision where it was.
+    // A compaction up to the last deletion does not change the revision.
     store.delete_range(DeleteRangeRequest { key: bytes("more"), ..DeleteRangeRequest::default() }).await.unwrap();
     store.compact(store.revision(), true).await.unwrap();
     store.defragment().await.unwrap();
@@ -141,11 +141,11 @@ async fn a_commit_that_was_cut_goes_and_damage_stops_the_start() {
     let error = Store::open(options(Some(dir.path())), &Tasks::root("test")).await.unwrap_err().to_string();
     assert!(error.contains("log-0000000000000001 is damaged") && error.contains("acknowledged"), "{error}");
     assert_eq!(fs::read(&position).unwrap(), acknowledged, "a start that is refused changes nothing");
-    // As it is when the process was killed while it wrote.
+    // The state after the process was killed while it wrote.
     fs::write(&position, noted).unwrap();
     let (store, tasks) = open(dir.path()).await;
     assert_eq!(all_of(&store), before);
-    // What is written next stands where the cut commit was.
+    // The next commit is at the position of the truncated one.
     store.put(put("a", "3")).await.unwrap();
     let before = all_of(&store);
     close(store, tasks).await;
@@ -185,7 +185,7 @@ async fn leases_end_by_themselves_unless_renewed() {
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!((store.range(&get("a")).unwrap().count, store.lease(id, false)), (0, None));
     assert_eq!(store.renew(id), Err(Error::LeaseNotFound));
-    // A shorter one granted later ends first.
+    // A shorter lease that is granted later ends first.
     let (long, short) = (store.grant(0, 100).await.unwrap().0, store.grant(0, 5).await.unwrap().0);
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert!(store.lease(long, false).is_some() && store.lease(short, false).is_none());
@@ -243,16 +243,16 @@ async fn writers_that_wait_together_get_revisions_in_a_row() {
     close(store, tasks).await;
 }
 
-/// Bits flipped in each file of each state; `KELSON_DAMAGES` says otherwise.
+/// The number of bits flipped in each file of each state; `KELSON_DAMAGES` overrides it.
 const FLIPS: usize = 24;
 
-/// All files below a store's directory.
+/// Returns all files below a store's directory.
 fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
     let read = |name: String| (name.clone(), fs::read(dir.join("kelson-etcd").join(&name)).unwrap());
     files(dir).into_iter().map(read).collect()
 }
 
-/// One fault of a file: what is done, and what it is then; `None`: gone.
+/// Faults of a file: a description, and the content; `None` removes the file.
 fn faults(bytes: &[u8], flips: usize) -> Vec<(String, Option<Vec<u8>>)> {
     let mut all = vec![("removed".to_owned(), None), ("emptied".to_owned(), Some(Vec::new()))];
     for cut in [bytes.len() / 3, bytes.len() / 2, bytes.len().saturating_sub(20), bytes.len().saturating_sub(1)] {
@@ -278,7 +278,7 @@ async fn one_fault_in_a_file_loses_nothing_in_silence() {
         store.put(PutRequest { lease: 7, ..put(&format!("k{n}"), "v") }).await.unwrap();
     }
     states.push(("one log", contents(dir.path()), format!("{:?}", all_of(&store))));
-    // A second name keeps the first log, which goes with the snapshot.
+    // A hard link keeps the first log, which is removed with the snapshot.
     let first = dir.path().join("kelson-etcd/log-0000000000000001");
     fs::hard_link(&first, dir.path().join("first")).unwrap();
     store.defragment().await.unwrap();

@@ -1,6 +1,6 @@
-//! Watches: each stream reads the shared order of changes by a cursor of its own, as fast as its client takes them, and is woken
-//! by changes of its keys alone. Nothing is
-//! queued for a slow client; one that stays behind a compaction is told so and cancelled.
+//! Watches: each stream reads the shared order of changes with its own cursor, as fast as its client reads them, and is
+//! woken only by changes of its keys. Nothing is queued for a slow client; one that is behind a compaction is cancelled
+//! with an error.
 
 mod stream;
 #[cfg(test)]

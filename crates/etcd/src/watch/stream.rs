@@ -1,4 +1,4 @@
-//! One stream of watches, driven by whoever reads its answers: it does nothing while nobody does.
+//! One stream of watches, polled by the reader of its answers: it does nothing while no answer is read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,16 +16,16 @@ use crate::proto::watch_request::RequestUnion;
 use crate::proto::{WatchRequest, WatchResponse};
 use crate::store::{Interest, Shared};
 
-/// How streams of watches are.
+/// Options of watch streams.
 #[derive(Clone, Copy, Debug)]
 pub struct WatchOptions {
-    /// How often watches that ask for it hear that nothing happened (`--watch-progress-notify-interval`).
+    /// The interval of progress notifications for watches that request them (`--watch-progress-notify-interval`).
     pub progress_every: Duration,
-    /// Answers to watches that take pieces are cut at so many bytes.
+    /// The size in bytes at which answers are split for watches that allow it.
     pub response_bytes_max: usize,
 }
 
-/// Answers the requests of a stream. It goes on when the client sends no more, until it is dropped or `stop` ends it.
+/// Answers the requests of a stream. It continues when the client ends its side, until it is dropped or `stop` ends it.
 pub fn watch<S>(
     shared: Arc<Shared>,
     requests: S,
@@ -37,7 +37,7 @@ where
 {
     let watchers = Watchers::new(shared.header(0), options.response_bytes_max);
     let interest = shared.interest();
-    // Streams that were opened together, as after a restart, do not all speak at once.
+    // Streams that were opened together, as after a restart, do not all send at the same time.
     let late = options.progress_every.mul_f64(rand::rng().random_range(0.0..0.1));
     let every = (options.progress_every + late).max(Duration::from_millis(1));
     let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + every, every);
@@ -54,7 +54,7 @@ where
 
 struct Streamed<S> {
     shared: Arc<Shared>,
-    /// Absent when the client sends no more.
+    /// `None` when the client has ended its side.
     requests: Option<S>,
     watchers: Watchers,
     interest: Interest,
@@ -71,13 +71,13 @@ where
             if let Some(answer) = self.watchers.out.pop_front() {
                 return Ok(answer);
             }
-            // A client that has much to hear must still be listened to.
+            // Requests must be read even while many events are sent.
             if let Some(request) = self.requests.as_mut().and_then(|requests| requests.next().now_or_never()) {
                 self.request(request)?;
                 continue;
             }
             let (shared, watchers, interest) = (&self.shared, &mut self.watchers, &self.interest);
-            // Marks are set by whoever shows changes, who holds the state meanwhile.
+            // Marks are set by the committer, which holds the lock of the state meanwhile.
             let more = shared.read(|state| watchers.advance(state, interest.take()));
             self.watchers.take_ended().into_iter().for_each(|id| self.interest.remove(id));
             if !self.watchers.out.is_empty() {
@@ -91,7 +91,7 @@ where
         }
     }
 
-    /// Waits for a request, a change, or the time to say that there is none.
+    /// Waits for a request, a change, or the time of a progress notification.
     async fn wait(&mut self) -> Result<(), Status> {
         let request = async {
             match &mut self.requests {

@@ -1,4 +1,4 @@
-//! What streams of watches are told, with the state by hand and over a store.
+//! Answers of watch streams, with a state changed by hand and with a store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn create(key: &str, end: &str) -> WatchCreateRequest {
     WatchCreateRequest { key: bytes(key), range_end: bytes(end), ..WatchCreateRequest::default() }
 }
 
-/// One stream over a state that the test changes by hand.
+/// A stream over a state that the test changes by hand.
 struct Stream {
     state: State,
     watchers: Watchers,
@@ -61,7 +61,7 @@ impl Stream {
         self.watchers.create(r, |_, _| {}, || shown);
     }
 
-    /// All that is told until there is nothing left, a line each.
+    /// Returns all answers until there is nothing left, one per line.
     fn told(&mut self) -> Vec<String> {
         while self.watchers.advance(&self.state, std::mem::replace(&mut self.unread, NOTHING)) {}
         self.watchers.out.drain(..).map(|answer| line(&answer)).collect()
@@ -120,7 +120,7 @@ fn a_watch_that_catches_up_while_others_hear_news() {
         s.put(&format!("k{i:05}"), "");
     }
     s.create(WatchCreateRequest { start_revision: 2, ..create("k", "l") });
-    // It takes several steps; what is new meanwhile comes to both, after what is old.
+    // It takes several steps; what is new meanwhile is sent to both after the old changes.
     s.watchers.advance(&s.state, std::mem::replace(&mut s.unread, NOTHING));
     s.put("k_new", "");
     while s.watchers.advance(&s.state, std::mem::replace(&mut s.unread, NOTHING)) {}
@@ -248,7 +248,7 @@ async fn a_stream_over_a_store() {
     let quiet_since = tokio::time::Instant::now();
     assert_eq!(next(&mut answers).await.unwrap(), "0 is at 3");
     assert!(quiet_since.elapsed() >= Duration::from_secs(600), "not before two looks without an event");
-    // A client that says nothing more still listens.
+    // A client that has ended its side still receives events.
     drop(send);
     store.put(put("a", "")).await.unwrap();
     assert_eq!(next(&mut answers).await.unwrap(), "0 a@4");

@@ -1,4 +1,4 @@
-//! The watches of one stream: what their client is told next. Pure: the state is handed in.
+//! The watches of one stream, and the next answers for their client. Pure: the state is passed in.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,28 +11,28 @@ use crate::proto::watch_create_request::FilterType;
 use crate::proto::{Event, KeyValue, ResponseHeader, WatchCreateRequest, WatchResponse};
 use crate::store::NOTHING;
 
-/// The id of an answer that belongs to no watch.
+/// The ID of an answer that belongs to no watch.
 pub(super) const NO_WATCH: i64 = -1;
-/// Watches of one stream.
+/// The maximum number of watches of one stream.
 const WATCHES_MAX: usize = 50_000;
-/// What is read under one look at the state; the changes of one revision are always told together.
+/// The number of changes read under one lock; the changes of one revision are always sent together.
 const CHANGES_AT_ONCE: usize = 4096;
 const BYTES_AT_ONCE: usize = 1 << 20;
 
 #[derive(Debug)]
 struct Watcher {
     range: KeyRange,
-    /// The first revision that it was not told of, or, once it is level, wants to hear of.
+    /// The first revision that was not sent, or, once it is level, the first one to send.
     from: i64,
-    /// Whether it has come up to what readers see; what is new is then marked for its stream.
+    /// Whether it has caught up with the visible revision; new changes are then marked for its stream.
     level: bool,
     prev_kv: bool,
     puts: bool,
     deletes: bool,
     fragment: bool,
-    /// Wants to hear now and then that nothing happened.
+    /// Whether it wants progress notifications.
     progress: bool,
-    /// Was told something since it was last looked at for that.
+    /// Whether anything was sent since the last progress notification was due.
     told: bool,
 }
 
@@ -42,18 +42,18 @@ pub(super) struct Watchers {
     by_id: BTreeMap<i64, Watcher>,
     /// Watches that are not level.
     behind: VecDeque<i64>,
-    /// The first revision with something new for the others; [`NOTHING`] where there is none.
+    /// The first revision with something new for the others; [`NOTHING`] if there is none.
     unread: i64,
-    /// Whether it is the turn of those that are behind.
+    /// Whether it is the turn of the watches that are behind.
     turn: bool,
     next_id: i64,
-    /// Made anew when a watch comes or goes.
+    /// Built again after a watch was added or removed.
     matcher: Option<Matcher<i64>>,
     progress_asked: bool,
     progress_due: bool,
     ended: Vec<i64>,
     response_bytes_max: usize,
-    /// What is to be sent.
+    /// Answers to send.
     pub out: VecDeque<WatchResponse>,
 }
 
@@ -80,8 +80,8 @@ impl Watchers {
         WatchResponse { header, watch_id, ..WatchResponse::default() }
     }
 
-    /// Makes a watch, and says so; `register` is told of its id and range before the revision is looked up that readers
-    /// see, so that nothing new is missed.
+    /// Creates a watch and answers that; `register` is called with its ID and range before the visible revision is
+    /// read, so that no change is missed.
     pub fn create(&mut self, r: WatchCreateRequest, mut register: impl FnMut(i64, &KeyRange), shown: impl Fn() -> i64) {
         let refuse = |watchers: &mut Self, reason: String| {
             let answer = watchers.answer(NO_WATCH, shown());
@@ -91,7 +91,7 @@ impl Watchers {
         if r.start_revision < 0 {
             return refuse(self, Error::Compacted.to_string());
         }
-        // No key is every key from the smallest on.
+        // An empty key means every key from the smallest on.
         let key = if r.key.is_empty() { bytes::Bytes::from_static(&[0]) } else { r.key };
         let range = KeyRange::new(&key, &r.range_end);
         if range.is_empty() {
@@ -136,14 +136,14 @@ impl Watchers {
         id
     }
 
-    /// Ends a watch, and says so; one that is not there is not spoken of.
+    /// Cancels a watch and answers that; there is no answer for an unknown watch.
     pub fn cancel(&mut self, id: i64, shown: i64) {
         if self.remove(id) {
             self.out.push_back(WatchResponse { canceled: true, ..self.answer(id, shown) });
         }
     }
 
-    /// Watches that ended since this was asked last.
+    /// Returns the watches that ended since the last call.
     pub fn take_ended(&mut self) -> Vec<i64> {
         std::mem::take(&mut self.ended)
     }
@@ -158,18 +158,18 @@ impl Watchers {
         there
     }
 
-    /// The client wants to hear how far all watches are.
+    /// Handles a progress request of the client.
     pub fn ask_progress(&mut self) {
         self.progress_asked = true;
     }
 
-    /// It is time to tell watches that heard of nothing how far they are.
+    /// Makes idle watches send a progress notification.
     pub fn progress_is_due(&mut self) {
         self.progress_due = true;
     }
 
-    /// Goes on by one step; `unread` is the first revision marked since the last step. Gives whether there may be more to do
-    /// before something is written.
+    /// Advances by one step; `unread` is the first revision marked since the last step. Returns whether there may be
+    /// more to do before something is written.
     pub fn advance(&mut self, state: &State, unread: i64) -> bool {
         self.unread = self.unread.min(unread);
         let shown = state.revision();
@@ -183,7 +183,7 @@ impl Watchers {
             && let Some(id) = self.behind.pop_front()
         {
             if !self.catch_up(id, state) {
-                // Those that are behind take turns.
+                // Watches that are behind take turns.
                 self.behind.push_back(id);
             }
             return true;
@@ -196,7 +196,7 @@ impl Watchers {
         false
     }
 
-    /// Tells a watch of what it has missed; whether it is level now or gone.
+    /// Sends a watch changes that it has missed; returns whether it is level now or ended.
     fn catch_up(&mut self, id: i64, state: &State) -> bool {
         let Some(watcher) = self.by_id.get(&id) else { return true };
         if watcher.from < state.compacted() {
@@ -220,7 +220,7 @@ impl Watchers {
         level
     }
 
-    /// Tells all others of what is new.
+    /// Sends new changes to all other watches.
     fn follow(&mut self, state: &State) {
         if self.unread < state.compacted() {
             let late = |(id, w): (&i64, &Watcher)| (w.level && w.from < state.compacted()).then_some(*id);
@@ -249,7 +249,7 @@ impl Watchers {
         told.into_iter().for_each(|(id, events)| self.tell(id, events, reached));
     }
 
-    /// Sends events, in pieces where the client asked for that.
+    /// Sends events, in pieces if the client allows it.
     fn tell(&mut self, id: i64, events: Vec<Event>, revision: i64) {
         if events.is_empty() {
             return;
@@ -266,7 +266,7 @@ impl Watchers {
         let mut piece = WatchResponse { fragment: true, ..self.answer(id, revision) };
         let mut bytes = piece.encoded_len();
         for event in events {
-            // A key and a length go before each.
+            // A key and a length precede each event.
             let more = event.encoded_len() + 8;
             if !piece.events.is_empty() && bytes + more >= self.response_bytes_max {
                 let next = WatchResponse { fragment: true, ..self.answer(id, revision) };
@@ -279,15 +279,15 @@ impl Watchers {
         self.out.push_back(WatchResponse { fragment: false, ..piece });
     }
 
-    /// Ends a watch whose revisions are gone.
+    /// Cancels a watch whose revisions are compacted.
     fn compacted(&mut self, id: i64, state: &State) {
         self.remove(id);
-        // Such an answer names no revision of its own in etcd either.
+        // Such an answer does not name a revision in etcd either.
         let answer = self.answer(id, 0);
         self.out.push_back(WatchResponse { canceled: true, compact_revision: state.compacted(), ..answer });
     }
 
-    /// Says how far the watches are, now that they have heard of everything.
+    /// Sends the progress of the watches, now that they have got everything.
     fn tell_progress(&mut self, shown: i64) {
         let waits = |watcher: &Watcher| watcher.from > shown.saturating_add(1);
         if std::mem::take(&mut self.progress_asked) && !self.by_id.values().any(waits) {
@@ -308,7 +308,7 @@ impl Watchers {
 }
 
 impl Watcher {
-    /// What the watch is told of a change, unless it does not want to hear of such.
+    /// Returns the event of a change for the watch, unless its filters exclude it.
     fn event(&self, state: &State, change: &Change, version: &Version) -> Option<Event> {
         let (key, main) = (&change.key, change.revision.main);
         let deleted = version.is_deletion();
@@ -328,8 +328,8 @@ impl Watcher {
     }
 }
 
-/// Walks over changes from a revision on, whole revisions, until there is enough for once; `each` gives the bytes that it
-/// took. Gives the last revision whose changes were all seen.
+/// Visits changes from a revision on, whole revisions, until there is enough for one step; `each` returns the bytes
+/// that it used. Returns the last revision whose changes were all visited.
 fn walk(state: &State, from: i64, mut each: impl FnMut(&Change, &Version) -> usize) -> i64 {
     let (mut changes, mut bytes) = (0, 0);
     let mut main = from;

@@ -1,4 +1,4 @@
-//! The protocol in JSON, as Patroni and etcd3gw speak it; and locks and elections, which it has too.
+//! The protocol in JSON, as Patroni and etcd3gw use it; and locks and elections over JSON.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 
 use super::serve;
 
-/// Longest wait for what must come.
+/// The maximum wait for an expected answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn send(address: SocketAddr, request: http::request::Builder, body: String) -> Response<Incoming> {
@@ -45,7 +45,7 @@ async fn post(address: SocketAddr, path: &str, body: Value) -> (u16, Value) {
     whole(begin(address, path, &body).await).await
 }
 
-/// The next line of a stream, without its header.
+/// Returns the next line of a stream, without its header.
 async fn line(answer: &mut Response<Incoming>) -> Value {
     let next = async {
         loop {
@@ -159,9 +159,9 @@ async fn a_lock_is_one_clients_at_a_time() {
     }
     let lock = |id: i64| json!({"name": "bg==", "lease": id});
     let (status, first) = post(at, "/v3/lock/lock", lock(1)).await;
-    // "n/1"
+    // The key "n/1".
     assert_eq!((status, &first["key"]), (200, &json!("bi8x")));
-    // One waits and goes away; the one behind it gets the lock nevertheless.
+    // The first waiting client disconnects; the next one still gets the lock.
     let request = move |id| async move { post(at, "/v3/lock/lock", lock(id)).await };
     let (gone, waits) = (tokio::spawn(request(2)), async { waiting(at, 2).await });
     waits.await;
@@ -178,7 +178,7 @@ async fn a_lock_is_one_clients_at_a_time() {
     tasks.shutdown(PATIENCE).await;
 }
 
-/// Waits until so many hold or want the lock.
+/// Waits until this many clients hold or want the lock.
 async fn waiting(at: SocketAddr, wanted: usize) {
     let look = async {
         loop {

@@ -1,4 +1,4 @@
-//! The server over sockets, by a client's channel and by plain HTTP; and what is left of it after `kill -9`.
+//! The server over sockets, by gRPC and by plain HTTP; and its data after `kill -9`.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod gateway;
@@ -78,7 +78,7 @@ async fn a_socket_of_the_file_system() {
     use std::os::unix::fs::PermissionsExt as _;
     let (tasks, dir) = (Tasks::root("test"), tempfile::tempdir().unwrap());
     let path = dir.path().join("etcd.sock");
-    // One that is left of a process that was killed.
+    // A socket left by a killed process.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let address = Address::Unix(path.clone());
     assert_eq!(serve_at(address.clone(), &tasks).await, address);
@@ -88,7 +88,7 @@ async fn a_socket_of_the_file_system() {
     assert_eq!(Client::new(channel, 1 << 30).put(put("a", "1")).await.unwrap().header.unwrap().revision, 2);
 }
 
-/// etcd's own client names the socket's path as the host, percent-encoded.
+/// etcd's own client sends the socket's path as the host, percent-encoded.
 #[tokio::test]
 async fn a_socket_whose_path_is_taken_for_a_host() {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -97,7 +97,7 @@ async fn a_socket_whose_path_is_taken_for_a_host() {
     serve_at(Address::Unix(path.clone()), &tasks).await;
     let mut socket = tokio::net::UnixStream::connect(&path).await.unwrap();
     socket.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
-    // A GET of /health whose host is kept in the table of headers, and one that takes it from there.
+    // A GET of /health whose host is added to the header table, and one that refers to it.
     let first = b"\x82\x86\x04\x07/health\x41\x10%2Ftmp%2Fetcd.so";
     let second = b"\x82\x86\x04\x07/health\xbe";
     for (stream, head) in [(1, first.as_slice()), (3, second)] {
@@ -116,11 +116,11 @@ async fn a_socket_whose_path_is_taken_for_a_host() {
         }
     }
     kinds.sort_unstable();
-    // Data and headers of each, nothing that was reset.
+    // Headers and data of each stream, and no reset.
     assert_eq!(kinds, [(1, 0), (1, 1), (3, 0), (3, 1)]);
 }
 
-/// Clients of etcd 3.4 name their endpoint with its scheme as the host in calls of Maintenance.
+/// Clients of etcd 3.4 send their endpoint with its scheme as the host in calls of Maintenance.
 #[tokio::test]
 async fn an_authority_with_a_scheme() {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -229,7 +229,7 @@ async fn streams() {
     assert_eq!(bytes % 4096, 32, "pages, and behind them the sum");
     assert_eq!((copy[0].remaining_bytes as usize + copy[0].blob.len()) % 4096, 0);
     assert_eq!(copy.last().unwrap().remaining_bytes, 0);
-    // The server's end is the end of what is open.
+    // The end of the server ends open streams.
     let ended = tokio::spawn(async move { watch.next().await });
     tasks.shutdown(Duration::from_secs(60)).await;
     assert!(matches!(ended.await.unwrap(), Some(Err(_)) | None));
@@ -314,10 +314,10 @@ async fn health_and_version() {
     tasks.shutdown(Duration::from_secs(60)).await;
 }
 
-/// Names the directory to a process that this test starts of itself.
+/// The environment variable with the directory, for a process that this test starts.
 const WRITER: &str = "KELSON_ETCD_TEST_WRITER";
 
-/// Writes without end, and says after each write that it was acknowledged. Run by the next test, in a process of its own.
+/// Writes continuously, and prints each acknowledged write. Run by the next test, in another process.
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_without_end_where_asked_to() {
     let Ok(dir) = std::env::var(WRITER) else { return };
@@ -359,7 +359,7 @@ async fn kill_nine_loses_nothing_acknowledged() {
             let Some(said) = line.strip_prefix("acknowledged ") else { continue };
             acknowledged.push(said.to_owned());
             if acknowledged.len() == 200 * round {
-                // What was said since is read until the pipe ends.
+                // Output since then is read until the pipe ends.
                 writer.kill().unwrap();
             }
         }
@@ -369,7 +369,7 @@ async fn kill_nine_loses_nothing_acknowledged() {
         let store = open(Some(dir.path()), &tasks).await;
         for said in &acknowledged {
             let [revision, key, value] = said.split(' ').collect::<Vec<_>>()[..] else {
-                // The last line may have been cut.
+                // The last line may be truncated.
                 continue;
             };
             let revision = revision.parse().unwrap();

@@ -1,4 +1,4 @@
-//! The CNI plugin as a program of its own, for tests and measurements. The kelson binary calls the same function.
+//! The CNI plugin as a separate program, for tests and measurements. The kelson binary calls the same function.
 
 use std::process::ExitCode;
 

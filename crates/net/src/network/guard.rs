@@ -1,5 +1,5 @@
-//! Watches over what [`Network::ensure`] made on the host: nftables tables and ways through `FORWARD` as the kernel tells of
-//! their changes; links, addresses, kernel parameters and CNI files by looking.
+//! Guards what [`Network::ensure`] created on the host: nftables tables and rules in `FORWARD` by the kernel's events;
+//! links, addresses, kernel parameters and CNI files by polling.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane of `aside`")]
 
 use std::path::PathBuf;
@@ -19,31 +19,31 @@ use crate::rules;
 use super::Network;
 use super::host::{is_cni_installed, wrong_sysctls};
 
-/// How often links, kernel parameters and files are looked at.
+/// The interval at which links, kernel parameters and files are checked.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// The table in which iptables keeps its rules for forwarded packets.
+/// The table in which iptables has its rules for forwarded packets.
 const FILTER: &str = "filter";
 
-/// What another program took away or changed.
+/// What another program removed or changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Damage {
-    /// Masquerading, host ports or the rules against false senders.
+    /// Masquerading, host ports or the rules against spoofing.
     Tables,
-    /// The way of pods' packets through an iptables chain.
+    /// The rule for pods' packets in an iptables chain.
     Forward,
     /// The bridge or the overlay's device, or their addresses.
     Links,
-    /// Parameters of the kernel's network.
+    /// Kernel parameters of the network.
     Sysctls,
     /// The CNI configuration or plugins.
     Cni,
 }
 
 impl Damage {
-    /// All of them.
+    /// All kinds of damage.
     pub const ALL: [Self; 5] = [Self::Tables, Self::Forward, Self::Links, Self::Sysctls, Self::Cni];
 
-    /// As metrics name it.
+    /// Returns the name in metrics.
     pub fn word(self) -> &'static str {
         match self {
             Self::Tables => "nftables",
@@ -61,12 +61,12 @@ pub struct HostGuard {
     program: PathBuf,
     tables: TableGuard,
     look_at: Instant,
-    /// What was found and is not told yet.
+    /// Damage that was found and not returned yet.
     found: Vec<(Damage, String)>,
 }
 
 impl Network {
-    /// Guards what [`Network::ensure`] made with the same `program`, which must have been called.
+    /// Guards what [`Network::ensure`] created with the same `program`; it must have been called before.
     ///
     /// # Errors
     /// The tables cannot be listed.
@@ -74,7 +74,7 @@ impl Network {
         let changing = rules::CHANGING.map(str::to_owned).to_vec();
         let of = |family: &str, changing| GuardedTable { table: format!("{family} {}", self.config.table()), changing };
         let mut guarded = vec![of("ip", changing)];
-        // Kernels without netfilter for bridges have no such table.
+        // Kernels without netfilter for bridges do not have this table.
         let bridge = of("bridge", Vec::new());
         if crate::nft::list_table(&bridge.table).await.is_ok() {
             guarded.push(bridge);
@@ -87,8 +87,8 @@ impl Network {
 }
 
 impl HostGuard {
-    /// Waits until something is missing or changed; gives each part with what is wrong with it. Dropping the future loses
-    /// nothing. [`Network::ensure`] puts it right, and a new guard watches over that.
+    /// Waits until something is missing or changed; returns each part with a description. Dropping the future loses
+    /// nothing. [`Network::ensure`] repairs it, and a new guard must be created after that.
     pub async fn damaged(&mut self) -> Vec<(Damage, String)> {
         loop {
             if !self.found.is_empty() {
@@ -127,7 +127,7 @@ impl HostGuard {
     }
 }
 
-/// The devices whose way through a `FORWARD` chain is closed.
+/// Returns the devices whose traffic a `FORWARD` chain blocks.
 fn closed(config: &NetworkConfig) -> Result<Vec<(Damage, String)>, NetError> {
     let mut found = Vec::new();
     for device in [Some(config.bridge()), config.overlay.map(|_| config.vxlan())].into_iter().flatten() {
@@ -138,13 +138,13 @@ fn closed(config: &NetworkConfig) -> Result<Vec<(Damage, String)>, NetError> {
     Ok(found)
 }
 
-/// Links, their addresses, and kernel parameters that are not as they should be.
+/// Returns links, addresses, and kernel parameters that are wrong.
 fn faults(config: &NetworkConfig) -> Result<Vec<(Damage, String)>, NetError> {
     let mut found = Vec::new();
     let missing = block_on(missing_links(config))?;
     if !missing.is_empty() {
         found.extend(missing.into_iter().map(|link| (Damage::Links, link)));
-        // Parameters of links that are not there are not there either.
+        // Parameters of missing links are missing as well.
         return Ok(found);
     }
     found.extend(wrong_sysctls(config).into_iter().map(|key| (Damage::Sysctls, key.replace('/', "."))));

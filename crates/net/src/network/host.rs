@@ -1,4 +1,4 @@
-//! What the pod network needs of the host: the bridge, addresses that overlap with nothing, sysctls, the CNI files.
+//! The host's part of the pod network: the bridge, address ranges without overlap, sysctls, the CNI files.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane of `aside`; as a CNI plugin a process of its own")]
 
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ pub(super) fn apply(script: &str) -> Result<(), NetError> {
     block_on(async { Ok(nft::apply(script).await?) })
 }
 
-/// Brings the host's side in order; returns the configuration with the MTU filled in.
+/// Sets up the host; returns the configuration with the MTU filled in.
 pub(crate) fn ensure_host(config: &NetworkConfig) -> Result<NetworkConfig, NetError> {
     config.validate()?;
     let config = block_on(ensure_bridge(config))?;
@@ -26,7 +26,7 @@ pub(crate) fn ensure_host(config: &NetworkConfig) -> Result<NetworkConfig, NetEr
     let locked = LockedPool::open(&config.state_dir())?;
     locked.save()?;
     apply(&rules::table_script(&config, locked.pool.allocations()))?;
-    // A kernel without netfilter for bridges has pods all the same, and its operator is told.
+    // On a kernel without netfilter for bridges pods work nevertheless, and a warning is logged.
     if let Err(error) = apply(&spoofing::table_script(&config)) {
         tracing::warn!(%error, "enabling source address checks failed; pods can spoof each other's addresses");
     }
@@ -38,12 +38,12 @@ pub(crate) fn ensure_host(config: &NetworkConfig) -> Result<NetworkConfig, NetEr
     Ok(config)
 }
 
-/// Locks the ports of the pods that are there: an earlier version may have made them.
+/// Locks the ports of existing pods, which an earlier version may have created.
 async fn lock_ports(config: &NetworkConfig, locked: &LockedPool) -> Result<(), NetError> {
     let links = Links::open()?;
     for (ip, allocation) in locked.pool.allocations() {
         let port = links.by_name(&config.veth(&allocation.container, &allocation.ifname)).await?;
-        // One that is on no bridge is a leftover.
+        // A link without a bridge is a leftover.
         if let Some(port) = port.filter(|port| port.controller.is_some()) {
             links.set_port(port.index, &mac_of(*ip)).await?;
         }
@@ -67,7 +67,7 @@ pub(super) async fn ensure_bridge(config: &NetworkConfig) -> Result<NetworkConfi
     let bridge = match existing {
         Some(link) => link,
         None => {
-            // With an address of its own a bridge does not change it whenever a port comes or goes.
+            // A bridge with an explicit hardware address does not change it when ports come and go.
             links.add_bridge(&name, mac_of(gateway), config.mtu).await?;
             let made = links.by_name(&name).await?;
             made.ok_or_else(|| NetError::Check(format!("bridge {name} disappeared after its creation")))?
@@ -89,14 +89,14 @@ pub(super) async fn ensure_bridge(config: &NetworkConfig) -> Result<NetworkConfi
     Ok(config)
 }
 
-/// What fits through the node's own interface, less what the overlay adds.
+/// Returns the MTU of the node's interface, less what the overlay adds.
 pub(super) async fn node_mtu(links: &Links, config: &NetworkConfig) -> Result<u32, NetError> {
     let Some(overlay) = config.overlay else { return Ok(links.default_route_mtu().await?.unwrap_or(MTU_DEFAULT)) };
     let node_ip = IpAddr::V4(overlay.node_ip);
     let index = links.addresses().await?.into_iter().find(|(_, net, _)| net.addr() == node_ip).map(|(i, ..)| i);
     let own = links.all().await?.into_iter().find(|l| Some(l.index) == index).map(|l| l.mtu);
     let mtu = match own {
-        // The loopback's is no network's.
+        // The MTU of the loopback interface does not apply to a network.
         Some(mtu) if !node_ip.is_loopback() => mtu,
         _ => links.default_route_mtu().await?.unwrap_or(MTU_DEFAULT),
     };
@@ -120,15 +120,15 @@ pub(super) fn refuse_overlap<T>(
     Ok(())
 }
 
-/// The kernel parameters that the network needs, with their values.
+/// Returns the kernel parameters that the network needs, with their values.
 fn sysctls(config: &NetworkConfig) -> Vec<(String, &'static str)> {
     let of = |device: &str, key: &str| format!("net/ipv4/conf/{device}/{key}");
     let bridge = config.bridge();
     let mut all = vec![
         ("net/ipv4/ip_forward".to_owned(), "1"),
-        // Loose: answers of pods to addresses that another interface routes are not dropped.
+        // Loose mode, so that answers of pods to addresses routed by another interface are not dropped.
         (of(&bridge, "rp_filter"), "2"),
-        // A host port is reachable on the host's 127.0.0.1; the table's guard chain keeps pods from that range.
+        // A host port is reachable on the host's 127.0.0.1; the table's guard chain excludes pods from that range.
         (of(&bridge, "route_localnet"), "1"),
         (of(&bridge, "send_redirects"), "0"),
     ];
@@ -138,7 +138,7 @@ fn sysctls(config: &NetworkConfig) -> Vec<(String, &'static str)> {
 
 pub(super) fn ensure_sysctls(config: &NetworkConfig) -> Result<(), NetError> {
     for (key, value) in sysctls(config) {
-        // One that has its value is not written, so that a read-only /proc/sys with right values will do.
+        // A parameter that has its value is not written, so that a read-only /proc/sys with the right values works.
         if !has_value(&key, value) {
             let path = PathBuf::from("/proc/sys").join(&key);
             std::fs::write(&path, value).map_err(NetError::io(format!("set {}={value}", key.replace('/', "."))))?;
@@ -151,12 +151,12 @@ fn has_value(key: &str, value: &str) -> bool {
     std::fs::read_to_string(PathBuf::from("/proc/sys").join(key)).is_ok_and(|now| now.trim() == value)
 }
 
-/// The parameters that have another value.
+/// Returns the parameters that have another value.
 pub(super) fn wrong_sysctls(config: &NetworkConfig) -> Vec<String> {
     sysctls(config).into_iter().filter(|(key, value)| !has_value(key, value)).map(|(key, _)| key).collect()
 }
 
-/// What [`install_cni`] makes, with what it may leave when it is cut short.
+/// Returns the files of [`install_cni`], including temporary ones.
 pub(super) fn cni_files(config: &NetworkConfig) -> Vec<PathBuf> {
     let bin = NetworkConfig::cni_bin_dir(&config.data_dir);
     let conflist = config.conflist_path();
@@ -164,7 +164,8 @@ pub(super) fn cni_files(config: &NetworkConfig) -> Vec<PathBuf> {
     names.into_iter().chain([conflist.with_extension("tmp"), conflist]).collect()
 }
 
-/// Whether [`install_cni`] would change nothing. The MTU is not compared: it is found when the network is made.
+/// Reports whether [`install_cni`] would change nothing. The MTU is not compared, since it is determined when the
+/// network is set up.
 pub(super) fn is_cni_installed(config: &NetworkConfig, program: &Path) -> bool {
     let bin = NetworkConfig::cni_bin_dir(&config.data_dir);
     let links =
@@ -195,7 +196,8 @@ pub(super) fn install_cni(config: &NetworkConfig, program: &Path) -> Result<(), 
     if std::fs::read(&path).is_ok_and(|now| now == wanted) {
         return Ok(());
     }
-    // The runtime watches the directory and reads what ends in .conflist: rename, so that it never reads a half.
+    // The runtime watches the directory and reads files that end in .conflist, so the file is written under another
+    // name and renamed.
     let temporary = path.with_extension("tmp");
     std::fs::write(&temporary, wanted)
         .and_then(|()| std::fs::rename(&temporary, &path))

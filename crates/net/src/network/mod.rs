@@ -1,5 +1,5 @@
-//! The host's side of the network: made complete by [`Network::ensure`] at each start, given back by [`cleanup`]; and
-//! one pod's attachment, which the CNI executable asks for. Everything blocks; the async calls run it aside.
+//! The host's part of the network, set up or repaired by [`Network::ensure`] at each start and removed by [`cleanup`];
+//! and the attachment of one pod, for the CNI executable. Everything blocks; the async functions use a blocking pool.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane of `aside`; as a CNI plugin a process of its own")]
 mod guard;
 mod host;
@@ -22,13 +22,13 @@ use crate::{iptables, overlay, ranges, rules, spoofing};
 pub use guard::{Damage, HostGuard};
 use host::{apply, ensure_host, install_cni};
 
-/// Where CNI's library remembers results, unless told otherwise; containerd cannot be told.
+/// The default directory of cached results in CNI's library; containerd cannot change it.
 const CNI_CACHE_DIR: &str = "/var/lib/cni/results";
 
-/// Every address of this host, loopback included.
+/// Returns every address of this host, including loopback.
 ///
 /// # Errors
-/// When the kernel cannot be asked.
+/// The kernel cannot be queried.
 pub async fn host_addresses() -> Result<HashSet<IpAddr>, NetError> {
     aside(|| {
         let listed = block_on(async { Links::open()?.addresses().await })?;
@@ -43,7 +43,7 @@ pub struct Network {
     config: Arc<NetworkConfig>,
 }
 
-/// What a pod got.
+/// The attachment of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Attachment {
     pub ip: IpAddr,
@@ -54,22 +54,22 @@ pub(crate) struct Attachment {
 }
 
 impl Network {
-    /// A handle; nothing is touched yet.
+    /// Creates a handle; nothing is changed yet.
     pub fn new(config: NetworkConfig) -> Self {
         Self { config: Arc::new(config) }
     }
 
-    /// Names and ranges.
+    /// Returns names and ranges.
     pub fn config(&self) -> &NetworkConfig {
         &self.config
     }
 
-    /// Makes or repairs everything on the host: sysctls, the bridge with the gateway's address, the nftables table
-    /// with the host ports in use, and a way through an iptables `FORWARD` chain; then writes the CNI executables
-    /// (links to `program`, this binary) and, last, the configuration that tells the runtime that pods may come.
+    /// Creates or repairs everything on the host: sysctls, the bridge with the gateway's address, the nftables table
+    /// with the host ports in use, and a rule in an iptables `FORWARD` chain; then writes the CNI executables (links to
+    /// `program`, this binary) and, last, the configuration that makes the runtime start pods.
     ///
     /// # Errors
-    /// The first thing that could not be done. Calling again goes on from there.
+    /// The first step that failed. Another call continues from there.
     pub async fn ensure(&self, program: &Path) -> Result<(), NetError> {
         let (config, program) = (self.config.clone(), program.to_path_buf());
         aside(move || {
@@ -79,30 +79,30 @@ impl Network {
         .await
     }
 
-    /// Gives back the addresses, ports and interfaces of sandboxes that are not in `live`. For the start of a server,
-    /// with the runtime's list: whatever was lost while it was down.
+    /// Releases the addresses, ports and interfaces of sandboxes that are not in `live`. For the start of a server,
+    /// with the runtime's list, after changes that it missed.
     ///
     /// # Errors
-    /// When the state cannot be read or written; interfaces that resist are logged.
+    /// The state cannot be read or written; interfaces that cannot be removed are logged.
     pub async fn gc(&self, live: HashSet<String>) -> Result<usize, NetError> {
         let config = self.config.clone();
         aside(move || collect(&config, |container, _| live.contains(container))).await
     }
 
-    /// Makes the overlay lead to exactly these other nodes. After [`ensure`](Self::ensure); without an overlay nothing is
-    /// done.
+    /// Connects the overlay to exactly these other nodes. Must be called after [`ensure`](Self::ensure); without an
+    /// overlay it does nothing.
     ///
     /// # Errors
-    /// The first thing that could not be done. Calling again goes on from there.
+    /// The first step that failed. Another call continues from there.
     pub async fn connect(&self, peers: Vec<Peer>) -> Result<(), NetError> {
         let config = self.config.clone();
         aside(move || block_on(overlay::connect(&config, &peers))).await
     }
 
-    /// Addresses in use, by sandbox.
+    /// Returns addresses in use, by sandbox.
     ///
     /// # Errors
-    /// When the state cannot be read.
+    /// The state cannot be read.
     pub async fn allocations(&self) -> Result<Vec<(IpAddr, crate::Allocation)>, NetError> {
         let dir = self.config.state_dir();
         aside(move || {
@@ -113,7 +113,7 @@ impl Network {
     }
 }
 
-/// Connects a pod: address, interfaces, routes, host ports. Undoes itself when a step fails.
+/// Connects a pod: address, interfaces, routes, host ports. Reverts everything when a step fails.
 pub(crate) fn attach(
     config: &NetworkConfig,
     container: &str,
@@ -127,12 +127,12 @@ pub(crate) fn attach(
     let with_ports = !ports.is_empty() || locked.pool.has_ports(container, ifname);
     let ip = locked.pool.allocate(&config.subnet(), container, ifname, ports)?;
     locked.save()?;
-    // Host ports are written under the lock, so that two pods' scripts cannot pass each other.
+    // Host ports are written under the lock, so that the scripts of two pods are ordered.
     let mut done =
         if with_ports { apply(&rules::host_ports_script(config, locked.pool.allocations())) } else { Ok(()) };
     drop(locked);
     if let (Err(_), true) = (&done, with_ports) {
-        // Somebody flushed the ruleset: make the table anew, host ports included.
+        // Another program flushed the ruleset: create the table again, including host ports.
         done = ensure_host(config).map(|_| ());
     }
     let attached = done.and_then(|()| connect(config, container, ifname, &netns, ip));
@@ -158,7 +158,7 @@ fn connect(
             Some(bridge) => bridge,
             None => {
                 let again = config.clone();
-                // Its own event loop, hence its own thread; this one blocks on behalf of one pod anyway.
+                // The event loop needs a separate thread; this one blocks for one pod anyway.
                 let thread = std::thread::Builder::new().name("pod-network".to_owned());
                 let started = thread.spawn(move || ensure_host(&again)).map_err(NetError::io("start a thread"))?;
                 let made = started.join();
@@ -198,7 +198,7 @@ fn connect(
     Ok(Attachment { ip, gateway, host_name, host_mac: mac_text(&host.mac), pod_mac: mac_text(&pod.mac) })
 }
 
-/// Disconnects a pod. Succeeds when nothing is left of it; goes on past errors and reports the first.
+/// Disconnects a pod. Succeeds when nothing is left of it; continues after errors and returns the first.
 pub(crate) fn detach(config: &NetworkConfig, container: &str, ifname: &str) -> Result<(), NetError> {
     let removed = block_on(async { Links::open()?.delete(&config.veth(container, ifname)).await });
     let mut locked = LockedPool::open(&config.state_dir())?;
@@ -207,7 +207,7 @@ pub(crate) fn detach(config: &NetworkConfig, container: &str, ifname: &str) -> R
         if !gone.ports.is_empty() {
             ports = drop_ports(config, &locked);
         }
-        // The address stays taken while the ports still lead to it, or the interface still answers for it.
+        // The address stays allocated while host ports refer to it, or the interface still answers for it.
         if removed.is_ok() && ports.is_ok() {
             locked.save()?;
         }
@@ -219,12 +219,12 @@ pub(crate) fn detach(config: &NetworkConfig, container: &str, ifname: &str) -> R
 fn drop_ports(config: &NetworkConfig, locked: &LockedPool) -> Result<(), NetError> {
     match apply(&rules::host_ports_script(config, locked.pool.allocations())) {
         Ok(()) => Ok(()),
-        // Without the table there is no port to take back: replacing it says whether nft works at all.
+        // Without the table there is no port to remove: replacing it shows whether nft works at all.
         Err(_) => apply(&rules::table_script(config, locked.pool.allocations())),
     }
 }
 
-/// Compares what the kernel has with what ADD made.
+/// Compares the state of the kernel with what ADD created.
 pub(crate) fn check(config: &NetworkConfig, container: &str, ifname: &str, netns: &str) -> Result<(), NetError> {
     let netns = Netns::open(netns)?;
     let ip = LockedPool::open(&config.state_dir())?.pool.address_of(container, ifname);
@@ -249,7 +249,7 @@ pub(crate) fn check(config: &NetworkConfig, container: &str, ifname: &str, netns
     })
 }
 
-/// Whether an ADD could succeed now.
+/// Checks whether an ADD could succeed now.
 pub(crate) fn status(config: &NetworkConfig) -> Result<(), NetError> {
     config.validate()?;
     block_on(async {
@@ -260,7 +260,7 @@ pub(crate) fn status(config: &NetworkConfig) -> Result<(), NetError> {
     })
 }
 
-/// Gives back everything whose `(container, ifname)` is not live.
+/// Releases everything whose `(container, ifname)` is not live.
 pub(crate) fn collect(config: &NetworkConfig, live: impl Fn(&str, &str) -> bool) -> Result<usize, NetError> {
     let mut locked = LockedPool::open(&config.state_dir())?;
     let gone = locked.pool.retain(|a| live(&a.container, &a.ifname));
@@ -283,8 +283,8 @@ pub(crate) fn collect(config: &NetworkConfig, live: impl Fn(&str, &str) -> bool)
     Ok(gone.len())
 }
 
-/// Removes everything that a server with this data directory made on the host's network: interfaces, bridge, nftables
-/// table, iptables rules, CNI files. Goes on past errors and returns them all; empty means clean.
+/// Removes everything that a server with this data directory created in the host's network: interfaces, bridge,
+/// nftables table, iptables rules, CNI files. Continues after errors and returns them all; empty means success.
 pub async fn cleanup(data_dir: &Path) -> Vec<NetError> {
     let data_dir = data_dir.to_path_buf();
     let work = move || Ok(cleanup_blocking(&data_dir));
@@ -305,7 +305,7 @@ fn cleanup_blocking(data_dir: &Path) -> Vec<NetError> {
     for path in host::cni_files(&names) {
         keep_error(&mut errors, remove(&path, std::fs::remove_file(&path)));
     }
-    // Other files in these directories are others', who may use this runtime: they keep their directories.
+    // Other files in these directories may be from other users of this runtime, so the directories are kept then.
     for dir in [NetworkConfig::cni_conf_dir(data_dir), NetworkConfig::cni_bin_dir(data_dir), data_dir.join("cni")] {
         let _ = std::fs::remove_dir(dir);
     }
@@ -313,11 +313,11 @@ fn cleanup_blocking(data_dir: &Path) -> Vec<NetError> {
     keep_error(&mut errors, remove(&state, std::fs::remove_dir_all(&state)));
     keep_error(&mut errors, block_on(delete_links(&names)));
     match apply(&rules::delete_script(&names.table())) {
-        // Without the program no table was ever made.
+        // Without the program no table was created.
         Err(NetError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
         other => keep_error(&mut errors, other),
     }
-    // Where the kernel knows no such tables there is none, and one that resists does no harm without the ports it names.
+    // On kernels without such tables there is none, and a remaining one is harmless without the ports it names.
     if let Err(error) = apply(&spoofing::delete_script(&names.table())) {
         tracing::debug!(%error, "updating host port rules failed");
     }
@@ -353,7 +353,7 @@ async fn delete_links(names: &NetworkConfig) -> Result<(), NetError> {
     let mut first_error = None;
     for link in links.all().await? {
         let on_bridge = bridge.is_some() && link.controller == bridge;
-        // Only without a bridge: another server's names may begin alike.
+        // Only without a bridge, since another server's names may have the same prefix.
         let orphan = link.controller.is_none() && !link.is_vxlan() && link.name.starts_with(&names.veth_prefix());
         if (on_bridge || orphan)
             && let Err(e) = links.delete(&link.name).await

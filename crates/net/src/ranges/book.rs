@@ -1,4 +1,4 @@
-//! The book of the host: who has which ranges, in files of `/run/kelson` under one lock.
+//! The reservations of ranges on the host, in files of `/run/kelson` under one lock.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane of `aside`; as a CNI plugin a process of its own")]
 
 use std::fs::File;
@@ -12,25 +12,26 @@ use serde::{Deserialize, Serialize};
 use crate::config::network_id;
 use crate::error::NetError;
 
-/// A node's claim on this host.
+/// The reservation of a node on this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Reservation {
-    /// Data directory of the server that has the range.
+    /// The data directory of the server that uses the range.
     pub(super) data_dir: PathBuf,
-    /// The network namespace: others use other addresses.
+    /// The network namespace: other namespaces have separate addresses.
     pub(super) netns: u64,
     #[serde(flatten)]
     pub(super) ranges: Ranges,
 }
 
-/// Reservations of this host, one file per data directory. A reboot empties it, as it does the host's network.
+/// The directory of reservations of this host, one file per data directory. A reboot empties it, as it does the host's
+/// network.
 pub const RUN_DIR: &str = "/run/kelson";
 
-/// Most reservations looked at.
+/// The maximum number of reservations read.
 pub(super) const RECORDS_MAX: usize = 4096;
 
-/// The reservations, locked until dropped: the directory itself is the lock, so that nothing need be left behind.
+/// The reservations, locked until dropped. The directory itself is the lock, so that no lock file is left behind.
 pub(super) struct Book {
     pub(super) dir: File,
 }
@@ -45,7 +46,7 @@ impl Book {
                 other => other.map_err(failed("open"))?,
             };
             rustix::fs::flock(&dir, FlockOperation::LockExclusive).map_err(|e| failed("lock")(e.into()))?;
-            // Whoever held the lock before may have removed the directory: then this is the lock of nothing.
+            // The previous holder of the lock may have removed the directory: then this lock is on a deleted one.
             let held = dir.metadata().map_err(failed("read"))?.ino();
             if std::fs::metadata(RUN_DIR).is_ok_and(|m| m.ino() == held) {
                 return Ok(Self { dir });
@@ -57,7 +58,8 @@ impl Book {
         Path::new(RUN_DIR).join(format!("{}.json", network_id(data_dir)))
     }
 
-    /// The reservations of other data directories in this network namespace. One whose directory is gone is over.
+    /// Returns the reservations of other data directories in this network namespace. One whose directory does not exist
+    /// any more is dropped.
     pub(super) fn others(&self, data_dir: &Path) -> Result<Vec<Reservation>, NetError> {
         let (own, netns) = (Self::path(data_dir), netns_id()?);
         let entries = std::fs::read_dir(RUN_DIR).map_err(NetError::io(RUN_DIR))?;
@@ -87,7 +89,7 @@ impl Book {
             }
             _ => {}
         }
-        // Goes with its last reservation; not empty is the usual answer.
+        // Removed with its last reservation; "not empty" is the usual error.
         let _ = std::fs::remove_dir(RUN_DIR);
         drop(self.dir);
         Ok(())

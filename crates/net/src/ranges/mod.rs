@@ -1,6 +1,6 @@
-//! Whose address ranges are whose on this host. What a server was told or chooses is `kelson_ranges`' to say; here is what the
-//! host's interfaces, routes and other nodes use. Every node reserves its cluster's ranges under [`RUN_DIR`], under a lock, so that
-//! two that start in the same second do not take the same.
+//! Reservations of address ranges on this host. `kelson_ranges` chooses the ranges; this module knows those used by the
+//! host's interfaces, routes and other nodes. Every node reserves its cluster's ranges in [`RUN_DIR`] under a lock, so
+//! that two that start at the same time do not take the same ones.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane of `aside`; as a CNI plugin a process of its own")]
 mod book;
 
@@ -17,7 +17,7 @@ use crate::netns::block_on;
 pub use book::RUN_DIR;
 use book::{Book, Reservation};
 
-/// Refuses ranges that another cluster's node has on this host. Two nodes of one cluster may share them. Pure.
+/// Rejects ranges that a node of another cluster uses on this host. Two nodes of one cluster may share them. Pure.
 fn refuse_taken(ranges: &Ranges, others: &[Reservation]) -> Result<(), NetError> {
     for other in others.iter().filter(|o| o.ranges != *ranges) {
         for (flag, net) in [("--cluster-cidr", &ranges.cluster), ("--service-cidr", &ranges.service)] {
@@ -34,11 +34,11 @@ fn refuse_taken(ranges: &Ranges, others: &[Reservation]) -> Result<(), NetError>
     Ok(())
 }
 
-/// The ranges of the cluster whose server, with a node, has this data directory: stored, given, or chosen; stored durably from then
-/// on. The host's addresses and other nodes count.
+/// Returns the ranges of the cluster whose server, with a node, has this data directory: stored, given, or chosen; they
+/// are then stored durably. Addresses of the host and of other nodes are avoided.
 ///
 /// # Errors
-/// When flags contradict what is stored or what other nodes of this host have, nothing is free, or a file cannot be read
+/// Flags contradict the stored ranges or those of other nodes on this host, no range is free, or a file cannot be read
 /// or written.
 pub async fn settle(data_dir: &Path, given: Given) -> Result<Ranges, NetError> {
     let data_dir = data_dir.canonicalize().map_err(NetError::io(data_dir.display().to_string()))?;
@@ -58,7 +58,7 @@ pub async fn settle(data_dir: &Path, given: Given) -> Result<Ranges, NetError> {
 /// Reserves the ranges of the cluster that a node with this data directory joins.
 ///
 /// # Errors
-/// When another cluster's node on this host has any of them, or a file cannot be written.
+/// A node of another cluster on this host uses one of them, or a file cannot be written.
 pub async fn reserve(data_dir: &Path, ranges: Ranges) -> Result<(), NetError> {
     let data_dir = data_dir.canonicalize().map_err(NetError::io(data_dir.display().to_string()))?;
     aside(move || {
@@ -69,12 +69,12 @@ pub async fn reserve(data_dir: &Path, ranges: Ranges) -> Result<(), NetError> {
     .await
 }
 
-/// Whether a node with this data directory has reserved anything on this host.
+/// Reports whether a node with this data directory has a reservation on this host.
 pub fn is_reserved(data_dir: &Path) -> bool {
     Book::path(data_dir).exists()
 }
 
-/// Ends a reservation; none is no error.
+/// Removes a reservation; a missing one is not an error.
 pub(crate) fn give_back(data_dir: &Path) -> Result<(), NetError> {
     if !Path::new(RUN_DIR).exists() {
         return Ok(());
@@ -82,7 +82,7 @@ pub(crate) fn give_back(data_dir: &Path) -> Result<(), NetError> {
     Book::open()?.remove(data_dir)
 }
 
-/// Addresses and routes of the host, but this data directory's own, and the reservations of others.
+/// Returns addresses and routes of the host, without those of this data directory, and other reservations.
 fn used_by_host(data_dir: &Path, others: &[Reservation]) -> Result<Vec<Used>, NetError> {
     let names = {
         let id = network_id(data_dir);
@@ -100,7 +100,7 @@ fn used_by_host(data_dir: &Path, others: &[Reservation]) -> Result<Vec<Used>, Ne
         }
         for route in links.routes().await? {
             let out = route.out.map_or("?", name);
-            // The default route is everybody's.
+            // The default route does not reserve a range.
             if route.to.prefix_len() > 0 && !names.iter().any(|n| n == out) {
                 used.push(Used { net: route.to, by: format!("a route through {out}") });
             }

@@ -1,13 +1,13 @@
-//! An interpreter of the part of nft's language that network policies use. It refuses what the kernel refuses (a name
-//! that does not exist, an element that is there twice, a set that is deleted while a rule names it), and decides what
-//! happens to the first packet of a connection.
+//! An interpreter of the part of nft's language that network policies use. It rejects what the kernel rejects (a
+//! missing name, a duplicate element, deleting a set that a rule uses), and decides what happens to the first packet of
+//! a connection.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use kelson_network_policy::Connection;
 
-/// A table as transactions made it.
+/// A table as created by transactions.
 #[derive(Clone, Default)]
 pub struct Kernel {
     sets: BTreeMap<String, BTreeMap<String, String>>,
@@ -15,7 +15,7 @@ pub struct Kernel {
     counters: BTreeMap<String, u64>,
 }
 
-/// What a chain decides.
+/// The decision of a chain.
 #[derive(PartialEq)]
 enum Outcome {
     Accept,
@@ -112,12 +112,12 @@ impl Kernel {
         }
     }
 
-    /// Whether the first packet of a connection is forwarded.
+    /// Reports whether the first packet of a connection is forwarded.
     pub fn forwards(&self, connection: &Connection) -> bool {
         self.run("forward", connection) != Outcome::Drop
     }
 
-    /// The names of everything in the table, to find leftovers.
+    /// Returns the names of everything in the table, to find leftovers.
     pub fn objects(&self) -> BTreeSet<String> {
         self.sets.keys().chain(self.chains.keys()).chain(self.counters.keys()).cloned().collect()
     }
@@ -133,7 +133,7 @@ impl Kernel {
         Outcome::Return
     }
 
-    /// What one rule decides; `None` where it does not match or only counts.
+    /// Returns the decision of a rule; `None` when it does not match or only counts.
     fn rule(&self, rule: &[String], c: &Connection) -> Option<Outcome> {
         let mut w: &[String] = rule;
         let (protocol, port) = c.port.map_or((String::new(), None), |(p, n)| (p.to_string(), Some(n)));

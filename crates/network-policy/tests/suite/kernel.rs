@@ -1,5 +1,5 @@
-//! Enforcement on a real kernel: a network namespace is the node, others are pods and a machine outside, and the test
-//! plays the API server. Needs root; says SKIPPED otherwise. The machine's own network is not touched.
+//! Enforcement on a real kernel: a network namespace represents the node, others represent pods and a machine outside,
+//! and the test acts as the API server. Needs root; prints SKIPPED otherwise. The machine's own network is not changed.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -19,13 +19,13 @@ use serde_json::{Value, json};
 
 use crate::enter;
 
-/// How long a connection that should be dropped is tried.
+/// How long to try a connection that should be dropped.
 const TRIED: Duration = Duration::from_millis(400);
 const PODS: [u8; 4] = [1, 2, 3, 4];
 
 /// Pods with servers on ports 8080 and 9090, and enforcement on their node.
 struct Lab {
-    // First: enforcement ends before its namespace does.
+    // The first field, so that enforcement ends before its namespace.
     running: Option<(Gate, Registry, Hosted)>,
     kernel: lab::Lab,
     dir: tempfile::TempDir,
@@ -60,7 +60,7 @@ impl Lab {
         self.api.delete("networkpolicies", "d", name);
     }
 
-    /// Echoes what connections send.
+    /// Runs a server that echoes data of connections.
     fn serve(&self, name: &str) {
         for port in [8080, 9090] {
             let listener = self.kernel.inside(name, move || TcpListener::bind(("0.0.0.0", port)).unwrap());
@@ -81,7 +81,7 @@ impl Lab {
 
     fn start(&mut self) {
         let mut config = Config::new(self.dir.path(), "here", vec![Family::V4]);
-        // Not in this test: what another program changes is reported by the kernel.
+        // Disabled in this test: the kernel reports changes by other programs.
         config.check_period = Duration::from_secs(3600);
         let client = Client::new(self.api.clone(), "policy-test");
         let ((gate, registry), hosted) = self.kernel.host(NODE, move |started, stopped| async move {
@@ -103,7 +103,7 @@ impl Lab {
         self.running.as_ref().map(|(_, registry, _)| registry.text()).unwrap_or_default()
     }
 
-    /// Whether a connection can be made and carries bytes.
+    /// Reports whether a connection can be opened and carries data.
     fn reaches(&self, from: &str, to: &str) -> bool {
         self.connect(from, to).is_some_and(|mut connection| carries(&mut connection))
     }
@@ -166,7 +166,7 @@ fn an_isolated_pod_is_reached_by_its_peers_and_its_node_alone() {
 #[test]
 fn egress_is_judged_by_the_real_destination() {
     let Some(mut lab) = Lab::new("b") else { return };
-    // A service address, as the proxy would translate it.
+    // A service address, translated as the proxy does.
     let translate = "nft \"table ip t { chain c { type nat hook prerouting priority -100; \
          ip daddr 10.43.0.2 dnat to 10.42.0.2; ip daddr 10.43.0.3 dnat to 10.42.0.3; }; }\"";
     lab.kernel.run(NODE, translate);
@@ -182,7 +182,7 @@ fn egress_is_judged_by_the_real_destination() {
         ("10.42.0.3:8080", false),
         ("10.43.0.3:8080", false),
         ("192.0.2.1:9090", true),
-        // A named port is a port of pods.
+        // A named port only matches ports of pods.
         ("192.0.2.1:8080", false),
         ("10.42.0.1:8080", true),
     ] {
@@ -207,7 +207,8 @@ fn connections_end_when_a_policy_forbids_them_and_others_stay() {
     lab.policy("second", json!({"podSelector": {"matchLabels": {"app": "a1"}}, "ingress": [{"from": from}]}));
     lab.until("the connection ends", |_| !carries(&mut forbidden));
     assert!(carries(&mut allowed) && carries(&mut of_node), "{}", lab.tables());
-    // Bytes that were sent while the connection was cut may come once it is allowed again; the connection itself is whole.
+    // Bytes that were sent while the connection was blocked may arrive once it is allowed again; the connection itself
+    // is intact.
     lab.remove_policy("second");
     lab.until("new connections pass", |l| l.reaches("3", "10.42.0.1:8080"));
 }
@@ -248,7 +249,7 @@ fn rules_outlive_a_restart_and_go_with_cleanup() {
     assert_eq!((faults, lab.tables().contains("-policy")), (Vec::new(), false));
 }
 
-/// What another program takes away or adds: each lets forbidden packets pass until it is restored.
+/// Changes by another program: each lets forbidden packets pass until it is repaired.
 const DAMAGE: [&str; 6] = [
     "nft flush ruleset",
     "nft delete table ip TABLE",
@@ -258,7 +259,7 @@ const DAMAGE: [&str; 6] = [
     "nft \"flush ruleset; table ip other { chain c { type filter hook forward priority 0; }; }\"",
 ];
 
-/// Sends datagrams from pod 2 to pod 1 until it is dropped, each from another port, and notes when one came.
+/// Sends datagrams from pod 2 to pod 1 until it is dropped, each from another port, and records when one arrived.
 struct Stream {
     last: Arc<Mutex<Option<Instant>>>,
     ended: Arc<AtomicBool>,
@@ -307,7 +308,7 @@ fn what_another_program_changes_is_restored_at_once() {
         lab.kernel.run(NODE, &damage.replace("TABLE", &format!("kelson-{table}-policy")));
         let repairs = format!("kelson_network_policy_repairs_total {}\n", n + 1);
         lab.until(damage, |l| l.metrics().contains(&repairs));
-        // The rules follow the note of the repair: quiet for a while is closed again.
+        // The rules follow the report of the repair: no packets for a while means blocked again.
         lab.until("closed again", |_| {
             let open = stream.last.lock().is_some_and(|last| last.elapsed() < TRIED);
             !open && began.elapsed() > TRIED
@@ -318,7 +319,7 @@ fn what_another_program_changes_is_restored_at_once() {
     }
     let event = |e: &Value| e["reason"] == "NetworkPoliciesRestored" && e["involvedObject"]["kind"] == "Node";
     lab.until("the node has an event", |l| l.api.written("events").iter().any(event));
-    // Another table is no business of enforcement, and its own transactions are no damage.
+    // Another table is ignored, and enforcement's own transactions are not damage.
     lab.kernel.run(NODE, "nft add table ip mine");
     lab.pod(2, json!({"app": "changed"}));
     lab.policy("more", json!({"podSelector": {"matchLabels": {"app": "a1"}}, "ingress": [{}]}));
@@ -353,7 +354,7 @@ fn a_policy_with_parts_that_have_no_effect_gets_an_event() {
     assert!(message.contains("spec.ingress[0]: ipBlock fd00::/8"), "{message}");
 }
 
-/// Rules that the kernel refuses to share a transaction: overlapping ranges, thousands of blocks, many policies at once.
+/// Rules that the kernel rejects in one transaction: overlapping ranges, thousands of blocks, many policies at once.
 #[test]
 fn large_and_changing_policies_are_taken() {
     let Some(mut lab) = Lab::new("f") else { return };

@@ -1,4 +1,4 @@
-//! Tests of the crate from outside: a model of the rules without a kernel, and the kernel itself.
+//! Tests of the crate's interface: with a model of the rules, and with the kernel.
 #![allow(clippy::unwrap_used)]
 
 mod cases;

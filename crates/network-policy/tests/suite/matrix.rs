@@ -1,5 +1,6 @@
-//! The cases of upstream's end-to-end tests of network policies (`test/e2e/network/netpol`), with real packets: three namespaces
-//! with three pods each are network namespaces, and every pod tries every other one. Needs root; says SKIPPED otherwise.
+//! The cases of upstream's end-to-end tests of network policies (`test/e2e/network/netpol`), with real packets: three
+//! namespaces with three pods each are network namespaces, and every pod tries every other one. Needs root; prints
+//! SKIPPED otherwise.
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -22,21 +23,21 @@ use crate::{enter, sctp};
 const NAMESPACES: [&str; 3] = ["x", "y", "z"];
 const PODS: [&str; 3] = ["a", "b", "c"];
 const PORTS: [u16; 2] = [80, 81];
-/// How long an answer is waited for. An answer that comes later is seen by the next attempt.
+/// The wait for an answer. A later answer is seen by the next attempt.
 const ANSWER: Duration = Duration::from_millis(250);
 
 /// Nine pods, each a server for every protocol and port, and enforcement on their node.
 struct Matrix {
-    // First: enforcement ends before its namespace does.
+    // The first field, so that enforcement ends before its namespace.
     _enforcement: Option<Hosted>,
     kernel: lab::Lab,
     api: Arc<WatchApi>,
-    /// Tags of the SCTP packets that came to a pod.
+    /// Tags of the SCTP packets that arrived at a pod.
     arrived: Arc<Mutex<HashSet<u32>>>,
     dir: tempfile::TempDir,
 }
 
-/// Namespace, pod and last octet of the address.
+/// Returns namespace, pod and last octet of the address.
 fn pods() -> impl Iterator<Item = (&'static str, &'static str, u8)> {
     let all = NAMESPACES.into_iter().flat_map(|namespace| PODS.map(|pod| (namespace, pod)));
     all.zip(1..).map(|((namespace, pod), n)| (namespace, pod, n))
@@ -63,7 +64,7 @@ impl Matrix {
         Some(matrix)
     }
 
-    /// TCP connections are accepted, datagrams are sent back, SCTP packets are noted.
+    /// Accepts TCP connections, echoes datagrams, and records SCTP packets.
     fn serve(&self, n: u8) {
         let arrived = Arc::clone(&self.arrived);
         self.kernel.inside(&n.to_string(), move || {
@@ -108,7 +109,7 @@ impl Matrix {
         self.api.put("namespaces", json!({"metadata": {"name": name, "uid": name, "labels": labels}}));
     }
 
-    /// No policies, and the labels that pods and namespaces have at first.
+    /// Removes all policies, and restores the labels of pods and namespaces.
     fn reset(&self) {
         for namespace in NAMESPACES {
             self.namespace(namespace, &json!({}));
@@ -135,7 +136,8 @@ impl Matrix {
         }
     }
 
-    /// Waits until the pods reach each other as `rules` say, twice in a row: what was before may look the same.
+    /// Waits until the pods reach each other as `rules` say, twice in a row, since the previous state may look the
+    /// same.
     fn expect(&self, case: &str, (protocol, port): (Protocol, u16), rules: &str) {
         let (expected, mut rounds, mut last) = (table(rules), 0, HashSet::new());
         for _ in 0..40 {
@@ -156,7 +158,7 @@ impl Matrix {
         );
     }
 
-    /// Who reaches whom.
+    /// Returns which pods reach each other.
     fn reached(&self, protocol: Protocol, port: u16) -> HashSet<Pair> {
         let sources: Vec<_> = pods()
             .map(|(namespace, pod, n)| {
@@ -210,7 +212,7 @@ async fn echoes(to: SocketAddr) -> std::io::Result<()> {
     socket.recv(&mut [0; 16]).await.map(drop)
 }
 
-/// Sends the first packet of an association to each: the kernel of the test need not have SCTP.
+/// Sends the first packet of an association to each: the kernel of the test need not support SCTP.
 async fn reached_by_sctp(targets: Vec<(Pair, SocketAddr)>, arrived: &Mutex<HashSet<u32>>) -> Vec<Pair> {
     static TAG: AtomicU32 = AtomicU32::new(1);
     let socket = sctp::socket();
@@ -228,7 +230,8 @@ async fn reached_by_sctp(targets: Vec<(Pair, SocketAddr)>, arrived: &Mutex<HashS
     sent.into_iter().filter(|(_, tag)| arrived.contains(tag)).map(|(pair, _)| pair).collect()
 }
 
-/// The pairs that rules such as `* > x/* no; y/a > x/a yes` allow. All others are allowed, and the last rule of a pair counts.
+/// Returns the pairs that rules such as `* > x/* no; y/a > x/a yes` allow. All others are allowed, and the last rule of
+/// a pair is used.
 fn table(rules: &str) -> HashSet<Pair> {
     let names: Vec<String> = pods().map(|(namespace, pod, _)| format!("{namespace}/{pod}")).collect();
     let matches = |pattern: &str, name: &str| match pattern.split_once('/') {
@@ -257,7 +260,7 @@ fn table(rules: &str) -> HashSet<Pair> {
     allowed
 }
 
-/// Runs one of four parts of the cases: parts run beside each other.
+/// Runs one of four parts of the cases, which run concurrently.
 fn run_part(part: usize) {
     let Some(matrix) = Matrix::new(&part.to_string()) else { return };
     let all = cases();

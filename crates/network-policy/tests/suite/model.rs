@@ -1,5 +1,5 @@
-//! Random histories of pods, namespaces and policies. After each step, the rules as an interpreter reads them decide
-//! every connection as a plain reading of the API does, and the table holds nothing that no one uses.
+//! Random histories of pods, namespaces and policies. After each step, the rules as read by an interpreter give the
+//! same decision for every connection as a direct evaluation of the API, and the table has no unused items.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -120,7 +120,7 @@ impl World {
     fn put_pod(&mut self, namespace: &str) {
         let number = self.rng.random_range(0..4u8);
         let index = u8::try_from(NAMESPACES.iter().position(|n| *n == namespace).unwrap()).unwrap();
-        // Sometimes the address of another pod, as when an address changes hands.
+        // Sometimes the address of another pod, as when an address moves between pods.
         let at = if self.rng.random_bool(0.1) { 1 } else { 1 + index * 4 + number };
         let ips: Vec<IpAddr> = match self.rng.random_range(0..6) {
             0 => Vec::new(),
@@ -135,7 +135,7 @@ impl World {
             _ => vec![web(Protocol::Tcp, 80)],
         };
         let labels = serde_json::from_value(self.labels()).unwrap();
-        // A node has addresses of its own.
+        // Each node has its own addresses.
         let node = if at % 3 == 0 { "there" } else { NODE }.to_owned();
         let (namespace, name) = (namespace.to_owned(), format!("p{number}"));
         let pod = PodFacts { namespace, name, labels, ips: ips.clone(), ports, node };
@@ -169,7 +169,7 @@ impl World {
         }
     }
 
-    /// The decision by the API: egress where the source is a pod of this node, ingress where the destination is.
+    /// Returns the decision by the API: egress if the source is a pod of this node, ingress if the destination is.
     fn allows(&self, c: &Connection) -> bool {
         let cluster = self.enforcer.cluster();
         let is_here = |ip| cluster.pod_at(ip).is_some_and(|pod| pod.node == NODE);
@@ -177,7 +177,7 @@ impl World {
             && (!is_here(c.destination) || cluster.judge(Direction::Ingress, c).passes())
     }
 
-    /// Compares every pair of a few ends, with a few ports each; returns how many were allowed and denied.
+    /// Compares every pair of a few ends, with a few ports each; returns the number of allowed and denied ones.
     fn compare(&self, seed: u64, step: usize) -> (usize, usize) {
         let (mut allowed, mut denied) = (0, 0);
         for family in ["ip", "ip6"] {
@@ -244,7 +244,7 @@ fn without_pods_and_policies_the_table_is_as_it_began() {
     }
 }
 
-/// A change concerns what it changes: the transaction of one label does not grow with the number of policies and pods.
+/// The transaction of one changed label does not grow with the number of policies and pods.
 #[test]
 fn one_label_is_a_small_transaction() {
     let mut enforcer = Enforcer::new(NODE, &[Family::V4], |_| "ip t".to_owned());
@@ -269,6 +269,6 @@ fn one_label_is_a_small_transaction() {
     enforcer.set_pod(PodFacts { node: NODE.into(), ..pod });
     let (_, table) = enforcer.tables().next().unwrap();
     let script = table.take_diff().unwrap().script;
-    // Out of one set and into another, and from one chain to another, whose last user it was.
+    // From one set to another, and from one chain to another, whose last user it was.
     assert_eq!(script.lines().count(), 6, "{script}");
 }

@@ -1,27 +1,29 @@
-//! The first packet of an SCTP association, made and read by hand: kernels without SCTP forward and filter it all the same.
+//! The first packet of an SCTP association, encoded and decoded by hand: kernels without SCTP also forward and filter
+//! it.
 
 use std::net::UdpSocket;
 
 use rustix::net::{AddressFamily, SocketType, ipproto};
 
-/// Bytes of the common header: ports, verification tag, checksum.
+/// The size of the common header in bytes: ports, verification tag, checksum.
 const HEADER_BYTES: usize = 12;
-/// Where the initiate tag is in an INIT chunk.
+/// The offset of the initiate tag in an INIT chunk.
 const TAG_AT: usize = HEADER_BYTES + 4;
 
-/// A raw socket for SCTP in this thread's network namespace. It reads packets with their IPv4 headers.
+/// Opens a raw socket for SCTP in this thread's network namespace. It reads packets with their IPv4 headers.
 pub fn socket() -> UdpSocket {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::SCTP)).unwrap();
     UdpSocket::from(socket)
 }
 
-/// An INIT with a tag, to a port (RFC 9260, 3.3.2). The source port follows from the tag: each packet begins a flow.
+/// Returns an INIT with a tag, to a port (RFC 9260, 3.3.2). The source port is derived from the tag, so that each
+/// packet begins a flow.
 pub fn init(tag: u32, port: u16) -> Vec<u8> {
     let source = 1024 + u16::try_from(tag % 60_000).unwrap();
     let mut packet = Vec::new();
     packet.extend(source.to_be_bytes());
     packet.extend(port.to_be_bytes());
-    // The verification tag of an INIT is zero, and the checksum is that of the packet without one.
+    // The verification tag of an INIT is zero, and the checksum is computed with a zero checksum.
     packet.extend([0; 8]);
     // Type INIT, no flags, 20 bytes.
     packet.extend([1, 0, 0, 20]);
@@ -35,14 +37,14 @@ pub fn init(tag: u32, port: u16) -> Vec<u8> {
     packet
 }
 
-/// The tag of an INIT in an IPv4 packet.
+/// Returns the tag of an INIT in an IPv4 packet.
 pub fn tag(packet: &[u8]) -> Option<u32> {
     let header = usize::from(packet.first()? & 0xf) * 4;
     let tag = packet.get(header + TAG_AT..)?.first_chunk::<4>()?;
     Some(u32::from_be_bytes(*tag))
 }
 
-/// Castagnoli's CRC, bit by bit.
+/// Computes Castagnoli's CRC, bit by bit.
 fn crc32c(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     for byte in bytes {

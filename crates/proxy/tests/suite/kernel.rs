@@ -1,5 +1,5 @@
-//! The proxy on a real kernel: a network namespace stands for the node, others for pods and for a machine outside, and
-//! an API server is played by the test. Needs root; says SKIPPED otherwise. The machine's own network is not touched.
+//! The proxy on a real kernel: a network namespace represents the node, others represent pods and a machine outside,
+//! and the test acts as the API server. Needs root; prints SKIPPED otherwise. The machine's own network is not changed.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 /// Pods 1 to 3 with servers, 9 without, and the proxy of their node.
 struct Lab {
-    // First: the proxy ends before its namespace does.
+    // The first field, so that the proxy ends before its namespace.
     proxy: Option<Hosted>,
     kernel: lab::Lab,
     dir: tempfile::TempDir,
@@ -43,7 +43,7 @@ impl Lab {
         Some(lab)
     }
 
-    /// A service named `web` at 10.43.0.9: TCP 80 with node port 30080, UDP 53 with 30053.
+    /// Stores a service named `web` at 10.43.0.9: TCP 80 with node port 30080, UDP 53 with 30053.
     fn service(&self, spec: Value) {
         let mut full = json!({"clusterIP": "10.43.0.9", "clusterIPs": ["10.43.0.9"], "type": "NodePort", "ports": [
             {"name": "t", "protocol": "TCP", "port": 80, "nodePort": 30080},
@@ -52,7 +52,7 @@ impl Lab {
         self.api.put("services", json!({"metadata": {"name": "web", "namespace": "d", "uid": "u"}, "spec": full}));
     }
 
-    /// The same with a load balancer at 198.51.100.8 for clients in `range`, and an external address beside it.
+    /// Stores the service with a load balancer at 198.51.100.8 for clients in `range`, and an external address.
     fn balancer(&self, range: &str) {
         let metadata = json!({"name": "web", "namespace": "d", "uid": "u"});
         let spec = json!({"clusterIP": "10.43.0.9", "clusterIPs": ["10.43.0.9"], "type": "LoadBalancer",
@@ -62,7 +62,7 @@ impl Lab {
         self.api.put("services", json!({"metadata": metadata, "spec": spec, "status": status}));
     }
 
-    /// Its endpoints: last octet, and whether the pod is on this node.
+    /// Stores its endpoints: last octet, and whether the pod is on this node.
     fn endpoints(&self, pods: &[(u8, bool)]) {
         let endpoint = |(n, here): &(u8, bool)| {
             let node = if *here { "here" } else { "far" };
@@ -71,7 +71,7 @@ impl Lab {
         self.slice(pods.iter().map(endpoint).collect());
     }
 
-    /// Endpoints by last octet, all on this node: terminating ones still serve.
+    /// Stores endpoints by last octet, all on this node: terminating ones still serve.
     fn terminating(&self, pods: &[(u8, bool)]) {
         let endpoint = |(n, terminating): &(u8, bool)| {
             let conditions = json!({"ready": !terminating, "serving": true, "terminating": terminating});
@@ -98,7 +98,7 @@ impl Lab {
             for connection in tcp.incoming() {
                 let mut connection = connection.unwrap();
                 let from = connection.peer_addr().unwrap().ip();
-                // A client may have gone.
+                // A client may have disconnected.
                 let _ = write!(connection, "{n} {from}");
             }
         });
@@ -106,7 +106,7 @@ impl Lab {
             let mut buffer = [0; 64];
             while let Ok((count, from)) = udp.recv_from(&mut buffer) {
                 let text = String::from_utf8_lossy(&buffer[..count]).into_owned();
-                // A client may have the server write to another socket.
+                // A client may request that the server writes to another socket.
                 let to = text.strip_prefix("to ").map_or(from, |to| to.parse().unwrap());
                 let _ = udp.send_to(format!("{n} {}", from.ip()).as_bytes(), to);
             }
@@ -116,7 +116,7 @@ impl Lab {
     fn start(&mut self) {
         let ips = vec!["192.0.2.2".parse().unwrap()];
         let mut config = Config::new(self.dir.path(), "here", ips, vec!["10.42.0.0/16".parse().unwrap()]);
-        // Not in this test: what another program changes is reported by the kernel.
+        // Disabled in this test: the kernel reports changes by other programs.
         config.check_period = Duration::from_secs(3600);
         config.health_bind = vec!["192.0.2.2:10256".parse().unwrap()];
         self.start_with(config);
@@ -134,7 +134,7 @@ impl Lab {
         self.proxy = Some(proxy);
     }
 
-    /// One connection from `from`: who answered, and whom it saw.
+    /// Opens a connection from `from`; returns which pod answered, and the client address it saw.
     fn ask(&self, from: &str, to: &str) -> Result<(u8, String), std::io::ErrorKind> {
         let to: SocketAddr = to.parse().unwrap();
         self.kernel.inside(from, move || {
@@ -146,7 +146,7 @@ impl Lab {
         })
     }
 
-    /// Which pods answer in many connections.
+    /// Returns the pods that answer in many connections.
     fn who(&self, from: &str, to: &str) -> BTreeSet<u8> {
         (0..24).map(|_| self.ask(from, to).unwrap().0).collect()
     }
@@ -188,7 +188,7 @@ fn cluster_ip_and_node_port() {
     assert_eq!(lab.ask("x", NODE_PORT).unwrap().1, "10.42.0.254");
     assert_eq!(lab.ask("9", "10.43.0.9:81"), Err(std::io::ErrorKind::ConnectionRefused), "no such port");
 
-    // Alone, a pod meets itself.
+    // A single pod connects to itself.
     lab.endpoints(&[(1, true)]);
     lab.until("one endpoint", |l| l.who("9", IP) == BTreeSet::from([1]));
     assert_eq!(lab.ask("1", IP).unwrap(), (1, "10.42.0.254".to_owned()), "hairpin");
@@ -199,7 +199,7 @@ fn cluster_ip_and_node_port() {
     for (from, to) in [("9", IP), ("h", IP), ("x", IP), ("9", NODE_PORT), ("h", NODE_PORT), ("x", NODE_PORT)] {
         lab.until(&format!("{from} to {to} refused"), |l| l.ask(from, to) == refused);
     }
-    // Another program.
+    // Acts as another program.
     lab.endpoints(&[(2, true)]);
     lab.until("served again", |l| l.ask("9", IP).is_ok());
     lab.kernel.run(NODE, "nft flush ruleset");
@@ -221,7 +221,7 @@ fn policies_and_affinity() {
     lab.until("health check node port", |l| l.http("192.0.2.2:30999").contains(r#""localEndpoints":1"#));
     lab.endpoints(&[(1, false)]);
     lab.until("503", |l| l.http("192.0.2.2:30999").starts_with("HTTP/1.1 503"));
-    // Health is told before the rules of the same change are in the kernel.
+    // Health is reported before the rules of the same change are in the kernel.
     lab.until("the remaining endpoint", |l| l.who("9", NODE_PORT) == BTreeSet::from([1]));
 
     lab.service(json!({"internalTrafficPolicy": "Local"}));
@@ -233,14 +233,14 @@ fn policies_and_affinity() {
     lab.until("affinity rules", |l| l.tables().matches("flags dynamic,timeout").count() == 6);
     let one = lab.who("9", IP);
     assert_eq!(one.len(), 1, "a client sticks");
-    // Its endpoint goes: another one serves, and again always the same.
+    // Its endpoint is removed: another one serves, again always the same.
     let rest: Vec<(u8, bool)> = [1, 2, 3].into_iter().filter(|n| !one.contains(n)).map(|n| (n, true)).collect();
     lab.endpoints(&rest);
     lab.until("moved", |l| !one.contains(&l.ask("9", IP).unwrap().0));
     assert_eq!(lab.who("9", IP).len(), 1);
 }
 
-/// The addresses of clients that affinity sets hold.
+/// Returns the client addresses in affinity sets.
 fn remembered(lab: &Lab) -> usize {
     lab.tables().lines().filter(|line| line.contains("elements = {") && line.contains("expires")).count()
 }
@@ -257,7 +257,7 @@ fn a_client_is_forgotten_after_its_affinity_timeout() {
     lab.start();
     lab.ask("9", IP).unwrap();
     lab.until("forgotten after a second without a connection", |l| remembered(l) == 0);
-    // Another time-out is another set: clients begin again.
+    // Another timeout uses another set, so clients start over.
     lab.service(config(600));
     lab.until("the new time-out", |l| l.tables().contains("timeout 10m"));
     let one = lab.who("9", IP);
@@ -296,7 +296,7 @@ fn node_ports_are_not_on_loopback() {
     assert_eq!(lab.ask("h", "127.0.0.1:30080"), Err(std::io::ErrorKind::ConnectionRefused));
 }
 
-/// Sends an echo request from a pod; gives the type of the ICMP message that answers.
+/// Sends an echo request from a pod; returns the type of the ICMP message that answers.
 fn icmp(lab: &Lab, to: &str) -> Option<u8> {
     let to: SocketAddr = format!("{to}:0").parse().unwrap();
     lab.kernel.inside("9", move || {
@@ -337,7 +337,7 @@ fn a_udp_flow_that_the_server_opened_does_not_keep_clients_out() {
     socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
     let service: SocketAddr = "10.43.0.9:53".parse().unwrap();
     let ask = || -> Option<u8> {
-        // The socket is not connected: what the server sends unasked is read and passed over.
+        // The socket is not connected: unsolicited data of the server is read and dropped.
         socket.send_to(b"?", service).ok()?;
         let mut buffer = [0; 64];
         loop {
@@ -350,7 +350,7 @@ fn a_udp_flow_that_the_server_opened_does_not_keep_clients_out() {
     assert_eq!(ask(), Some(1));
     lab.endpoints(&[]);
     lab.until("the flow ends", |_| ask().is_none());
-    // The endpoint, which is no more one, goes on writing to its client.
+    // The removed endpoint continues to send to its client.
     let to = format!("to 10.42.0.9:{}", socket.local_addr().unwrap().port());
     control.send_to(to.as_bytes(), "10.42.0.1:8053").unwrap();
     lab.endpoints(&[(1, true)]);

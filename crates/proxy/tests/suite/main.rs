@@ -1,4 +1,4 @@
-//! Tests of the service proxy from outside: the rules it renders, and what the kernel makes of them.
+//! Tests of the service proxy: the rendered rules, and their effect in the kernel.
 
 mod kernel;
 mod rules;

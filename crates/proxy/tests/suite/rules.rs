@@ -1,5 +1,5 @@
-//! The pure core: objects in, endpoints and rules out; and transactions against a model of the kernel that knows what
-//! may be named when.
+//! The pure core: from objects to endpoints and rules; and transactions with a model of the kernel that checks the
+//! order of names.
 
 #![allow(clippy::unwrap_used)]
 
@@ -38,7 +38,7 @@ fn slice(endpoints: Value) -> EndpointSlice {
     .unwrap()
 }
 
-/// `a:ready:local` and so on: last octet, then words.
+/// Parses an endpoint such as `a:ready:local`: last octet, then words.
 fn endpoint(text: &str) -> Value {
     let mut words = text.split(':');
     let last = words.next().unwrap();
@@ -80,7 +80,7 @@ fn octets(endpoints: &[SocketAddr]) -> Vec<u8> {
         .collect()
 }
 
-/// Endpoints, those under Cluster, those under Local, whether there is any at all.
+/// Endpoints, those with the policy Cluster, those with Local, and whether there is any at all.
 type Choice = (&'static [&'static str], &'static [u8], &'static [u8], bool);
 
 #[test]
@@ -193,7 +193,7 @@ fn nobody_serves() {
         ],
         &["service-ips", "198.51.100.9", "  chain "],
     );
-    // Endpoints elsewhere: dropped from outside, served to the node and its pods.
+    // Remote endpoints: dropped from outside, used by the node and its pods.
     let text = rendered(&plan_of(lb, &["1:ready"]));
     assert_lines(
         &text,
@@ -243,7 +243,7 @@ fn node_ports_answer_where_told() {
     assert_lines(&base(&["::/0"]), &[], &["@service-nodeports\n", "@no-endpoint-nodeports"]);
 }
 
-/// What the kernel would hold, and its rules about names.
+/// A model of the kernel's content, and its rules about names.
 #[derive(Default, PartialEq, Debug)]
 struct Kernel {
     chains: BTreeMap<String, Vec<String>>,
@@ -290,7 +290,7 @@ impl Kernel {
                 _ => panic!("{line}"),
             }
         }
-        // In the end every name that is used exists.
+        // At the end every used name exists.
         for text in self.chains.values().flatten().chain(self.elements.values()) {
             if let Some(name) = text.split("goto ").nth(1) {
                 assert!(self.chains.contains_key(name), "no chain {name}");
@@ -321,7 +321,7 @@ fn some_fragment(rng: &mut StdRng, owner: usize) -> Fragment {
             }
         }
         fragment.insert(Item::Chain(chain.clone()), Arc::from(rules.join("\n")));
-        // Few addresses: services fight for them.
+        // There are few addresses, so that services conflict.
         let key = format!("10.43.0.{} . tcp . 80", rng.random_range(0..6));
         let (container, verdict) = if rng.random_bool(0.2) {
             (Container::NoEndpointServices, "drop".to_owned())
@@ -388,7 +388,7 @@ fn a_change_costs_what_changed() {
     assert_eq!(script.matches("element").count(), 0, "{script}");
 }
 
-/// Both families' tables, with everything in them, are taken by the real `nft`, in a namespace that ends with it.
+/// The real `nft` accepts both families' tables with all content, in a namespace that ends with it.
 #[test]
 fn nft_takes_both_families() {
     if !rustix::process::geteuid().is_root() {

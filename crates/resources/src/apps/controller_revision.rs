@@ -13,7 +13,7 @@ use crate::strategy::Strategy;
 use crate::table::{NONE, age, name};
 use crate::tree::{flag, int0, items, present, text};
 
-/// The controllerrevisions resource.
+/// The strategy of controllerrevisions.
 pub struct ControllerRevisions;
 
 static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {

@@ -16,10 +16,10 @@ use crate::strategy::{Context, Strategy, base_create, base_status_update, base_u
 use crate::table::{age, label_map, name};
 use crate::tree::{default_to, default_zero, ensure, int0, present, remove, same, set, text};
 
-/// The daemonsets resource.
+/// The strategy of daemonsets.
 pub struct DaemonSets;
 
-/// Counts that the published status never leaves out.
+/// Counts that the published status always contains.
 const COUNTS: &[&str] = &["currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady"];
 
 const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
@@ -52,7 +52,7 @@ impl Strategy for DaemonSets {
                 default_to(s, c, 0);
             }
         }
-        // In v1 the annotation stands for a field of former versions, so that whoever creates the object owns it.
+        // In v1 the annotation replaces a field of earlier versions, so the client that creates the object owns it.
         if let Some(annotations) = ensure(obj, "metadata").and_then(|meta| ensure(meta, "annotations")) {
             default_to(annotations, TEMPLATE_GENERATION, "0");
         }
@@ -66,7 +66,7 @@ impl Strategy for DaemonSets {
                 default_to(r, "maxUnavailable", 1);
                 default_to(r, "maxSurge", 0);
             }
-            // Of another type the limits are no pointers upstream.
+            // For another update type the limits are not pointers upstream.
             if let Some(r) = s.get_mut("rollingUpdate") {
                 default_to(r, "maxUnavailable", 0);
                 default_to(r, "maxSurge", 0);
@@ -94,7 +94,7 @@ impl Strategy for DaemonSets {
         set_template_generation(new, before + i64::from(changed));
     }
     fn default(&self, version: &str, obj: &mut Value) -> Result<(), Status> {
-        // The annotation is a number of the spec in another place.
+        // The annotation is a field of the spec in another place.
         if let Some(given) = obj["metadata"]["annotations"].get(TEMPLATE_GENERATION)
             && text(given).parse::<i64>().is_err()
         {
@@ -115,7 +115,7 @@ impl Strategy for DaemonSets {
         rules::label_selector(selector, &p.child("selector"), e);
         let template = p.child("template");
         let labels = &spec["template"]["metadata"]["labels"];
-        // No selector selects nothing; of one that cannot be read no more is said.
+        // No selector selects nothing; for an invalid one there are no further errors.
         let unmatched = !present(selector) || e.len() == faults && !rules::selector_matches(selector, labels);
         if unmatched {
             let meta = template.child("metadata");
@@ -170,12 +170,12 @@ impl Strategy for DaemonSets {
     }
 }
 
-/// How often the template of an object changed, as far as it says so.
+/// Returns the template generation of an object, if it has one.
 fn template_generation(obj: &Value) -> i64 {
     text(&obj["metadata"]["annotations"][TEMPLATE_GENERATION]).parse().unwrap_or(0)
 }
 
-/// How often the template changed is counted where `extensions/v1beta1` had a field for it.
+/// Sets the template generation, which was a field in `extensions/v1beta1`.
 fn set_template_generation(obj: &mut Value, count: i64) {
     if count > 0
         && let Some(annotations) = ensure(obj, "metadata").and_then(|m| ensure(m, "annotations"))

@@ -16,7 +16,7 @@ use crate::table::{age, name};
 use crate::text::Texts;
 use crate::tree::{default_to, default_zero, ensure, int, int0, present, restore, same, set, text};
 
-/// The deployments resource.
+/// The strategy of deployments.
 pub struct Deployments;
 
 static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {

@@ -1,4 +1,4 @@
-//! Workload kinds: the apps group and replication controllers, one file each; what they share stands here.
+//! Workload kinds: the apps group and replication controllers, one file each, with their shared parts here.
 mod controller_revision;
 mod daemon_set;
 mod deployment;
@@ -21,18 +21,18 @@ use crate::rules;
 use crate::table;
 use crate::tree::{int0, present, text};
 
-/// What a kind says of a selector that selects everything, and of one that cannot be read.
+/// Messages for a selector that selects everything, and for an invalid one.
 pub(crate) struct SelectorWords {
     pub(crate) empty: &'static str,
     pub(crate) unreadable: &'static str,
 }
 
-/// Those of deployments and of what they are made of.
+/// The messages for deployments and replica sets.
 pub(crate) const OF_DEPLOYMENTS: SelectorWords =
     SelectorWords { empty: "empty selector is invalid for deployment", unreadable: "invalid label selector" };
 
-/// A selector that must be there, and a template that must match it and restart always. Where the selector cannot be read, the
-/// template is not looked at.
+/// Validates a required selector, and a template that must match it and restart always. With an invalid selector the
+/// template is not validated.
 pub(crate) fn selector_and_template(spec: &Value, p: &Path<'_>, words: &SelectorWords, e: &mut Errors) {
     let selector = &spec["selector"];
     let at = p.child("selector");
@@ -58,7 +58,7 @@ pub(crate) fn selector_and_template(spec: &Value, p: &Path<'_>, words: &Selector
     pod::check_template(&spec["template"], &t, e);
 }
 
-/// Templates of controllers that restart always.
+/// Validates a template of a controller that restarts pods always.
 pub(crate) fn restart_always(spec: &Value, kind: &str, p: &Path<'_>, e: &mut Errors) {
     let t = p.child("template");
     let s = t.child("spec");
@@ -71,7 +71,7 @@ pub(crate) fn restart_always(spec: &Value, kind: &str, p: &Path<'_>, e: &mut Err
     }
 }
 
-/// Counts of a status: none negative, none over `replicas`, available not over ready.
+/// Validates counts of a status: not negative, not above `replicas`, and available not above ready.
 pub(crate) fn replica_counts(status: &Value, fields: &[&str], e: &mut Errors) {
     let p = Path::new("status");
     for f in fields.iter().chain(&["replicas", "observedGeneration", "terminatingReplicas", "collisionCount"]) {
@@ -88,24 +88,24 @@ pub(crate) fn replica_counts(status: &Value, fields: &[&str], e: &mut Errors) {
     }
 }
 
-/// `collisionCount` only grows.
+/// Checks that `collisionCount` only grows.
 pub(crate) fn collisions(new: &Value, old: &Value, e: &mut Errors) {
     let count = |v: &Value| int0(&v["status"]["collisionCount"]);
     let has = |v: &Value| present(&v["status"]["collisionCount"]);
-    // A count that is left out is less than any, zero among them.
+    // A missing count is less than any, including zero.
     if has(old) && (!has(new) || count(new) < count(old)) {
         let p = Path::new("status");
         e.invalid(&p.child("collisionCount"), count(new), "cannot be decremented");
     }
 }
 
-/// Wide cells: container names, images, selector.
+/// Returns the wide cells: container names, images, selector.
 pub(crate) fn wide(spec: &Value) -> [Value; 3] {
     let (names, images) = table::containers(&spec["template"]["spec"]);
     [names, images, json!(table::selector(&spec["selector"]))]
 }
 
-/// The name ends up in pod names and host names.
+/// Returns a warning about the name, which becomes part of pod names and host names.
 pub(crate) fn name_warning(obj: &Value, old: Option<&Value>, what: &str) -> Vec<String> {
     match kelson_meta::is_dns1123_label(text(&obj["metadata"]["name"])) {
         Err(why) if old.is_none() => vec![format!(

@@ -15,10 +15,10 @@ use crate::strategy::{Strategy, field_text};
 use crate::table::{age, name};
 use crate::tree::{default_to, ensure, int0};
 
-/// The replicasets resource.
+/// The strategy of replicasets.
 pub struct ReplicaSets;
 
-/// Columns shared with replication controllers.
+/// The columns, which replication controllers have as well.
 pub(super) const COLUMNS: &[Column] = &[
     NAME,
     Column::integer("Desired", "Number of desired pods."),
@@ -76,7 +76,7 @@ impl Strategy for ReplicaSets {
         out
     }
     fn field_value(&self, obj: &Value, field: &str) -> String {
-        // A status without the count stands for none.
+        // A status without the count means zero.
         match field {
             "status.replicas" => int0(&obj["status"]["replicas"]).to_string(),
             _ => field_text(obj, field),

@@ -1,4 +1,4 @@
-//! ReplicationControllers (legacy group); a label map for a selector.
+//! ReplicationControllers (legacy group), whose selector is a label map.
 use std::sync::LazyLock;
 
 use jiff::Timestamp;
@@ -13,7 +13,7 @@ use crate::strategy::{Strategy, field_text};
 use crate::table::{age, containers, label_map, name};
 use crate::tree::{default_to, empty, ensure, entries, int0, present, set};
 
-/// The replicationcontrollers resource.
+/// The strategy of replicationcontrollers.
 pub struct ReplicationControllers;
 
 static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
@@ -77,7 +77,7 @@ impl Strategy for ReplicationControllers {
         replica_counts(&new["status"], &["fullyLabeledReplicas", "readyReplicas", "availableReplicas"], e);
     }
     fn field_value(&self, obj: &Value, field: &str) -> String {
-        // A status without the count stands for none.
+        // A status without the count means zero.
         match field {
             "status.replicas" => int0(&obj["status"]["replicas"]).to_string(),
             _ => field_text(obj, field),

@@ -16,7 +16,7 @@ use crate::strategy::Strategy;
 use crate::table::{age, containers, name};
 use crate::tree::{default_to, default_zero, ensure, int0, items, items_mut, present, restore, same, set, text};
 
-/// The statefulsets resource.
+/// The strategy of statefulsets.
 pub struct StatefulSets;
 
 static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
@@ -73,7 +73,7 @@ impl Strategy for StatefulSets {
             pod::default_template(t);
         }
         for c in items_mut(spec, "volumeClaimTemplates") {
-            // Whatever was sent, these are claims.
+            // Whatever the client sent, these are claims.
             set(c, "apiVersion", "v1");
             set(c, "kind", "PersistentVolumeClaim");
             if let Some(s) = ensure(c, "spec") {
@@ -163,7 +163,7 @@ impl StatefulSets {
     }
 }
 
-/// The template as its pods will be: every name of a claim template is one volume, and the controller gives the names of hosts.
+/// Returns the template as its pods will be: each claim template is a volume, and the controller sets host names.
 fn as_pods_are_made(spec: &Value, claims: &[Value]) -> Value {
     let mut out = json!({"selector": spec["selector"], "template": spec["template"]});
     if let Some(s) = crate::tree::at_mut(&mut out, &["template", "spec"]) {

@@ -1,4 +1,4 @@
-//! `autoscaling/v1` to `v2` and back: what v1 has no field for travels in annotations.
+//! Converts between `autoscaling/v1` and `v2`: annotations contain what v1 has no field for.
 use serde_json::{Map, Value, json};
 
 use crate::tree::{default_to, empty, ensure, int, items, object_mut, present, remove, set, text};
@@ -26,14 +26,14 @@ pub(super) const BEHAVIOR: &str = "autoscaling.alpha.kubernetes.io/behavior";
 
 pub(super) const CONDITIONS: &str = "autoscaling.alpha.kubernetes.io/conditions";
 
-/// One field moved from `from` to `to`, when it is there.
+/// Copies a field if it is present.
 pub(super) fn take(from: &Value, field: &str, to: &mut Map<String, Value>, name: &str) {
     if present(&from[field]) {
         to.insert(name.to_owned(), from[field].clone());
     }
 }
 
-/// v2 to v1: the first CPU utilization becomes a field, everything else annotations.
+/// Converts v2 to v1: the first CPU utilization becomes a field, everything else annotations.
 pub fn to_v1(obj: &mut Value) {
     let (spec, status) = (obj["spec"].clone(), obj["status"].clone());
     let cpu = |m: &Value| {
@@ -91,7 +91,7 @@ pub fn to_v1(obj: &mut Value) {
     }
 }
 
-/// v1 to v2, annotations included.
+/// Converts v1 to v2, including annotations.
 pub fn to_v2(obj: &mut Value) {
     let note = |k: &str| -> Option<Value> { serde_json::from_str(obj["metadata"]["annotations"][k].as_str()?).ok() };
     let (others, current, behavior, conditions) =
@@ -109,7 +109,7 @@ pub fn to_v2(obj: &mut Value) {
     {
         statuses.push(json!({"type": "Resource", "resource": {"name": "cpu", "current": {"averageUtilization": n}}}));
     }
-    // A spec of which nothing is left is one still.
+    // A spec that becomes empty is kept.
     if let Some(s) = ensure(obj, "spec") {
         remove(s, "targetCPUUtilizationPercentage");
         set(s, "metrics", metrics);
@@ -139,7 +139,7 @@ pub(super) fn drop_annotations(meta: &mut Value) {
     }
 }
 
-/// The behaviour annotation holds Go's field names: first letters upper-case.
+/// Renames fields for the behaviour annotation, which has Go's field names: the first letter is upper-case.
 pub(super) fn rename(v: &Value, upper: bool) -> Value {
     match v {
         Value::Object(o) => o
@@ -156,7 +156,7 @@ pub(super) fn rename(v: &Value, upper: bool) -> Value {
     }
 }
 
-/// The flat form of a metric, of its target or of its status.
+/// Returns the flat form of a metric, of its target or of its status.
 pub(super) fn metric_v1(m: &Value, status: bool) -> Value {
     let Some((_, field)) = SOURCES.iter().find(|(k, _)| *k == text(&m["type"])) else { return m.clone() };
     let (s, mut out) = (&m[*field], Map::new());
@@ -185,14 +185,14 @@ pub(super) fn metric_v1(m: &Value, status: bool) -> Value {
         }
     }
     if status {
-        // In the flat form of a status these are always written.
+        // The flat form of a status always contains these.
         let always = if matches!(*field, "object" | "external") { "currentValue" } else { "currentAverageValue" };
         out.entry(always).or_insert_with(|| "0".into());
     }
     json!({"type": m["type"], *field: out})
 }
 
-/// The reverse of [`metric_v1`].
+/// The inverse of [`metric_v1`].
 pub(super) fn metric_v2(m: &Value, status: bool) -> Value {
     let Some((_, field)) = SOURCES.iter().find(|(k, _)| *k == text(&m["type"])) else { return m.clone() };
     let (s, mut out, mut values) = (&m[*field], Map::new(), Map::new());

@@ -1,4 +1,4 @@
-//! HorizontalPodAutoscalers: v2 is the stored form; v1 keeps what it cannot say in annotations.
+//! HorizontalPodAutoscalers: v2 is the stored form; v1 has annotations for what it has no field for.
 mod convert;
 
 use std::sync::LazyLock;
@@ -19,10 +19,10 @@ use crate::tree::{default_to, ensure, int, int0, items, object_mut, present, sam
 use convert::{CPU_PERCENT, SOURCES, cpu_metric};
 pub use convert::{to_v1, to_v2};
 
-/// The sources of a metric in the order in which they are looked at.
+/// The sources of a metric in the order of validation.
 const IN_ORDER: [&str; 5] = ["object", "external", "pods", "resource", "containerResource"];
 
-/// The horizontalpodautoscalers resource.
+/// The strategy of horizontalpodautoscalers.
 pub struct HorizontalPodAutoscalers;
 
 static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
@@ -79,7 +79,7 @@ impl Strategy for HorizontalPodAutoscalers {
     fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
         let target = |obj: &Value, f: &str| obj["spec"]["scaleTargetRef"][f].clone();
         let mut shown = new.clone();
-        // Old versions let more through; what did not change is not judged again.
+        // Older versions allowed more, so unchanged values are not validated again.
         if ["apiVersion", "kind"].iter().all(|f| same(&target(new, f), &target(old, f))) {
             crate::tree::path::set(&mut shown, &["spec", "scaleTargetRef", "apiVersion"], "unchanged/v1".into());
         }
@@ -89,7 +89,7 @@ impl Strategy for HorizontalPodAutoscalers {
         let (spec, p) = (&obj["spec"], Path::new("spec"));
         let (min, max) = (int(&spec["minReplicas"]), int0(&spec["maxReplicas"]));
         if let Some(n) = min.filter(|n| *n < 1) {
-            // Scaling to zero is behind a gate that is off (HPAScaleToZero).
+            // Scaling to zero is behind a feature gate that is off (HPAScaleToZero).
             e.invalid(&p.child("minReplicas"), n, "must be greater than or equal to 1");
         }
         let at = p.child("maxReplicas");
@@ -102,7 +102,7 @@ impl Strategy for HorizontalPodAutoscalers {
             e.invalid(&at, max, "must be greater than or equal to `minReplicas`");
         }
         let group = match text(&spec["scaleTargetRef"]["kind"]) {
-            // The one kind of the group without a name that can be scaled.
+            // The only scalable kind of the group without a name.
             "ReplicationController" => Group::MayBeEmpty,
             _ => Group::Named,
         };
@@ -143,7 +143,7 @@ impl Strategy for HorizontalPodAutoscalers {
     }
 }
 
-/// Whether an `apiVersion` must name a group.
+/// Whether an `apiVersion` must have a group.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Group {
     Named,
@@ -175,10 +175,10 @@ fn metric(m: &Value, p: &Path<'_>, e: &mut Errors) {
             e.required(&p.child("type"), "must specify a metric source type");
         }
         let all: Vec<&str> = SOURCES.iter().map(|(k, _)| *k).collect();
-        // Nor has it what a source of its type would be given, for which upstream says the same.
+        // The source for the type is missing as well, for which upstream reports the same error.
         (0..2).for_each(|_| e.not_supported(&p.child("type"), kind, &all));
     }
-    // Only the first source is looked at, whatever the type says.
+    // Only the first source is validated, whatever the type is.
     let present: Vec<&str> = IN_ORDER.iter().copied().filter(|f| present(&m[*f])).collect();
     if let Some(first) = present.first() {
         source(first, &m[*first], &p.child(first), e);
@@ -195,7 +195,7 @@ fn metric(m: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// A source of a metric, and the target that it may have.
+/// Validates the source of a metric, and its target.
 fn source(field: &str, source: &Value, p: &Path<'_>, e: &mut Errors) {
     let of_containers = field == "containerResource";
     if field == "object" {

@@ -16,10 +16,10 @@ use crate::strategy::Strategy;
 use crate::table::{NONE, age, containers, name, or_none, selector, since};
 use crate::tree::{default_to, default_zero, ensure, flag, items, present, text};
 
-/// Eleven characters are added for the jobs' names, which have at most 63.
+/// The maximum length of a name: eleven characters are added for the jobs' names, which have at most 63.
 const NAME_BYTES_MAX: usize = 52;
 
-/// The cronjobs resource.
+/// The strategy of cronjobs.
 pub struct CronJobs;
 
 static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
@@ -52,7 +52,7 @@ impl Strategy for CronJobs {
         default_to(spec, "failedJobsHistoryLimit", 1);
         let Some(t) = ensure(spec, "jobTemplate") else { return };
         ensure(t, "metadata");
-        // The job's own defaults come with the job; only the pod template's are set here.
+        // The job's own defaults are applied when the job is created; only those of the pod template are set here.
         if let Some(s) = ensure(t, "spec") {
             job::default_template(s);
         }
@@ -150,7 +150,7 @@ fn time_zone(v: &Value, p: &Path<'_>, e: &mut Errors) {
     if zone.eq_ignore_ascii_case("local") {
         e.invalid(p, zone, "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones");
     }
-    // Names are compared letter by letter.
+    // Names are case-sensitive.
     if TimeZone::get(zone).ok().and_then(|known| known.iana_name().map(|name| name != zone)) != Some(false) {
         e.invalid(p, zone, format!("unknown time zone {zone}"));
     }

@@ -1,4 +1,4 @@
-//! Jobs: generated selectors, completion rules, what may change, status.
+//! Jobs: generated selectors, completion rules, updates, status.
 use std::sync::LazyLock;
 
 use jiff::Timestamp;
@@ -26,7 +26,7 @@ const MANY_COMPLETIONS_PARALLELISM_MAX: i64 = 10_000;
 const MANY_COMPLETIONS_FAILED_MAX: i64 = 10_000;
 const MANAGED_BY_BYTES_MAX: usize = 63;
 
-/// The jobs resource.
+/// The strategy of jobs.
 pub struct Jobs;
 
 static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
@@ -46,7 +46,7 @@ static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
     ..Options::of("batch", "jobs")
 });
 
-/// Defaults of a job's spec, in jobs and in cron jobs' templates.
+/// Sets the defaults of a job's spec, also in templates of cron jobs.
 pub(super) fn default_spec(spec: &mut Value) {
     if !present(&spec["completions"]) && !present(&spec["parallelism"]) {
         default_to(spec, "completions", 1);
@@ -61,7 +61,7 @@ pub(super) fn default_spec(spec: &mut Value) {
     default_to(spec, "manualSelector", false);
 }
 
-/// Defaults that both jobs and templates of jobs get.
+/// Sets the defaults that jobs and job templates share.
 pub(super) fn default_template(spec: &mut Value) {
     if let Some(t) = ensure(spec, "template") {
         pod::default_template(t);
@@ -96,8 +96,8 @@ impl Strategy for Jobs {
             generate_selector(obj);
         }
         let labels = obj["spec"]["template"]["metadata"]["labels"].clone();
-        // Defaults take an unlabelled job's labels from its template, which has some only now. Those that are no labels are reported
-        // at the template.
+        // Defaults copy the template's labels to an unlabelled job, and the template's labels were added only now.
+        // Invalid labels are reported for the template.
         let is_label = |v: &Value| kelson_meta::is_label_value(text(v)).is_ok();
         if labels.as_object().is_some_and(|all| all.values().all(is_label))
             && let Some(meta) = ensure(obj, "metadata").filter(|m| empty(&m["labels"]))
@@ -127,7 +127,7 @@ impl Strategy for Jobs {
         out
     }
     fn field_value(&self, obj: &Value, field: &str) -> String {
-        // A status without the count stands for none.
+        // A status without the count means zero.
         match field {
             "status.successful" => int0(&obj["status"]["succeeded"]).to_string(),
             _ => field_text(obj, field),
@@ -156,7 +156,7 @@ impl Strategy for Jobs {
     }
 }
 
-/// Warnings about a job's spec at `at`, which ends in a dot.
+/// Returns warnings about a job's spec at `at`, which ends in a dot.
 pub(super) fn spec_warnings(at: &str, spec: &Value, old: Option<&Value>) -> Vec<String> {
     let mut out = Vec::new();
     let (completions, parallelism) = (int0(&spec["completions"]), int0(&spec["parallelism"]));
@@ -217,7 +217,7 @@ fn check_job(obj: &Value, e: &mut Errors) {
     }
 }
 
-/// A job's spec but for its selector; also in cron jobs.
+/// Validates a job's spec without its selector; also for cron jobs.
 pub(super) fn check_spec(spec: &Value, p: &Path<'_>, e: &mut Errors) {
     for f in [
         "parallelism",

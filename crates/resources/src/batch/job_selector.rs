@@ -1,15 +1,15 @@
-//! The labels and the selector that a job's pods get from its name and UID.
+//! Labels and selector that a job's pods get from its name and UID.
 use serde_json::{Value, json};
 
 use crate::path::{Errors, Path};
 use crate::rules;
 use crate::tree::{default_to, ensure, flag, present, text};
 
-/// Labels of the job's name and uid, the old one of each first.
+/// Labels with the job's name and UID, the old one first.
 const NAME_LABELS: [&str; 2] = ["job-name", "batch.kubernetes.io/job-name"];
 const UID_LABELS: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller-uid"];
 
-/// Name and uid become labels of the pods, and the uid the selector; both are set before this.
+/// Adds name and UID as labels of the pods, and the UID as the selector; both are set before.
 pub(super) fn generate_selector(obj: &mut Value) {
     let (job, uid) = (obj["metadata"]["name"].clone(), obj["metadata"]["uid"].clone());
     let (job, uid) = (text(&job).to_owned(), text(&uid).to_owned());
@@ -28,13 +28,13 @@ pub(super) fn generate_selector(obj: &mut Value) {
     }
 }
 
-/// Whether a job's pods have both labels of the newer names; jobs of long ago have the older ones alone.
+/// Reports whether a job's pods have both of the newer labels; very old jobs only have the older ones.
 pub(super) fn is_prefixed(job: &Value) -> bool {
     let labels = &job["spec"]["template"]["metadata"]["labels"];
     labels.get(NAME_LABELS[1]).is_some() && labels.get(UID_LABELS[1]).is_some()
 }
 
-/// Judges labels and selector that were not given by hand.
+/// Validates generated labels and selector.
 pub(super) fn check_generated(obj: &Value, prefixed: bool, e: &mut Errors) {
     let spec = &obj["spec"];
     if flag(&spec["manualSelector"]) || !present(&spec["selector"]) {

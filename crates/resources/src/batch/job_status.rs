@@ -1,4 +1,4 @@
-//! What may be written into a job's status.
+//! Validates a job's status.
 use std::collections::HashSet;
 
 use jiff::Timestamp;
@@ -9,13 +9,13 @@ use crate::path::{Errors, Path};
 use crate::rules;
 use crate::tree::{int, int0, items, present, text};
 
-/// Whether a condition of this type is true.
+/// Reports whether a condition of this type is true.
 pub(super) fn condition(obj: &Value, kind: &str) -> bool {
     items(&obj["status"]["conditions"]).iter().any(|c| text(&c["type"]) == kind && text(&c["status"]) == "True")
 }
 
-/// What differs between the old object and the new one. A rule is asked only where what it speaks of has changed: a status
-/// may break it after a user has changed the spec, until the controller has looked again, and other writes must not fail of it.
+/// The old and the new object. A rule is checked only if its fields have changed: a user's change of the spec may make
+/// the status invalid until the controller has updated it, and other writes must not fail because of that.
 struct Changed<'a> {
     new: &'a Value,
     old: &'a Value,
@@ -41,7 +41,7 @@ fn finished(obj: &Value) -> bool {
     condition(obj, "Complete") || condition(obj, "Failed")
 }
 
-/// Checks what a writer of the status says (upstream `ValidateJobStatusUpdate`, with `JobManagedBy` on).
+/// Validates an update of the status (upstream `ValidateJobStatusUpdate`, with `JobManagedBy` on).
 pub(super) fn check(new: &Value, old: &Value, e: &mut Errors) {
     let (s, p) = (&new["status"], Path::new("status"));
     for f in ["active", "succeeded", "failed", "ready", "terminating"] {
@@ -55,7 +55,7 @@ pub(super) fn check(new: &Value, old: &Value, e: &mut Errors) {
     counts(&changed, &p, e);
 }
 
-/// Which conditions stand together, and which never go again.
+/// Checks which conditions may exist together, and which must not be removed.
 fn conditions(changed: &Changed<'_>, at: &Path<'_>, e: &mut Errors) {
     let (new, old) = (changed.new, changed.old);
     let is = |kind: &str| condition(new, kind);
@@ -97,7 +97,7 @@ fn conditions(changed: &Changed<'_>, at: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// When it began and when it was complete.
+/// Checks start time and completion time.
 fn times(changed: &Changed<'_>, p: &Path<'_>, e: &mut Errors) {
     let (new, old, s) = (changed.new, changed.old, &changed.new["status"]);
     let complete = condition(new, "Complete");
@@ -138,7 +138,7 @@ fn times(changed: &Changed<'_>, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// How many pods are where.
+/// Checks the numbers of pods.
 fn counts(changed: &Changed<'_>, p: &Path<'_>, e: &mut Errors) {
     let (new, old, s) = (changed.new, changed.old, &changed.new["status"]);
     let done = finished(new);
@@ -158,7 +158,7 @@ fn counts(changed: &Changed<'_>, p: &Path<'_>, e: &mut Errors) {
     if (changed.field("ready") || changed.count("active")) && int0(&s["ready"]) > int0(&s["active"]) {
         e.invalid(&p.child("ready"), int0(&s["ready"]), "cannot set more ready pods than active");
     }
-    // Where both are equal they can be scaled down together, and finished indexes go.
+    // If both are equal they can be scaled down together, which removes finished indexes.
     let spec = &new["spec"];
     let scales = text(&spec["completionMode"]) == "Indexed" && int(&spec["completions"]) == int(&spec["parallelism"]);
     for (field, asked) in [("succeeded", !scales), ("failed", true)] {
@@ -168,7 +168,7 @@ fn counts(changed: &Changed<'_>, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// UIDs stand in one of the lists, once.
+/// Checks that each UID is in one of the lists, once.
 fn uncounted(pods: &Value, p: &Path<'_>, e: &mut Errors) {
     let mut seen = HashSet::new();
     for list in ["succeeded", "failed"] {
@@ -183,7 +183,7 @@ fn uncounted(pods: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Indexes that changed can be read, and are of a job that has them.
+/// Checks that changed indexes are valid, and that the job is indexed.
 fn indexes(changed: &Changed<'_>, p: &Path<'_>, e: &mut Errors) {
     let (spec, s) = (&changed.new["spec"], &changed.new["status"]);
     let (completed, failed) = (text(&s["completedIndexes"]), s["failedIndexes"].as_str());

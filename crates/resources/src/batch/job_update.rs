@@ -1,4 +1,4 @@
-//! What of a job may change.
+//! Validates updates of jobs.
 use serde_json::Value;
 
 use super::job_status::condition;
@@ -6,7 +6,7 @@ use crate::metadata::immutable;
 use crate::path::{Errors, Path};
 use crate::tree::{ensure, flag, int0, items, present, restore, same, text};
 
-/// What of a job's spec may change, and when.
+/// Checks which fields of a job's spec may change, and when.
 pub(super) fn check_spec_update(new: &Value, old: &Value, e: &mut Errors) {
     let p = Path::new("spec");
     let (n, o) = (&new["spec"], &old["spec"]);
@@ -37,7 +37,7 @@ pub(super) fn check_spec_update(new: &Value, old: &Value, e: &mut Errors) {
         allow_resources(&mut before, &n["template"]);
     }
     if flag(&o["suspend"]) {
-        // What a suspended job's pods need may change; of its template only the spec is compared.
+        // Scheduling fields of a suspended job may change; only the spec of its template is compared.
         let at = p.child("template");
         immutable(&n["template"]["spec"], &before["spec"], &at.child("spec"), e);
     } else {
@@ -48,7 +48,7 @@ pub(super) fn check_spec_update(new: &Value, old: &Value, e: &mut Errors) {
     }
 }
 
-/// Suspended jobs may still change where their pods run (KEP-2926).
+/// Allows suspended jobs to change scheduling directives (KEP-2926).
 fn allow_scheduling(before: &mut Value, now: &Value) {
     if let Some(m) = ensure(before, "metadata") {
         for f in ["labels", "annotations"] {
@@ -67,7 +67,7 @@ fn allow_scheduling(before: &mut Value, now: &Value) {
     }
 }
 
-/// Suspended jobs may change what their containers ask for (KEP-5440).
+/// Allows suspended jobs to change the resources of their containers (KEP-5440).
 fn allow_resources(before: &mut Value, now: &Value) {
     let Some(spec) = ensure(before, "spec") else { return };
     for list in ["containers", "initContainers"] {

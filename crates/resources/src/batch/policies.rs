@@ -12,7 +12,7 @@ const CONDITION_PATTERNS_MAX: usize = 20;
 const SUCCESS_RULES_MAX: usize = 20;
 const ACTIONS: &[&str] = &["Count", "FailIndex", "FailJob", "Ignore"];
 
-/// The three policies of a job's spec at `p`.
+/// Validates the three policies of a job's spec at `p`.
 pub fn check(spec: &Value, p: &Path<'_>, e: &mut Errors) {
     if present(&spec["podFailurePolicy"]) {
         failure(spec, &p.child("podFailurePolicy"), e);
@@ -122,7 +122,7 @@ fn success(spec: &Value, p: &Path<'_>, e: &mut Errors) {
             match count_indexes(text, completions) {
                 Ok(n) => total = Some(n),
                 Err(why) => {
-                    // What cannot be read has no indexes.
+                    // An invalid value has no indexes.
                     total = Some(0);
                     e.invalid(&at.child("succeededIndexes"), text, format!("error parsing succeededIndexes: {why}"));
                 }
@@ -147,7 +147,7 @@ fn success(spec: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// How many indexes `1,3-5,7` names; they are ascending and below `completions`.
+/// Returns the number of indexes in `1,3-5,7`; they must be ascending and below `completions`.
 pub fn count_indexes(s: &str, completions: i64) -> Result<i64, String> {
     let (mut total, mut last) = (0, -1i64);
     for part in s.split(',').filter(|p| !p.is_empty()) {
@@ -169,7 +169,7 @@ pub fn count_indexes(s: &str, completions: i64) -> Result<i64, String> {
     Ok(total)
 }
 
-/// The first index that both texts name; both can be read.
+/// Returns the first index that both strings contain; both must be valid.
 pub fn common_index(a: &str, b: &str) -> Option<i64> {
     let part = |p: &str| {
         let (from, to) = p.split_once('-').unwrap_or((p, p));

@@ -17,17 +17,17 @@ pub use signing_requests::CertificateSigningRequests;
 pub use trust_bundles::ClusterTrustBundles;
 
 const GROUP: &str = "certificates.k8s.io";
-/// What stands in a message for what is too long, or nobody's to read there.
+/// Replaces a value in messages that is too long or secret.
 const OMITTED: &str = "<value omitted>";
-/// Shortest life of a pod's certificate: an hour.
+/// The minimum lifetime of a pod certificate: an hour.
 const SECONDS_MIN: i64 = 3600;
 
-/// What a field of bytes holds; nothing, where it is no base64.
+/// Returns the bytes of a base64 field; empty if it is invalid.
 fn bytes(v: &Value) -> Vec<u8> {
     STANDARD.decode(text(v)).unwrap_or_default()
 }
 
-/// `domain/path` with a domain of at least two labels.
+/// Validates a signer name: `domain/path` with a domain of at least two labels.
 pub(crate) fn signer_name(s: &str, p: &Path<'_>, e: &mut Errors) {
     const SEGMENTS: &str = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
     if s.is_empty() {

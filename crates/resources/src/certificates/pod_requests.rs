@@ -1,5 +1,5 @@
-//! PodCertificateRequests: a kubelet asks, for a pod, that a signer issues a certificate to a key of that pod. Upstream
-//! `pkg/apis/certificates/validation`, KEP-4317.
+//! PodCertificateRequests: a kubelet requests, for a pod, that a signer issues a certificate for a key of the pod.
+//! Upstream `pkg/apis/certificates/validation`, KEP-4317.
 use std::sync::LazyLock;
 
 use jiff::Timestamp;
@@ -17,7 +17,7 @@ use crate::strategy::{Context, Strategy, base_status_update};
 use crate::table::{label_map, name};
 use crate::tree::{ensure, int, items, same, text};
 
-/// The podcertificaterequests resource.
+/// The strategy of podcertificaterequests.
 pub struct PodCertificateRequests;
 
 static POD_REQUESTS: LazyLock<Options> = LazyLock::new(|| Options {
@@ -36,10 +36,10 @@ static POD_REQUESTS: LazyLock<Options> = LazyLock::new(|| Options {
 });
 
 const UID_BYTES_MAX: usize = 128;
-/// Longest key, proof, and request.
+/// The maximum sizes of key, proof, and request.
 const KEY_BYTES_MAX: usize = 10 << 10;
 const ANNOTATIONS_BYTES_MAX: usize = 256 << 10;
-/// A day, for the cluster's own signers; ninety-one days.
+/// The maximum lifetime: a day for Kubernetes' own signers, ninety-one days for others.
 const KUBERNETES_SECONDS_MAX: i64 = 24 * 3600;
 const SECONDS_MAX: i64 = 91 * 24 * 3600;
 
@@ -59,7 +59,7 @@ fn check_annotations(annotations: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Which keys certificates are issued to.
+/// Checks the type of a key.
 fn check_kind(key: &ForeignKey, p: &Path<'_>, e: &mut Errors) -> bool {
     match key.kind() {
         KeyKind::Ed25519 => return true,
@@ -78,7 +78,8 @@ fn check_kind(key: &ForeignKey, p: &Path<'_>, e: &mut Errors) -> bool {
     false
 }
 
-/// The key is given as an empty request that it signed, or, the way of before, with a proof that its holder signed the pod's UID.
+/// Validates the key, given as an empty request that it signed, or, in the older form, with a proof that its holder
+/// signed the pod's UID.
 fn check_key(spec: &Value, e: &mut Errors) {
     let p = Path::new("spec");
     let (request, key, proof) =
@@ -92,7 +93,7 @@ fn check_key(spec: &Value, e: &mut Errors) {
             let Ok((key, signed)) = ForeignKey::of_request(&request) else {
                 return e.invalid(&at, OMITTED, "must be a valid PKCS#10 CSR");
             };
-            // A key whose signatures are not known here proves nothing.
+            // A key of an unsupported type proves nothing.
             if check_kind(&key, &at, e) && signed != Signed::Well {
                 e.invalid(&at, OMITTED, "invalid signature");
             }
@@ -196,7 +197,7 @@ pub(super) mod tests {
         foreign_blocks(&create_request(key, "", &[], &[]).unwrap()).remove(0).der
     }
 
-    /// A request of a pod with this key, as it is stored.
+    /// Returns a stored request of a pod with this key.
     pub(in super::super) fn object(key: &Key) -> Value {
         json!({"metadata": {"name": "r", "namespace": "a", "resourceVersion": "1"}, "spec": {
             "signerName": "example.com/s", "podName": "p", "podUID": "u", "serviceAccountName": "sa",

@@ -1,4 +1,5 @@
-//! What becomes of PodCertificateRequests: they end once, and a certificate that is issued fits what was asked for.
+//! Validates the status of PodCertificateRequests: a request is completed once, and the issued certificate matches the
+//! request.
 use jiff::{SignedDuration, Timestamp};
 use kelson_pki::{CertInfo, ForeignKey, San, foreign_blocks};
 use rustls_pki_types::CertificateDer;
@@ -9,16 +10,16 @@ use crate::path::{Errors, Path};
 use crate::rules;
 use crate::tree::{int, items, present, same, text};
 
-/// Longest chain of certificates.
+/// The maximum size of a certificate chain.
 const CHAIN_BYTES_MAX: usize = 100 << 10;
-/// A request ends in one of these.
+/// The conditions that complete a request.
 const ENDS: [&str; 3] = ["Issued", "Denied", "Failed"];
-/// How far from the certificate's begin and end its renewal begins at least.
+/// The minimum time between the begin of the renewal period and the begin and end of the certificate.
 const REFRESH_MARGIN_SECONDS: i64 = 600;
-/// How far from now a certificate begins at most.
+/// The maximum difference between now and the begin of a certificate.
 const BEGIN_APART_MAX: SignedDuration = SignedDuration::from_mins(5);
 
-/// The condition that a request has ended in.
+/// Returns the condition that has completed a request.
 fn end(obj: &Value) -> Option<&str> {
     items(&obj["status"]["conditions"]).iter().map(|c| text(&c["type"])).find(|kind| ENDS.contains(kind))
 }
@@ -51,7 +52,7 @@ fn check_conditions(conditions: &[Value], e: &mut Errors) -> bool {
     good
 }
 
-/// What is wrong with an update of the status.
+/// Validates an update of the status.
 pub(super) fn check_status(new: &Value, old: &Value, e: &mut Errors) {
     let status = Path::new("status");
     if !check_conditions(items(&new["status"]["conditions"]), e) {
@@ -80,7 +81,7 @@ pub(super) fn check_status(new: &Value, old: &Value, e: &mut Errors) {
     }
 }
 
-/// The certificates of a chain; the first is of the pod.
+/// Returns the certificates of a chain; the first is the pod's.
 fn chain(given: &str) -> Result<(CertInfo, ForeignKey), &'static str> {
     let blocks = foreign_blocks(given);
     let Some(leaf) = blocks.first() else {
@@ -136,7 +137,7 @@ fn check_issued(new: &Value, old: &Value, e: &mut Errors) {
     check_times(new, &info, e);
 }
 
-/// What the status says of the certificate's life is what the certificate says, and it lives as long as was asked for.
+/// Checks that the status has the certificate's times, and that its lifetime is the requested one.
 fn check_times(new: &Value, info: &CertInfo, e: &mut Errors) {
     let status = Path::new("status");
     let mut time = |f: &str, why: &str| {
@@ -175,7 +176,7 @@ fn check_times(new: &Value, info: &CertInfo, e: &mut Errors) {
     e.invalid(&status.child(field), value, why);
 }
 
-/// A certificate that is issued now begins about now, by the server's clock.
+/// Checks that a certificate that is issued now begins about now, by the server's clock.
 pub(super) fn check_begin(new: &Value, old: &Value, now: Timestamp, e: &mut Errors) {
     if end(old).is_some() || end(new) != Some("Issued") {
         return;
@@ -201,7 +202,7 @@ mod tests {
 
     const NOW: &str = "2026-05-06T07:08:09Z";
 
-    /// A status with a certificate of this life for this key.
+    /// Returns a status with a certificate of this lifetime for this key.
     fn issued(key: &Key, lifetime: Duration) -> Value {
         let now = NOW.parse().unwrap();
         let ca = Authority::create("ca", now).unwrap();
@@ -281,7 +282,7 @@ mod tests {
             assert_eq!(said == "[]", fits, "{seconds}: {said}");
             assert!(fits || said.contains("within 5 minutes of kube-apiserver's current time"), "{said}");
         }
-        // What was issued long ago is not judged again.
+        // A certificate that was issued before is not validated again.
         assert_eq!(judged(begin + SignedDuration::from_secs(86400), &good, &good), "[]");
         let denied =
             json!({"conditions": [{"type": "Denied", "status": "True", "reason": "R", "lastTransitionTime": NOW}]});

@@ -1,5 +1,5 @@
-//! CertificateSigningRequests: who asked is the server's to say, approval and issue are subresources of their own. Upstream
-//! `pkg/apis/certificates/validation`.
+//! CertificateSigningRequests: the server sets the requester, and approval and issue are separate subresources.
+//! Upstream `pkg/apis/certificates/validation`.
 use std::sync::LazyLock;
 
 use base64::Engine as _;
@@ -47,7 +47,7 @@ const USAGES: &[&str] = &[
     "timestamping",
 ];
 
-/// The certificatesigningrequests resource.
+/// The strategy of certificatesigningrequests.
 pub struct CertificateSigningRequests;
 
 static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
@@ -77,7 +77,7 @@ impl Strategy for CertificateSigningRequests {
         for f in ["username", "uid", "groups", "extra"] {
             remove(spec, f);
         }
-        // The requester is who the server saw, whatever the request says.
+        // The server records the authenticated requester, whatever the request contains.
         let Some(user) = cx.user else { return };
         set(spec, "username", user.name);
         if !user.uid.is_empty() {
@@ -92,7 +92,7 @@ impl Strategy for CertificateSigningRequests {
     }
     fn reset_fields(&self, subresource: &str) -> Vec<Texts> {
         match subresource {
-            // A client that asks again owns nothing of what it asked, as upstream has it.
+            // A client that applies the request again owns none of its fields, as upstream.
             "" => vec![texts!["spec"], texts!["status"]],
             "approval" => vec![texts!["spec"], texts!["status", "certificate"]],
             _ => vec![texts!["spec"], texts!["status", "conditions"]],
@@ -168,7 +168,7 @@ impl Strategy for CertificateSigningRequests {
     }
 }
 
-/// Conditions of `kind` as they were, when there are as many.
+/// Restores the conditions of `kind` if their number is unchanged.
 fn preserve(new: &mut Value, old: &Value, kind: &str) {
     let was: Vec<Value> =
         items(&old["status"]["conditions"]).iter().filter(|c| text(&c["type"]) == kind).cloned().collect();
@@ -181,7 +181,7 @@ fn preserve(new: &mut Value, old: &Value, kind: &str) {
     }
 }
 
-/// What is wrong with a request: no PEM of one, no request, or not signed by the key that it is for.
+/// Returns what is wrong with a request: it is not a PEM block, not a request, or not signed by its key.
 fn fault_of_request(request: &Value) -> Option<&'static str> {
     let bytes = STANDARD.decode(text(request)).unwrap_or_default();
     let found = String::from_utf8_lossy(&bytes);
@@ -196,7 +196,7 @@ fn fault_of_request(request: &Value) -> Option<&'static str> {
     }
 }
 
-/// What is wrong with an issued certificate: each block of it must be a certificate, and there must be one.
+/// Returns what is wrong with an issued certificate: each PEM block must be a certificate, and there must be one.
 fn fault_of_certificate(certificate: &Value) -> Option<String> {
     let bytes = STANDARD.decode(text(certificate)).unwrap_or_default();
     let found = String::from_utf8_lossy(&bytes);

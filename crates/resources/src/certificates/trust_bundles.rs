@@ -1,4 +1,4 @@
-//! ClusterTrustBundles: the roots by which certificates of a signer, or of nobody in particular, are verified. Upstream
+//! ClusterTrustBundles: root certificates that verify certificates of a signer, or of no particular signer. Upstream
 //! `pkg/apis/certificates/validation`, KEP-3257.
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -19,7 +19,7 @@ use crate::strategy::Strategy;
 use crate::table::{name, or_none};
 use crate::tree::text;
 
-/// The clustertrustbundles resource.
+/// The strategy of clustertrustbundles.
 pub struct ClusterTrustBundles;
 
 static BUNDLES: LazyLock<Options> = LazyLock::new(|| Options {
@@ -30,10 +30,10 @@ static BUNDLES: LazyLock<Options> = LazyLock::new(|| Options {
     ..Options::of(GROUP, "clustertrustbundles")
 });
 
-/// Bytes of text that a bundle's certificates may have together (upstream's bound).
+/// The maximum size of a bundle in bytes (upstream's).
 const BUNDLE_BYTES_MAX: usize = 1 << 20;
 
-/// Each block must be a certificate of an authority, none there twice, and there must be one.
+/// Checks that each block is a CA certificate, that none is repeated, and that there is one.
 fn check_anchors(bundle: &str, e: &mut Errors) {
     let spec = Path::new("spec");
     let at = spec.child("trustBundle");
@@ -101,7 +101,7 @@ impl Strategy for ClusterTrustBundles {
     }
     fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
         self.check(new, e);
-        // What was good when it was written stays good.
+        // A bundle that was valid when it was written stays valid.
         if new["spec"]["trustBundle"] != old["spec"]["trustBundle"] {
             check_anchors(text(&new["spec"]["trustBundle"]), e);
         }
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(faults("example.com:s:b", "example.com/s", one), "[]");
         assert!(faults("b", "example.com/s", one).contains("must be named with prefix example.com:s:"));
         assert!(faults("a:b", "", one).contains("must not have"));
-        // One that was stored when it was good is not judged again.
+        // A stored bundle is not validated again.
         let bundle = |text: &str, label: &str| {
             json!({"metadata": {"name": "b", "resourceVersion": "1", "labels": {"l": label}},
             "spec": {"trustBundle": text}})

@@ -12,10 +12,10 @@ use crate::strategy::Strategy;
 use crate::table::{age, name};
 use crate::tree::{entries, flag, len, same, text};
 
-/// Data of one ConfigMap or Secret, in bytes.
+/// The maximum size of the data of a ConfigMap or Secret, in bytes.
 pub(super) const DATA_BYTES_MAX: usize = 1024 * 1024;
 
-/// The configmaps resource.
+/// The strategy of configmaps.
 pub struct ConfigMaps;
 
 static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
@@ -55,13 +55,13 @@ impl Strategy for ConfigMaps {
     }
 }
 
-/// Bytes behind padded base64.
+/// Returns the number of bytes of padded base64.
 pub(super) fn decoded_len(s: &str) -> usize {
     let padding = s.bytes().rev().take_while(|c| *c == b'=').count();
     (s.len() / 4 * 3).saturating_sub(padding)
 }
 
-/// What `immutable: true` forbids.
+/// Checks that an immutable object does not change.
 pub(super) fn check_immutable(new: &Value, old: &Value, fields: &[&str], e: &mut Errors) {
     if !flag(&old["immutable"]) {
         return;

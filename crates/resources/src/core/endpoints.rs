@@ -21,7 +21,7 @@ const PORTS_MAX: usize = 20_000;
 const ADDRESSES_MAX: usize = 100;
 const ZONES_MAX: usize = 8;
 
-/// The endpoints resource.
+/// The strategy of endpoints.
 pub struct Endpoints;
 
 static ENDPOINTS: LazyLock<Options> = LazyLock::new(|| Options {
@@ -48,7 +48,7 @@ impl Strategy for Endpoints {
         }
     }
     fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
-        // Old versions let more through; what did not change is not judged again.
+        // Older versions allowed more, so unchanged values are not validated again.
         if !same(&new["subsets"], &old["subsets"]) {
             self.check(new, e);
         }
@@ -110,7 +110,7 @@ fn subset(s: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// The endpointslices resource.
+/// The strategy of endpointslices.
 pub struct EndpointSlices;
 
 static SLICES: LazyLock<Options> = LazyLock::new(|| Options {
@@ -160,7 +160,7 @@ impl Strategy for EndpointSlices {
     fn prepare_update(&self, _cx: &Context<'_>, new: &mut Value, old: &Value) {
         drop_topology(new, old);
         base_update(&SLICES, new, old);
-        // Labels say whose endpoints these are.
+        // Labels say which service the endpoints belong to.
         if !same(&new["metadata"]["labels"], &old["metadata"]["labels"]) {
             let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
             if let Some(meta) = new.get_mut("metadata") {
@@ -193,7 +193,7 @@ impl Strategy for EndpointSlices {
     }
 }
 
-/// The topology of v1beta1 is kept where an object of that version had it, and stays out of new ones.
+/// Keeps the topology of v1beta1 if an object had it, and drops it from new ones.
 fn drop_topology(new: &mut Value, old: &Value) {
     if items(&old["endpoints"]).iter().any(|x| present(&x["deprecatedTopology"])) {
         return;

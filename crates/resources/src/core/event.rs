@@ -30,9 +30,9 @@ const ACTION_BYTES_MAX: usize = 128;
 const REASON_BYTES_MAX: usize = 128;
 const NOTE_BYTES_MAX: usize = 1024;
 
-/// The events resource of either group.
+/// The strategy of events in either group.
 pub struct Events {
-    /// Whether it is the one of events.k8s.io.
+    /// Whether it is that of events.k8s.io.
     pub strict: bool,
 }
 
@@ -53,7 +53,7 @@ static LEGACY: LazyLock<Options> = LazyLock::new(|| Options {
     ..base("")
 });
 static STRICT: LazyLock<Options> = LazyLock::new(|| Options {
-    // The same fields by the newer group's names, in the same order: both groups select in one store.
+    // The same fields by the newer group's names, in the same order: both groups share one store.
     fields: texts![
         "regarding.kind",
         "regarding.namespace",
@@ -76,7 +76,7 @@ fn base(group: &'static str) -> Options {
         columns: COLUMNS.into(),
         durability: Durability::Relaxed,
         expires: true,
-        // Both groups are one store: the stored form is core/v1.
+        // Both groups share one store: the stored form is core/v1.
         storage: Gvk::new("", "v1", "Event"),
         ..Options::of(group, "events")
     }
@@ -87,7 +87,7 @@ impl Strategy for Events {
         if self.strict { &STRICT } else { &LEGACY }
     }
     fn set_defaults(&self, _version: &str, obj: &mut Value) {
-        // Fields that the published types never leave out.
+        // Fields that the published types always contain.
         if self.strict {
             if let Some(o) = obj.as_object_mut() {
                 o.entry("eventTime").or_insert(Value::Null);
@@ -199,7 +199,7 @@ fn source(obj: &Value) -> String {
 }
 
 impl Events {
-    /// What both groups ask (`legacyValidateEvent`).
+    /// Validates the rules of both groups (`legacyValidateEvent`).
     fn legacy(&self, obj: &Value, e: &mut Errors) {
         let namespace = text(&obj["metadata"]["namespace"]);
         let about = text(&obj["involvedObject"]["namespace"]);

@@ -14,7 +14,7 @@ use crate::strategy::Strategy;
 use crate::table::{age, name};
 use crate::tree::{ensure, int, text};
 
-/// The leases resource.
+/// The strategy of leases.
 pub struct Leases;
 
 static LEASES: LazyLock<Options> = LazyLock::new(|| Options {
@@ -51,7 +51,7 @@ impl Strategy for Leases {
     }
 }
 
-/// The leasecandidates resource.
+/// The strategy of leasecandidates.
 pub struct LeaseCandidates;
 
 static CANDIDATES: LazyLock<Options> = LazyLock::new(|| Options {

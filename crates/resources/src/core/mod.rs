@@ -31,10 +31,10 @@ use std::net::IpAddr;
 
 use crate::path::{Errors, Path};
 
-/// An address traffic can be sent to: valid, and none of the special ranges.
+/// Validates an address for endpoints: valid, and in none of the special ranges.
 pub(crate) fn endpoint_ip(s: &str, p: &Path<'_>, e: &mut Errors) {
     let Some(ip) = crate::addresses::parse_ip(s) else { return e.invalid(p, s, "must be a valid IP address") };
-    // `::ffff:127.0.0.1` is the loopback address in another spelling.
+    // `::ffff:127.0.0.1` is the loopback address in another form.
     let ip = ip.to_canonical();
     if ip.is_unspecified() {
         e.invalid(p, s, format!("may not be unspecified ({s})"));

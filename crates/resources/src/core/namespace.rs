@@ -16,7 +16,7 @@ use crate::tree::{default_zero, ensure, holds, items, present, restore, set, tex
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 const FINALIZER: &str = "kubernetes";
 
-/// The namespaces resource.
+/// The strategy of namespaces.
 pub struct Namespaces;
 
 static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
@@ -81,7 +81,7 @@ impl Strategy for Namespaces {
             let spec = Path::new("spec");
             let p = spec.child("finalizers");
             for (i, f) in items(&new["spec"]["finalizers"]).iter().enumerate() {
-                // Here every one has its place in the list; where a namespace is made they have none.
+                // Here the path has the index; when a namespace is created it has none.
                 finalizer(text(f), &p.index(i), e);
             }
             return;

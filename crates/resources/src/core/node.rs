@@ -15,10 +15,10 @@ use crate::strategy::{Context, Strategy, base_status_update, base_update, field_
 use crate::table::{UNKNOWN, age, name, or_none};
 use crate::tree::{entries, flag, items, present, remove, set, text};
 
-/// `status.declaredFeatures[]` in bytes.
+/// The maximum length of `status.declaredFeatures[]` in bytes.
 const FEATURE_NAME_MAX: usize = 253;
 
-/// The nodes resource.
+/// The strategy of nodes.
 pub struct Nodes;
 
 static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
@@ -39,7 +39,7 @@ static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
     ..Options::of("", "nodes")
 });
 
-/// What dynamic configuration of kubelets was written in: new objects do not have it, and older ones keep what they have.
+/// Fields of dynamic kubelet configuration: new objects do not have them, and older ones keep them.
 const NO_LONGER_USED: [(&str, &str); 2] = [("spec", "configSource"), ("status", "config")];
 
 fn drop_unused(new: &mut Value, old: &Value, (part, field): (&str, &str)) {
@@ -66,7 +66,7 @@ impl Strategy for Nodes {
             let all = status["capacity"].clone();
             set(status, "allocatable", all);
         }
-        // The published type always shows this endpoint and these facts, empty or not.
+        // The published type always contains this endpoint and these facts, empty or not.
         if let Some(d) = crate::tree::ensure(status, "daemonEndpoints")
             && let Some(k) = crate::tree::ensure(d, "kubeletEndpoint")
         {
@@ -91,7 +91,7 @@ impl Strategy for Nodes {
         if let Some(spec) = obj.get_mut("spec") {
             let (one, many) = (text(&spec["podCIDR"]).to_owned(), items(&spec["podCIDRs"]).first().cloned());
             match many {
-                // Where the two differ, the older field wins, as older clients know it alone.
+                // If the two differ, the older field is used, since older clients only know that one.
                 Some(first) if !one.is_empty() && first != one.as_str() => set(spec, "podCIDRs", vec![json!(one)]),
                 None if !one.is_empty() => set(spec, "podCIDRs", vec![json!(one)]),
                 Some(first) => set(spec, "podCIDR", first),
@@ -100,7 +100,7 @@ impl Strategy for Nodes {
         }
     }
     fn prepare_create(&self, _cx: &Context<'_>, obj: &mut Value) {
-        // A kubelet registers with its status in place, so nothing of it is cleared.
+        // A kubelet registers with its status, so nothing of it is cleared.
         for (part, field) in NO_LONGER_USED {
             if let Some(part) = obj.get_mut(part) {
                 remove(part, field);
@@ -213,7 +213,7 @@ fn resources(status: &Value, e: &mut Errors) {
     }
 }
 
-/// Features that a node has, in the order of their names (KEP-5328).
+/// Validates the features of a node, which must be sorted by name (KEP-5328).
 fn declared_features(status: &Value, e: &mut Errors) {
     let root = Path::new("status");
     let p = root.child("declaredFeatures");

@@ -26,7 +26,7 @@ const SCOPES: &[&str] = &[
 ];
 const OVERCOMMIT_EXEMPT: &str = "hugepages-";
 
-/// The resourcequotas resource.
+/// The strategy of resourcequotas.
 pub struct ResourceQuotas;
 
 static QUOTAS: LazyLock<Options> = LazyLock::new(|| Options {
@@ -94,7 +94,7 @@ impl Strategy for ResourceQuotas {
     }
 }
 
-/// Resources that a quota may name by one word.
+/// Resources without a domain that a quota may contain.
 const PLAIN: &[&str] = &[
     "cpu",
     "memory",
@@ -108,7 +108,7 @@ const PLAIN: &[&str] = &[
     "configmaps",
     "persistentvolumeclaims",
 ];
-/// What a quota may name of those that have one word; `storage` is no amount of a namespace.
+/// Requests and limits that a quota may contain; `storage` is not an amount of a namespace.
 const PARTS: &[&str] = &[
     "requests.cpu",
     "requests.memory",
@@ -145,7 +145,7 @@ fn quantities(list: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Whether a name stands for objects or devices, of which there are no parts.
+/// Reports whether a name is for a number of objects or devices, which are whole numbers.
 fn is_counted(name: &str) -> bool {
     let of_others = name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.");
     PLAIN[4..].contains(&name)
@@ -153,7 +153,7 @@ fn is_counted(name: &str) -> bool {
         || (of_others && is_qualified_name(&format!("requests.{name}")).is_ok())
 }
 
-/// Whether a quota counts a resource under a scope, which is one of pods or of claims.
+/// Reports whether a quota with a scope counts a resource, since a scope selects pods or claims.
 fn is_counted_under(scope: &str, resource: &str) -> bool {
     const COMPUTE: [&str; 7] =
         ["pods", "cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory"];
@@ -167,7 +167,7 @@ fn is_counted_under(scope: &str, resource: &str) -> bool {
     }
 }
 
-/// Whether a quota knows a resource by one word.
+/// Reports whether a quota knows a resource without a domain.
 fn is_standard(resource: &str) -> bool {
     resource != "storage"
         && (PLAIN.contains(&resource)
@@ -184,7 +184,7 @@ fn conflicts(has: &dyn Fn(&str) -> bool, shown: &[Value], p: &Path<'_>, e: &mut 
     }
 }
 
-/// Nothing is limited that the scope does not count.
+/// Checks that nothing is limited that the scope does not count.
 fn uncounted(scope: &str, hard: &Value, shown: &[Value], p: &Path<'_>, e: &mut Errors) {
     for _ in entries(hard).filter(|(k, _)| is_standard(k) && !is_counted_under(scope, k)) {
         e.invalid(p, shown, "unsupported scope applied to resource");
@@ -226,7 +226,7 @@ fn scope_selector(spec: &Value, p: &Path<'_>, e: &mut Errors) {
     conflicts(&|s| all.iter().any(|r| text(&r["scopeName"]) == s), all, p, e);
 }
 
-/// The limitranges resource.
+/// The strategy of limitranges.
 pub struct LimitRanges;
 
 static RANGES: LazyLock<Options> =
@@ -279,7 +279,7 @@ impl Strategy for LimitRanges {
     }
 }
 
-/// The name of a resource that a limit of this type is for.
+/// Validates the name of a resource for a limit of this type.
 fn limited_resource(kind: &str, name: &str, p: &Path<'_>, e: &mut Errors) {
     if matches!(kind, "Pod" | "Container") {
         return pod::container_resource_name(name, p, e);
@@ -345,7 +345,7 @@ fn limit(l: &Value, kind: &str, p: &Path<'_>, e: &mut Errors) {
                 e.invalid(&at.key(k), r.to_string(), format!("ratio {r} is less than 1"));
             }
             if let (Some(min), Some(max)) = (q("min"), q("max")) {
-                // By the numbers as upstream rounds them: a division by zero allows every ratio.
+                // With the numbers as upstream rounds them: a division by zero allows every ratio.
                 let limit = amount(max) / amount(min);
                 if amount(r) > limit {
                     let why = format!("ratio {r} is greater than max/min = {limit:.6}");
@@ -364,7 +364,7 @@ fn limit(l: &Value, kind: &str, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// The podtemplates resource.
+/// The strategy of podtemplates.
 pub struct PodTemplates;
 
 static TEMPLATES: LazyLock<Options> = LazyLock::new(|| Options {

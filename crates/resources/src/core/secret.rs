@@ -1,4 +1,4 @@
-//! Secrets: stringData, per-type keys, size, immutability. Values never stand in messages.
+//! Secrets: stringData, keys by type, size, immutability. Messages never contain values.
 use std::sync::LazyLock;
 
 use base64::Engine as _;
@@ -16,7 +16,7 @@ use crate::strategy::Strategy;
 use crate::table::{age, name};
 use crate::tree::{default_zero, ensure, entries, len, set, text};
 
-/// The secrets resource.
+/// The strategy of secrets.
 pub struct Secrets;
 
 static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
@@ -36,7 +36,7 @@ impl Strategy for Secrets {
     }
     fn set_defaults(&self, _version: &str, obj: &mut Value) {
         default_zero(obj, "type", "Opaque");
-        // Write-only plain text: moves into data, where it wins.
+        // Write-only plain text, which is merged into data and overrides it.
         if let Some(Value::Object(plain)) = obj.as_object_mut().and_then(|o| o.remove("stringData"))
             && !plain.is_empty()
             && let Some(data) = ensure(obj, "data")
@@ -105,7 +105,7 @@ fn docker_config(obj: &Value, key: &str, data: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Why bytes are no JSON object, as Go says it.
+/// Returns why bytes are not a JSON object, with Go's message.
 fn no_object(json: &[u8]) -> Option<String> {
     let found = match kelson_codec::json::decode(None, json, false) {
         Ok(decoded) => match decoded.value {

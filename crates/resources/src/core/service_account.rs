@@ -10,7 +10,7 @@ use crate::strategy::{Context, Strategy, base_update};
 use crate::table::{age, name};
 use crate::tree::items_mut;
 
-/// The serviceaccounts resource.
+/// The strategy of serviceaccounts.
 pub struct ServiceAccounts;
 
 static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
@@ -44,7 +44,8 @@ impl Strategy for ServiceAccounts {
     }
 }
 
-/// A secret of an account is one of its namespace: only its name counts (upstream `cleanSecretReferences`).
+/// Drops other fields of secret references: a secret of an account is in its namespace, so only its name matters
+/// (upstream `cleanSecretReferences`).
 fn keep_names_alone(obj: &mut Value) {
     for reference in items_mut(obj, "secrets") {
         if let Some(fields) = reference.as_object_mut() {

@@ -1,4 +1,4 @@
-//! PersistentVolumes, and what claims of them say in the same words.
+//! PersistentVolumes, and the parts that claims have as well.
 use std::sync::LazyLock;
 
 use jiff::Timestamp;
@@ -17,7 +17,7 @@ use crate::tree::{default_to, default_zero, empty, ensure, entries, items_mut, p
 use crate::volume_sources::{self, Owner};
 
 pub(super) const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
-/// The persistentvolumes resource.
+/// The strategy of persistentvolumes.
 pub struct PersistentVolumes;
 
 static VOLUMES: LazyLock<Options> = LazyLock::new(|| Options {
@@ -96,7 +96,7 @@ impl Strategy for PersistentVolumes {
             let at = p.child("persistentvolumesource");
             e.forbidden(&at, "spec.persistentvolumesource is immutable after creation");
         }
-        // Upstream names these two without the spec that they are in.
+        // Upstream's path of these two lacks the spec.
         immutable(&now["volumeMode"], &was["volumeMode"], &Path::new("volumeMode"), e);
         if present(&was["nodeAffinity"]) && !same_affinity(&now["nodeAffinity"], &was["nodeAffinity"]) {
             let why = "field is immutable, except for updating from beta label to GA";
@@ -134,14 +134,14 @@ impl Strategy for PersistentVolumes {
     }
 }
 
-/// When the phase became what it is.
+/// Sets the time at which the phase changed.
 fn set_phase_time(obj: &mut Value, now: Timestamp) {
     if let Some(status) = ensure(obj, "status") {
         set(status, "lastPhaseTransitionTime", kelson_meta::format_seconds(now));
     }
 }
 
-/// Whether a volume's affinity is what it was, but for labels that have a new name by now.
+/// Reports whether a volume's affinity is unchanged, except for renamed labels.
 fn same_affinity(new: &Value, old: &Value) -> bool {
     const RENAMED: [(&str, &str); 5] = [
         ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
@@ -159,7 +159,7 @@ fn same_affinity(new: &Value, old: &Value) -> bool {
             if RENAMED.iter().any(|(was, name)| requirement["key"] == *was && now == *name) {
                 set(requirement, "key", now);
             }
-            // A key that is missing is reported where it is missing.
+            // A missing key is reported by its own error.
             let at = format!("/required/nodeSelectorTerms/{i}/matchExpressions/{j}");
             if let Some(asked) = shown.pointer_mut(&at).filter(|_| now.is_empty()) {
                 set(asked, "key", requirement["key"].clone());
@@ -169,7 +169,7 @@ fn same_affinity(new: &Value, old: &Value) -> bool {
     same(&shown, &renamed)
 }
 
-/// The spec of a PersistentVolume of this name.
+/// Validates the spec of a PersistentVolume with this name.
 fn volume_spec(spec: &Value, name: &str, p: &Path<'_>, e: &mut Errors) {
     access(spec, p, e);
     let at = p.child("capacity");
@@ -201,7 +201,8 @@ fn volume_spec(spec: &Value, name: &str, p: &Path<'_>, e: &mut Errors) {
     attributes_class(spec, p, e);
 }
 
-/// The volume that a VolumeAttachment spells out: what a driver needs of a PersistentVolume, and nothing else.
+/// Validates the inline volume of a VolumeAttachment: the fields of a PersistentVolume that a driver needs, and no
+/// others.
 pub fn inline_volume_spec(spec: &Value, p: &Path<'_>, e: &mut Errors) {
     for (f, set) in [
         ("claimRef", present(&spec["claimRef"])),

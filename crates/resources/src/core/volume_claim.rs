@@ -17,7 +17,7 @@ use crate::table::{age, name};
 use crate::tree::{default_zero, ensure, entries, items, present, remove, restore, same, set, text};
 use crate::volume_sources;
 
-/// How far the growth of a claim is (KEP-1790).
+/// The states of resizing a claim (KEP-1790).
 const RESIZE_STATUSES: &[&str] = &[
     "ControllerResizeInProgress",
     "ControllerResizeInfeasible",
@@ -26,7 +26,7 @@ const RESIZE_STATUSES: &[&str] = &[
     "NodeResizePending",
 ];
 
-/// The persistentvolumeclaims resource.
+/// The strategy of persistentvolumeclaims.
 pub struct PersistentVolumeClaims;
 
 static CLAIMS: LazyLock<Options> = LazyLock::new(|| Options {
@@ -128,7 +128,7 @@ impl Strategy for PersistentVolumeClaims {
     }
 }
 
-/// A resource that a claim can have: storage, or one with a domain.
+/// Validates a resource of a claim: storage, or one with a domain.
 fn claimed_resource(name: &str, p: &Path<'_>, e: &mut Errors) -> bool {
     if let Err(why) = is_qualified_name(name) {
         e.invalid_each(p, name, Err(why));
@@ -142,8 +142,8 @@ fn claimed_resource(name: &str, p: &Path<'_>, e: &mut Errors) -> bool {
     true
 }
 
-/// Makes the older field for a claim's source and the newer one say the same (KEP-1495). What the older one never could name is
-/// dropped, unless the claim had a source already.
+/// Synchronizes the older and the newer field for a claim's source (KEP-1495). A value that the older one does not
+/// support is dropped, unless the claim had a source already.
 fn agree_on_source(spec: &mut Value, old: &Value) {
     let in_use = present(&old["dataSource"]) || present(&old["dataSourceRef"]);
     let known = |source: &Value| {
@@ -167,12 +167,13 @@ fn agree_on_source(spec: &mut Value, old: &Value) {
     }
 }
 
-/// A claim's spec, in claims and in templates of claims.
+/// Validates a claim's spec, in claims and in claim templates.
 pub(crate) fn claim_spec(spec: &Value, p: &Path<'_>, e: &mut Errors) {
     spec_of(spec, false, p, e);
 }
 
-/// The same; groups of a source may be anything where the claim had one before (they were not always judged).
+/// Validates a claim's spec; the groups of a source may be anything if the claim had one before, since they were not
+/// always validated.
 fn spec_of(spec: &Value, any_group: bool, p: &Path<'_>, e: &mut Errors) {
     if items(&spec["accessModes"]).is_empty() {
         e.required(&p.child("accessModes"), "at least 1 access mode is required");

@@ -1,12 +1,12 @@
-//! Which fields belong to which feature: one table. What is always on, and cannot be switched off, has no row.
+//! The table of fields by feature gate. Features that are always on have no row.
 
-/// Fields of one feature, or of several that must be on together.
+/// The fields of one feature, or of several that must be enabled together.
 pub(super) struct Row {
-    /// The gates that must all be on.
+    /// The gates that must all be enabled.
     pub gates: &'static [&'static str],
-    /// What is dropped while one of them is off; see [`super::path`] for how places are written.
+    /// The fields that are dropped while one of them is disabled; [`super::path`] describes the format.
     pub fields: &'static [&'static str],
-    /// What an old object must have for the fields to be kept; the fields themselves where nothing is said.
+    /// The fields that an old object must have for the fields to be kept; empty means the fields themselves.
     pub used: &'static [&'static str],
 }
 
@@ -14,10 +14,10 @@ const fn row(gate: &'static [&'static str], fields: &'static [&'static str]) -> 
     Row { gates: gate, fields, used: fields }
 }
 
-/// Where an object of a kind has a part that rows speak of: group, plural name, what leads to the part, its rows.
+/// A part of a kind that rows apply to: group, plural name, path of the part, rows.
 pub(super) type Part = (&'static str, &'static str, &'static str, &'static [Row]);
 
-/// Every part that a row speaks of; several kinds share the rows of what they have in common, a pod's template for instance.
+/// Every part that a row applies to; kinds with a common part, such as a pod template, share its rows.
 pub(super) const PARTS: &[Part] = &[
     ("", "pods", "spec", POD_SPEC),
     ("", "pods", "status", POD_STATUS),

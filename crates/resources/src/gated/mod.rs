@@ -1,5 +1,5 @@
-//! Fields of features that are switched off: a new object does not get them, one that has them keeps them. Upstream has a function for
-//! each feature (`dropDisabledFields`); here it is a table.
+//! Fields of disabled features: they are dropped from new objects, and kept in objects that have them. Upstream has a
+//! function for each feature (`dropDisabledFields`); here it is a table.
 mod fields;
 mod path;
 
@@ -11,24 +11,24 @@ use serde_json::Value;
 use fields::PARTS;
 use path::Place;
 
-/// Fields of a kind that go together.
+/// The fields of a kind for one feature.
 #[derive(Debug)]
 struct Off {
     fields: Vec<Place>,
     used: Vec<Place>,
 }
 
-/// What is dropped from objects of each kind while features are as they are.
+/// The fields that are dropped from objects of each kind with a set of feature gates.
 #[derive(Debug, Default)]
 pub struct GatedFields(BTreeMap<(&'static str, &'static str), Vec<Off>>);
 
 impl GatedFields {
-    /// The gates that decide over fields; one may come several times.
+    /// Returns the gates of fields; one may be repeated.
     pub fn gates() -> impl Iterator<Item = &'static str> {
         PARTS.iter().flat_map(|(.., rows)| *rows).flat_map(|row| row.gates).copied()
     }
 
-    /// The fields of what is off.
+    /// Returns the fields of disabled features.
     pub fn of(gates: &FeatureGates) -> Self {
         let mut kinds: BTreeMap<_, Vec<Off>> = BTreeMap::new();
         for &(group, plural, prefix, rows) in PARTS {
@@ -43,7 +43,7 @@ impl GatedFields {
         Self(kinds)
     }
 
-    /// Takes them out of an object, in its stored form, unless `old`, which it is to replace, has one of the same feature.
+    /// Drops the fields from an object in its stored form, unless the previous object `old` uses the same feature.
     pub fn drop_from(&self, group: &str, plural: &str, object: &mut Value, old: Option<&Value>) {
         for off in self.0.get(&(group, plural)).into_iter().flatten() {
             if old.is_some_and(|old| off.used.iter().any(|place| place.is_in(old))) {
@@ -103,7 +103,7 @@ mod tests {
         }});
         assert_eq!(new, left, "what is on stays, and so does what else is in a container's life");
 
-        // One feature is in use, the other is not: each is looked at by itself.
+        // One feature is in use, the other is not: each is checked separately.
         let mut old = pod(true);
         old["spec"].as_object_mut().expect("spec").remove("schedulingGroup");
         let mut new = pod(true);

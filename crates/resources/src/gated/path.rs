@@ -1,32 +1,33 @@
-//! Places in an object, as the table of gated fields writes them: `a.b` is a member, `a[].b` one of each element of a list, `a{}.b` one of
-//! each value of a map, `a?.b` one whose owner goes when it is left empty. `containers+` stands for all lists of containers, and
-//! `containerStatuses+` for those of their states. A last `a!text` is there unless it is that text, and `a/b` only with a member `b`.
+//! Paths in the table of gated fields: `a.b` is a member, `a[].b` one of each element of a list, `a{}.b` one of each
+//! value of a map, `a?.b` one whose parent is removed when it becomes empty. `containers+` means all lists of
+//! containers, and `containerStatuses+` those of their statuses. A final `a!text` matches unless the value is that
+//! text, and `a/b` only with a member `b`.
 use serde_json::Value;
 
-/// One step towards a field.
+/// A step of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
-    /// Into a member.
+    /// A member.
     Member(&'static str),
-    /// Into a member that goes when nothing is left in it.
+    /// A member that is removed when it becomes empty.
     Emptied(&'static str),
-    /// Into every element of a list.
+    /// Every element of a list.
     Elements,
-    /// Into every value of a map.
+    /// Every value of a map.
     Values,
 }
 
-/// What else must be true of the field itself.
+/// A condition on the field itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Only {
     Always,
-    /// It is not this text.
+    /// It is not this string.
     Not(&'static str),
     /// It has this member.
     With(&'static str),
 }
 
-/// A place that may be in an object several times.
+/// A path that may match several places of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     steps: Vec<Step>,
@@ -34,7 +35,7 @@ pub(super) struct Place {
     only: Only,
 }
 
-/// The lists for which a name with a plus stands.
+/// Returns the lists that a name with a plus means.
 fn lists(name: &'static str) -> &'static [&'static str] {
     match name {
         "containers+" => &["containers", "initContainers", "ephemeralContainers"],
@@ -44,7 +45,7 @@ fn lists(name: &'static str) -> &'static [&'static str] {
 }
 
 impl Place {
-    /// The places of a row's text below those of a prefix, which may be empty.
+    /// Parses a path below a prefix, which may be empty.
     pub fn parse(prefix: &'static str, text: &'static str) -> Vec<Self> {
         let mut all = vec![Vec::new()];
         let names = || prefix.split('.').chain(text.split('.')).filter(|name| !name.is_empty());
@@ -73,7 +74,7 @@ impl Place {
         all.into_iter().map(|steps| Self { steps, field, only }).collect()
     }
 
-    /// Whether an object has it.
+    /// Reports whether an object has it.
     pub fn is_in(&self, object: &Value) -> bool {
         self.found(&self.steps, object)
     }
@@ -102,7 +103,7 @@ impl Place {
             }
     }
 
-    /// Takes it out of an object, wherever it is.
+    /// Removes it from an object, wherever it is.
     pub fn remove_from(&self, object: &mut Value) {
         self.removed(&self.steps, object);
     }
@@ -138,7 +139,7 @@ impl Place {
         }
     }
 
-    /// Whether a type has this place.
+    /// Reports whether a type has this path.
     #[cfg(test)]
     pub fn is_of(&self, root: &kelson_schema::Shape) -> bool {
         let mut shape = root.clone();

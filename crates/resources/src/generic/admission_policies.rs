@@ -1,4 +1,4 @@
-//! Rules of admission policies and their bindings (upstream `pkg/apis/admissionregistration/validation`).
+//! Validates admission policies and their bindings (upstream `pkg/apis/admissionregistration/validation`).
 use std::collections::BTreeSet;
 
 use crate::path::{Errors, Path};
@@ -14,24 +14,25 @@ use super::admission_webhooks::{
 use crate::rules::label_selector;
 use crate::tree::{items, present, text};
 
-/// Audit annotations of one policy, and the length of their expressions.
+/// The maximum number of audit annotations of a policy, and the maximum length of their expressions.
 const ANNOTATIONS_MAX: usize = 20;
 const ANNOTATION_EXPRESSION_BYTES_MAX: usize = 5 * 1024;
 const MUTATING_OPERATIONS: [&str; 4] = ["*", "CONNECT", "CREATE", "UPDATE"];
 const ACTIONS: [&str; 3] = ["Audit", "Deny", "Warn"];
 const REASONS: [&str; 3] = ["Forbidden", "Invalid", "RequestEntityTooLarge"];
 
-/// What the expressions of a policy are compiled with.
+/// The environment for a policy's expressions.
 struct Scope<'a> {
     extent: Extent,
     /// Names and types of its variables.
     known: Vec<(String, Type)>,
-    /// Expressions that were stored before, under the same parameters and variables. They are not judged again, so that a
-    /// policy which an older server took can still be changed elsewhere (upstream's environment of stored expressions).
+    /// Expressions that were stored before, with the same parameters and variables. They are not validated again, so
+    /// that a policy that an older server accepted can still be changed elsewhere (upstream's environment of stored
+    /// expressions).
     stored: BTreeSet<&'a str>,
 }
 
-/// The expressions of a policy that was stored before, where an update leaves alone what they may name.
+/// Returns the expressions of the stored policy, if an update does not change what they may use.
 fn stored<'a>(spec: &Value, old: Option<&'a Value>) -> BTreeSet<&'a str> {
     let Some(old) = old.map(|o| &o["spec"]) else { return BTreeSet::new() };
     if old["paramKind"] != spec["paramKind"] || old["variables"] != spec["variables"] {
@@ -49,7 +50,7 @@ fn stored<'a>(spec: &Value, old: Option<&'a Value>) -> BTreeSet<&'a str> {
         .collect()
 }
 
-/// The variables of a policy.
+/// Validates the variables of a policy.
 fn variables(spec: &Value, extent: Extent, old: &BTreeSet<&str>, p: &Path<'_>, e: &mut Errors) -> Vec<(String, Type)> {
     const RESERVED: [&str; 19] = [
         "true",
@@ -114,7 +115,7 @@ fn compiled(source: &str, scope: &Scope<'_>, wanted: &[Type], p: &Path<'_>, e: &
     }
 }
 
-/// Faults of a policy of either kind.
+/// Validates a policy of either kind.
 pub fn policy(obj: &Value, old: Option<&Value>, e: &mut Errors) {
     let (spec, p) = (&obj["spec"], Path::new("spec"));
     one_of(&spec["failurePolicy"], &FAILURE_POLICIES, &p.child("failurePolicy"), e);
@@ -238,7 +239,7 @@ fn one_validation(v: &Value, scope: &Scope<'_>, p: &Path<'_>, e: &mut Errors) {
     if !told.is_empty() && told.trim().is_empty() {
         e.invalid(&p.child("messageExpression"), told, "must be non-empty if specified");
     } else if !told.is_empty() {
-        // A message may not ask what the user may do.
+        // Message expressions cannot use the authorizer.
         let extent = Extent { authorizer: false, ..scope.extent };
         let scope = Scope { extent, known: scope.known.clone(), stored: scope.stored.clone() };
         compiled(told, &scope, &[Type::String], &p.child("messageExpression"), e);
@@ -251,7 +252,7 @@ fn one_validation(v: &Value, scope: &Scope<'_>, p: &Path<'_>, e: &mut Errors) {
     one_of(&v["reason"], &REASONS, &p.child("reason"), e);
 }
 
-/// Requests that cannot be changed cannot be asked for; upstream names no rule.
+/// Rejects operations that cannot be mutated; upstream names no index.
 fn mutating_operations(matched: &Value, p: &Path<'_>, e: &mut Errors) {
     let operations = items(&matched["resourceRules"]).iter().flat_map(|r| items(&r["operations"]));
     for operation in operations.map(text).filter(|o| !MUTATING_OPERATIONS.contains(o)) {
@@ -260,7 +261,7 @@ fn mutating_operations(matched: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Faults of a policy's status: what type checking found, and conditions.
+/// Validates a policy's status: the result of type checking, and conditions.
 pub fn policy_status(new: &Value, _old: Option<&Value>, e: &mut Errors) {
     let (status, root) = (&new["status"], Path::new("status"));
     let checking = root.child("typeChecking");
@@ -326,7 +327,7 @@ fn mutations(spec: &Value, scope: Scope<'_>, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Faults of a binding of either kind.
+/// Validates a binding of either kind.
 pub fn binding(obj: &Value, _old: Option<&Value>, e: &mut Errors) {
     let (spec, p) = (&obj["spec"], Path::new("spec"));
     match text(&spec["policyName"]) {
@@ -396,7 +397,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// The fields that are found at fault.
+    /// Returns the invalid fields.
     fn faults(old: Option<&Value>, new: &Value) -> Vec<String> {
         let mut errors = Errors::new();
         policy(new, old, &mut errors);

@@ -10,7 +10,7 @@ use crate::table::{UNSET, age, name, selector};
 use crate::tree::{at_mut, default_to, ensure, items, items_mut, object_mut, present, text};
 const GROUP: &str = "admissionregistration.k8s.io";
 
-/// Webhook configurations and policies with their bindings.
+/// Returns webhook configurations, policies and bindings.
 pub fn kinds() -> Vec<Generic> {
     vec![
         plain(Options {
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
     use crate::strategy::Strategy as _;
 
-    /// The faults of an object of a kind, without its metadata's.
+    /// Returns the errors of an object, except those of its metadata.
     fn faults(plural: &str, mut object: Value) -> Vec<String> {
         let kind = kinds().into_iter().find(|k| k.options().resource == plural).expect("a kind");
         object["metadata"] = json!({"name": "a"});

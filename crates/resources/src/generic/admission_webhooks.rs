@@ -1,5 +1,5 @@
-//! Rules of webhook configurations, and what policies have in common with them
-//! (upstream `pkg/apis/admissionregistration/validation`).
+//! Validates webhook configurations, and the parts that policies have as well (upstream
+//! `pkg/apis/admissionregistration/validation`).
 use std::collections::BTreeSet;
 
 use crate::path::{Errors, Path};
@@ -12,7 +12,7 @@ use super::webhook_urls;
 use crate::rules::label_selector;
 use crate::tree::{int, items, present, text};
 
-/// Match conditions of one webhook or policy.
+/// The maximum number of match conditions of a webhook or policy.
 const CONDITIONS_MAX: usize = 64;
 const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 pub(super) const FAILURE_POLICIES: [&str; 2] = ["Fail", "Ignore"];
@@ -23,7 +23,7 @@ const ALL_SIDE_EFFECTS: [&str; 4] = ["None", "NoneOnDryRun", "Some", "Unknown"];
 const OPERATIONS: [&str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 const SCOPES: [&str; 3] = ["*", "Cluster", "Namespaced"];
 
-/// Faults of a webhook configuration. What was stored under older rules may stay as it is.
+/// Validates a webhook configuration. Values that were stored under older rules may stay.
 pub fn webhooks(obj: &Value, old: Option<&Value>, e: &mut Errors) {
     let hooks = items(&obj["webhooks"]);
     let before = old.map(|o| items(&o["webhooks"]));

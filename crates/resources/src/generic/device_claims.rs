@@ -1,4 +1,4 @@
-//! Rules of claims for devices, their templates and classes (upstream `pkg/apis/resource/validation`).
+//! Validates resource claims, claim templates and device classes (upstream `pkg/apis/resource/validation`).
 use kelson_cel::device::compile;
 use serde_json::Value;
 
@@ -15,17 +15,17 @@ const ALTERNATIVES_MAX: usize = 8;
 const EXPRESSION_MAX: usize = 10 * 1024;
 const PARAMETERS_MAX: usize = 10 * 1024;
 
-/// Faults of a claim.
+/// Validates a claim.
 pub fn claim(obj: &Value, old: Option<&Value>, e: &mut Errors) {
     let spec = Path::new("spec");
     match old {
-        // Only that it stays as it is can be told: nothing else can be mended.
+        // Only a change is reported, since other errors could not be fixed.
         Some(old) => immutable(&obj["spec"], &old["spec"], &spec, e),
         None => devices(&obj["spec"]["devices"], &spec.child("devices"), e),
     }
 }
 
-/// Faults of a template of claims.
+/// Validates a claim template.
 pub fn template(obj: &Value, old: Option<&Value>, e: &mut Errors) {
     let spec = Path::new("spec");
     if let Some(old) = old {
@@ -35,7 +35,7 @@ pub fn template(obj: &Value, old: Option<&Value>, e: &mut Errors) {
     devices(&obj["spec"]["spec"]["devices"], &spec.child("spec").child("devices"), e);
 }
 
-/// Faults of a class. What was stored before may be longer than what is new.
+/// Validates a device class. Stored values may be longer than new ones.
 pub fn device_class(obj: &Value, old: Option<&Value>, e: &mut Errors) {
     let (root, spec) = (Path::new("spec"), &obj["spec"]);
     each(&spec["selectors"], SELECTORS_MAX, &root.child("selectors"), e, selector);
@@ -47,7 +47,7 @@ pub fn device_class(obj: &Value, old: Option<&Value>, e: &mut Errors) {
     }
 }
 
-/// A name with a domain that is not Kubernetes' own, fit for a quota.
+/// Reports whether a name has a domain other than Kubernetes' own, and is allowed in quotas.
 fn is_extended(name: &str) -> bool {
     let native = |domain: &str| domain == "kubernetes.io" || domain.ends_with(".kubernetes.io");
     let Some((domain, _)) = name.split_once('/') else { return false };
@@ -68,7 +68,7 @@ fn devices(v: &Value, p: &Path<'_>, e: &mut Errors) {
     });
 }
 
-/// Names of requests that something is about.
+/// Validates references to requests.
 pub fn references(v: &Value, names: &RequestNames<'_>, p: &Path<'_>, e: &mut Errors) {
     set(v, REQUESTS_MAX, p, e, |r| text(r).to_owned(), Value::clone, |r, p, e| names.check(r, p, e));
 }
@@ -115,8 +115,8 @@ fn selector(v: &Value, p: &Path<'_>, e: &mut Errors) {
     if source.len() > EXPRESSION_MAX {
         return e.too_long(&p, EXPRESSION_MAX);
     }
-    // What it may cost is bounded when it is evaluated: sizes of attributes are not declared, so that an estimate here would
-    // refuse what upstream takes.
+    // The cost is limited during evaluation: attributes have no declared sizes, so an estimate here would reject what
+    // upstream accepts.
     if let Err(why) = compile(source) {
         e.invalid(&p, source, why);
     }
@@ -129,13 +129,13 @@ fn constraint(v: &Value, names: &RequestNames<'_>, p: &Path<'_>, e: &mut Errors)
     } else if present(&v["distinctAttribute"]) {
         fully_qualified(&v["distinctAttribute"], &p.child("distinctAttribute"), e);
     } else {
-        // Upstream's word, though none is set.
+        // Upstream's message, though none is set.
         let one = "exactly one of \"matchAttribute\" or \"distinctAttribute\" is required, but multiple fields are set";
         e.required(p, one);
     }
 }
 
-/// What a driver is told of devices.
+/// Validates the configuration for a driver.
 pub fn configuration(v: &Value, stored: bool, p: &Path<'_>, e: &mut Errors) {
     let (opaque, p) = (&v["opaque"], p.child("opaque"));
     if !present(opaque) {

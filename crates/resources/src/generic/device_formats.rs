@@ -10,7 +10,7 @@ use crate::tree::{items, present, text};
 
 const DRIVER_MAX: usize = 63;
 const POOL_MAX: usize = 253;
-/// Of the part after the domain in the name of an attribute.
+/// The maximum length of an attribute's name after the domain.
 const ID_MAX: usize = 32;
 const CONDITIONS_MAX: usize = 4;
 const C_IDENTIFIER: &str = "a valid C identifier must start with alphabetic character or '_', followed by a string of \
@@ -20,7 +20,7 @@ const REFERENCE: &str =
     "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
 const EFFECTS: [&str; 3] = ["NoExecute", "NoSchedule", "None"];
 
-/// Each of at most `max` items; where there are more, that alone is told.
+/// Validates each of at most `max` items; if there are more, only that is reported.
 pub fn each<'v>(
     list: &'v Value,
     max: usize,
@@ -37,7 +37,7 @@ pub fn each<'v>(
     true
 }
 
-/// The same, and no two of them have one key.
+/// Validates a list as [`each`] does, and that no two items have the same key.
 pub fn set<'v, K: Eq + Hash>(
     list: &'v Value,
     max: usize,
@@ -58,7 +58,7 @@ pub fn set<'v, K: Eq + Hash>(
     }
 }
 
-/// The name of a driver.
+/// Validates the name of a driver.
 pub fn driver(v: &Value, p: &Path<'_>, e: &mut Errors) {
     driver_name(text(v), p, e);
 }
@@ -73,7 +73,7 @@ fn driver_name(name: &str, p: &Path<'_>, e: &mut Errors) {
     e.invalid_each(p, name, is_dns1123_subdomain(&name.to_lowercase()));
 }
 
-/// The name of a pool: subdomains between slashes.
+/// Validates the name of a pool: subdomains separated by slashes.
 pub fn pool(v: &Value, p: &Path<'_>, e: &mut Errors) {
     let name = text(v);
     if name.is_empty() {
@@ -85,12 +85,12 @@ pub fn pool(v: &Value, p: &Path<'_>, e: &mut Errors) {
     name.split('/').for_each(|part| e.invalid_each(p, part, is_dns1123_subdomain(part)));
 }
 
-/// The name of a device, a request or a set of counters.
+/// Validates the name of a device, a request or a counter set.
 pub fn label(v: &Value, p: &Path<'_>, e: &mut Errors) {
     e.invalid_each(p, text(v), is_dns1123_label(text(v)));
 }
 
-/// The name of a class of devices.
+/// Validates the name of a device class.
 pub fn class(v: &Value, p: &Path<'_>, e: &mut Errors) {
     match text(v) {
         "" => e.required(p, ""),
@@ -98,7 +98,7 @@ pub fn class(v: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// The name of an attribute or a capacity, with or without a domain.
+/// Validates the name of an attribute or a capacity, with or without a domain.
 pub fn qualified(name: &str, p: &Path<'_>, e: &mut Errors) {
     let parts: Vec<&str> = name.split('/').collect();
     match parts.as_slice() {
@@ -113,12 +113,12 @@ pub fn qualified(name: &str, p: &Path<'_>, e: &mut Errors) {
                 id => identifier(id, p, e),
             }
         }
-        // As upstream, which does not look at names with more slashes.
+        // As upstream, which does not validate names with more slashes.
         _ => {}
     }
 }
 
-/// The same, which must have a domain.
+/// Validates a name that must have a domain.
 pub fn fully_qualified(v: &Value, p: &Path<'_>, e: &mut Errors) {
     qualified(text(v), p, e);
     if !text(v).contains('/') {
@@ -136,7 +136,7 @@ fn identifier(id: &str, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// The UID of a share of a device.
+/// Validates the UID of a device share.
 pub fn share(v: &Value, p: &Path<'_>, e: &mut Errors) {
     let uid = text(v);
     let hex = |s: &str| s.chars().all(|c| c.is_ascii_hexdigit());
@@ -157,12 +157,12 @@ pub fn share(v: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// A label's key.
+/// Validates the key of a label.
 pub fn key(v: &Value, p: &Path<'_>, e: &mut Errors) {
     e.invalid_each(p, text(v), is_qualified_name(text(v)));
 }
 
-/// A taint of a device; an effect that it had before is not looked at again.
+/// Validates a taint of a device; an unchanged effect is not validated again.
 pub fn taint(v: &Value, old: Option<&Value>, p: &Path<'_>, e: &mut Errors) {
     key(&v["key"], &p.child("key"), e);
     if !text(&v["value"]).is_empty() {
@@ -177,7 +177,7 @@ pub fn taint(v: &Value, old: Option<&Value>, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// What a request bears of taints.
+/// Validates a toleration of a request.
 pub fn toleration(v: &Value, p: &Path<'_>, e: &mut Errors) {
     if !text(&v["key"]).is_empty() {
         key(&v["key"], &p.child("key"), e);
@@ -197,7 +197,7 @@ pub fn toleration(v: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// What a driver must say of a device before a pod may be bound.
+/// Validates the conditions that a driver must set before a pod can be bound.
 pub fn binding(v: &Value, p: &Path<'_>, e: &mut Errors) {
     let (met, failed) = (&v["bindingConditions"], &v["bindingFailureConditions"]);
     let (at_met, at_failed) = (p.child("bindingConditions"), p.child("bindingFailureConditions"));
@@ -228,7 +228,7 @@ pub fn binding(v: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Data of a driver's own: a JSON object; what was `stored` may be longer than what comes.
+/// Validates driver-specific data: a JSON object; a `stored` one may be longer than a new one.
 pub fn raw(v: &Value, stored: bool, max: usize, p: &Path<'_>, e: &mut Errors) {
     if !present(v) {
         e.required(p, "");
@@ -239,11 +239,11 @@ pub fn raw(v: &Value, stored: bool, max: usize, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// The requests of a claim, by name, each with its alternatives.
+/// The requests of a claim by name, each with its subrequests.
 pub struct RequestNames<'v>(HashMap<&'v str, HashSet<&'v str>>);
 
 impl<'v> RequestNames<'v> {
-    /// Of `spec.devices` of a claim.
+    /// Reads `spec.devices` of a claim.
     pub fn of(devices: &'v Value) -> Self {
         let name = |r: &'v Value| text(&r["name"]);
         let requests = items(&devices["requests"]).iter();
@@ -257,7 +257,7 @@ impl<'v> RequestNames<'v> {
         }
     }
 
-    /// A reference to one of them.
+    /// Validates a reference to a request.
     pub fn check(&self, v: &Value, p: &Path<'_>, e: &mut Errors) {
         let name = text(v);
         if name.matches('/').count() > 1 {

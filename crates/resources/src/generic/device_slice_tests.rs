@@ -1,4 +1,4 @@
-//! Rules of slices, with the words of the reference 1.36.2, which was asked the same.
+//! Validation of slices, with the messages of upstream 1.36.2 for the same objects.
 use serde_json::{Value, json};
 
 use super::device_slices;

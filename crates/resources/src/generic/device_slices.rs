@@ -1,4 +1,4 @@
-//! Rules of what drivers offer, and of taints on it (upstream `pkg/apis/resource/validation`).
+//! Validates resource slices and device taint rules (upstream `pkg/apis/resource/validation`).
 use std::cmp::Ordering;
 
 use kelson_meta::{Quantity, is_dns1123_subdomain};
@@ -11,7 +11,7 @@ use crate::pod::node_selector;
 use crate::tree::{empty, entries, flag, int0, items, len, present, same, text};
 
 const DEVICES_MAX: usize = 128;
-/// Where devices have taints, use counters, or have lists as attributes.
+/// The maximum number of devices if some have taints, use counters, or have list attributes.
 const ADVANCED_MAX: usize = 64;
 const COUNTER_SETS_MAX: usize = 8;
 const COUNTERS_MAX: usize = 32;
@@ -25,7 +25,7 @@ const PLACES: &str = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `pe
 const DEVICE_PLACES: &str = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when \
     `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
 
-/// Faults of a slice.
+/// Validates a slice.
 pub fn slice(obj: &Value, old: Option<&Value>, e: &mut Errors) {
     let (root, spec) = (Path::new("spec"), &obj["spec"]);
     driver(&spec["driver"], &root.child("driver"), e);
@@ -64,7 +64,7 @@ pub fn slice(obj: &Value, old: Option<&Value>, e: &mut Errors) {
     });
 }
 
-/// Where the devices of a slice are.
+/// Validates which nodes reach the devices of a slice.
 fn places(spec: &Value, root: &Path<'_>, e: &mut Errors) {
     let mut said = Vec::new();
     let (name, at) = (&spec["nodeName"], root.child("nodeName"));
@@ -129,7 +129,7 @@ fn device(v: &Value, old: Option<&Value>, apart: bool, p: &Path<'_>, e: &mut Err
     binding(v, p, e);
 }
 
-/// Where a single device is.
+/// Validates which nodes reach a single device.
 fn device_places(v: &Value, apart: bool, p: &Path<'_>, e: &mut Errors) {
     if !apart {
         if ["nodeName", "nodeSelector", "allNodes"].iter().any(|name| present(&v[*name])) {
@@ -163,7 +163,7 @@ fn device_places(v: &Value, apart: bool, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// A set of counters, or what a device takes of one.
+/// Validates a counter set, or a device's consumption of one.
 fn named_counters(v: &Value, name: &str, p: &Path<'_>, e: &mut Errors) {
     match text(&v[name]) {
         "" => e.required(&p.child(name), ""),
@@ -181,7 +181,7 @@ fn named_counters(v: &Value, name: &str, p: &Path<'_>, e: &mut Errors) {
 
 const LISTS: [(&str, &str); 4] = [("bool", "bools"), ("int", "ints"), ("string", "strings"), ("version", "versions")];
 
-/// How many values an attribute has.
+/// Returns the number of values of an attribute.
 fn values_of(v: &Value) -> usize {
     LISTS.iter().map(|(_, list)| items(&v[*list]).len()).sum::<usize>().max(1)
 }
@@ -217,7 +217,7 @@ fn value(kind: &str, v: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Whether this is a semantic version.
+/// Reports whether this is a semantic version.
 fn is_version(text: &str) -> bool {
     let number = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit()) && (s == "0" || !s.starts_with('0'));
     let word = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
@@ -325,7 +325,7 @@ fn valid_range(v: &Value, usual: Quantity, all: Quantity, p: &Path<'_>, e: &mut 
         e.invalid(&at_step, step.to_string(), why);
     }
     for value in [Some(usual), max].into_iter().flatten() {
-        // A step of nothing leads nowhere but to where it began.
+        // With a step of zero only the minimum can be reached.
         let off = (value.value() - min.value()).checked_rem(step.value());
         if off != Some(0) && !(step.is_zero() && value.minus(min).is_zero()) {
             let why = format!("value is not a multiple of a given step ({step}) from ({min})");
@@ -334,7 +334,7 @@ fn valid_range(v: &Value, usual: Quantity, all: Quantity, p: &Path<'_>, e: &mut 
     }
 }
 
-/// Faults of a rule that taints devices.
+/// Validates a device taint rule.
 pub fn taint_rule(obj: &Value, old: Option<&Value>, e: &mut Errors) {
     let (root, spec) = (Path::new("spec"), &obj["spec"]);
     let (selector, at) = (&spec["deviceSelector"], root.child("deviceSelector"));

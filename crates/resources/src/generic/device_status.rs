@@ -1,4 +1,4 @@
-//! Rules of what claims for devices were given (upstream `pkg/apis/resource/validation`).
+//! Validates the status of resource claims (upstream `pkg/apis/resource/validation`).
 use std::collections::HashSet;
 
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use crate::tree::{items, present, same, text};
 
 const CONSUMERS_MAX: usize = 256;
 const RESULTS_MAX: usize = 32;
-/// Of the class and of the claim.
+/// The maximum number of configurations, from the class and from the claim.
 const CONFIG_MAX: usize = 64;
 const CONDITIONS_MAX: usize = 8;
 const DATA_MAX: usize = 10 * 1024;
@@ -21,7 +21,7 @@ const INTERFACE_MAX: usize = 256;
 const HARDWARE_MAX: usize = 128;
 const ADDRESSES_MAX: usize = 16;
 
-/// Faults of a claim's status.
+/// Validates a claim's status.
 pub fn claim_status(obj: &Value, old: Option<&Value>, e: &mut Errors) {
     let (root, status) = (Path::new("status"), &obj["status"]);
     let before = old.map_or(&Value::Null, |old| &old["status"]);
@@ -53,8 +53,8 @@ pub fn claim_status(obj: &Value, old: Option<&Value>, e: &mut Errors) {
     }
 }
 
-/// Removes the status of devices that an update takes away from a claim: their drivers reported it, and nobody else
-/// would remove it.
+/// Removes the status of devices that an update deallocates: their drivers reported it, and nothing else would remove
+/// it.
 pub fn drop_deallocated(new: &mut Value, old: &Value) {
     let allocated = |claim: &Value| -> HashSet<String> {
         items(&claim["status"]["allocation"]["devices"]["results"]).iter().map(|r| id(r).to_string()).collect()
@@ -71,7 +71,7 @@ pub fn drop_deallocated(new: &mut Value, old: &Value) {
     }
 }
 
-/// What tells a device, or a share of it, from others.
+/// Returns what identifies a device or a share of it.
 fn id(v: &Value) -> Value {
     json!({"Driver": text(&v["driver"]), "Pool": text(&v["pool"]), "Device": text(&v["device"]), "ShareID": text(&v["shareID"])})
 }
@@ -140,7 +140,7 @@ fn network(v: &Value, p: &Path<'_>, e: &mut Errors) {
             let why = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
             return e.invalid(p, a, why);
         };
-        // An IPv4 address in IPv6's spelling is meant as one of IPv4, and so is its prefix.
+        // An IPv4-mapped IPv6 address means the IPv4 address, and its prefix the IPv4 prefix.
         let prefix = if ip.is_ipv6() && ip.to_canonical().is_ipv4() { prefix.saturating_sub(96) } else { prefix };
         let canonical = format!("{}/{prefix}", ip.to_canonical());
         if canonical != text(a) {

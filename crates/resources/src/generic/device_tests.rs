@@ -1,20 +1,20 @@
-//! Rules of `resource.k8s.io`, with the words of the reference 1.36.2, which was asked the same.
+//! Validation of `resource.k8s.io`, with the messages of upstream 1.36.2 for the same objects.
 use serde_json::{Value, json};
 
 use super::{device_claims, device_status};
 use crate::path::Errors;
 
-/// A rule of a kind.
+/// The validation of a kind.
 pub(super) type Rule = fn(&Value, Option<&Value>, &mut Errors);
 
-/// What is wrong with an object.
+/// Returns the errors of an object.
 pub(super) fn faults(rule: Rule, new: &Value, old: Option<&Value>) -> Vec<String> {
     let mut e = Errors::new();
     rule(new, old, &mut e);
     e.finish().0.iter().map(ToString::to_string).collect()
 }
 
-/// Each fault begins as is wanted: names' rules go on with what is well known.
+/// Compares the beginning of each error: those about names continue with well-known text.
 pub(super) fn check(rule: Rule, object: &Value, want: &[&str]) {
     let told = faults(rule, object, None);
     let fits = told.len() == want.len() && told.iter().zip(want).all(|(told, want)| told.starts_with(want));
@@ -25,7 +25,7 @@ fn claim(devices: Value, want: &[&str]) {
     check(device_claims::claim, &json!({"metadata": {"name": "c"}, "spec": {"devices": devices}}), want);
 }
 
-/// A claim with one request, in which something is so.
+/// Checks a claim whose request has these fields.
 fn request(over: Value, want: &[&str]) {
     let mut exactly = json!({"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1});
     exactly.as_object_mut().unwrap().extend(over.as_object().unwrap().clone());
@@ -122,7 +122,7 @@ fn alternatives() {
     );
 }
 
-/// A claim whose part has this one entry.
+/// Checks a claim in which this part has one entry.
 fn with(part: &str, value: Value, want: &[&str]) {
     let exactly = json!({"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1});
     let requests = json!([{"name": "r", "exactly": exactly}, {"name": "f", "firstAvailable": [alternative("s")]}]);
@@ -248,7 +248,7 @@ fn templates_classes_and_what_may_not_change() {
     );
 }
 
-/// A claim whose status says this.
+/// Checks a claim with this status.
 fn status(status: Value, want: &[&str]) {
     let devices = json!({"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu"}}]});
     check(device_status::claim_status, &json!({"metadata": {}, "spec": {"devices": devices}, "status": status}), want);

@@ -15,7 +15,7 @@ use crate::table::{age, name};
 use crate::tree::{at_mut, default_to, default_zero, items, items_mut, object_mut, present, remove, set, text};
 const GROUP: &str = "resource.k8s.io";
 
-/// Claims, classes and slices of devices.
+/// Returns claims, classes, slices and taint rules.
 pub fn kinds() -> Vec<Generic> {
     vec![
         plain(Options { generation: true, ..device("deviceclasses") }).checked(device_class).name_and_age(),
@@ -36,14 +36,14 @@ pub fn kinds() -> Vec<Generic> {
     ]
 }
 
-/// A delete of any of them answers with the object.
+/// Returns the options of a kind whose deletes return the object.
 fn device(plural: &'static str) -> Options {
     Options { delete_returns_object: true, ..Options::of(GROUP, plural) }
 }
 
 fn request_defaults(devices: Option<&mut Value>) {
     for r in devices.into_iter().flat_map(|d| items_mut(d, "requests")) {
-        // The one in v1beta1 is the request itself.
+        // In v1beta1 the request itself has these fields.
         if present(&r["deviceClassName"]) {
             exact_defaults(r);
         }
@@ -74,7 +74,7 @@ fn claim_template_defaults(obj: &mut Value) {
     request_defaults(at_mut(obj, &["spec", "spec", "devices"]));
 }
 
-/// A taint without a time has been added now.
+/// Sets the time of a taint without one.
 fn date(taint: &mut Value, now: Timestamp) {
     default_to(taint, "timeAdded", format_seconds(now));
 }

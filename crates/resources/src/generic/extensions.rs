@@ -1,4 +1,4 @@
-//! What extends the API: storage versions and their migration.
+//! Storage versions and their migration.
 use jiff::Timestamp;
 use kelson_meta::{is_dns1035_label, is_dns1123_subdomain};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::path::{Errors, Path};
 use crate::table::{UNSET, age, list_with_more, name};
 use crate::tree::{items, text};
 
-/// Kinds by which a cluster's API is extended.
+/// Returns the kinds about storage versions.
 pub fn kinds() -> Vec<Generic> {
     vec![
         plain(Options {
@@ -40,7 +40,7 @@ fn storage_version_row(obj: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(obj), json!(common), json!(list_with_more(&all, UNSET)), age(obj, now)]
 }
 
-/// Finds the faults of a migration (upstream `pkg/apis/storagemigration/validation`).
+/// Validates a migration (upstream `pkg/apis/storagemigration/validation`).
 fn migration(new: &Value, old: Option<&Value>, e: &mut Errors) {
     let spec = Path::new("spec");
     let (at, of) = (spec.child("resource"), &new["spec"]["resource"]);

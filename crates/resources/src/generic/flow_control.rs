@@ -12,7 +12,7 @@ use crate::table::{NONE, age, name, or_none};
 use crate::tree::{at_mut, default_to, default_zero, ensure, int0, items, object_mut, present, text};
 const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 
-/// Flow schemas and priority levels.
+/// Returns flow schemas and priority levels.
 pub fn kinds() -> Vec<Generic> {
     vec![
         plain(Options { generation: true, ..Options::of(GROUP, "flowschemas") })
@@ -28,7 +28,7 @@ pub fn kinds() -> Vec<Generic> {
     ]
 }
 
-/// Every condition has a type of its own.
+/// Checks that the types of conditions are unique.
 fn condition_types(new: &Value, _old: Option<&Value>, e: &mut Errors) {
     let status = Path::new("status");
     let list = status.child("conditions");

@@ -1,4 +1,4 @@
-//! Rules of flow schemas and priority levels (upstream `pkg/apis/flowcontrol/validation`).
+//! Validates flow schemas and priority levels (upstream `pkg/apis/flowcontrol/validation`).
 use kelson_meta::{is_dns1123_label, is_dns1123_subdomain};
 use serde_json::{Value, json};
 
@@ -8,11 +8,11 @@ use crate::tree::{empty, entries, flag, holds, int, int0, items, present, same, 
 
 const PRECEDENCE_MAX: i64 = 10_000;
 const QUEUES_MAX: i64 = 10_000_000;
-/// Bits of a flow's hash that may choose its queues.
+/// The maximum number of bits of a flow's hash for choosing queues.
 const HASH_BITS_MAX: i64 = 60;
 const VERBS: [&str; 9] = ["create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"];
 
-/// Faults of a flow schema.
+/// Validates a flow schema.
 pub fn flow_schema(obj: &Value, _old: Option<&Value>, e: &mut Errors) {
     let (root, spec) = (Path::new("spec"), &obj["spec"]);
     let (p, precedence) = (root.child("matchingPrecedence"), int0(&spec["matchingPrecedence"]));
@@ -43,7 +43,7 @@ pub fn flow_schema(obj: &Value, _old: Option<&Value>, e: &mut Errors) {
     conditions(&obj["status"], e);
 }
 
-/// Faults of a priority level.
+/// Validates a priority level.
 pub fn priority_level(obj: &Value, _old: Option<&Value>, e: &mut Errors) {
     let (root, spec) = (Path::new("spec"), &obj["spec"]);
     let kind = text(&spec["type"]);
@@ -81,7 +81,7 @@ pub fn priority_level(obj: &Value, _old: Option<&Value>, e: &mut Errors) {
     conditions(&obj["status"], e);
 }
 
-/// Whether a level that has to be there says what it has to say.
+/// Reports whether a mandatory priority level has its mandatory spec.
 fn is_as_fixed(name: &str, spec: &Value) -> bool {
     let fixed = match name {
         "exempt" => json!({"type": "Exempt"}),
@@ -174,7 +174,7 @@ fn rules(of: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Each kind of subject has a field of its own, and no other.
+/// Validates a subject: each kind has one field, and no other.
 fn subject(of: &Value, p: &Path<'_>, e: &mut Errors) {
     const KINDS: [(&str, &str); 3] = [("Group", "group"), ("ServiceAccount", "serviceAccount"), ("User", "user")];
     let kind = text(&of["kind"]);
@@ -233,7 +233,7 @@ fn verbs(of: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// A star stands alone in its list. Whether nothing is left to be judged in it.
+/// Checks that a star is the only item of its list. Returns whether the items need no further validation.
 fn alone(list: &Value, p: &Path<'_>, missing: &str, others: &str, e: &mut Errors) -> bool {
     if empty(list) {
         e.required(p, missing);

@@ -1,5 +1,5 @@
-//! A kind whose rules are few: its facts, and functions for its defaults and its table row where it has some. Metadata
-//! validation, status and generation handling are what every kind does.
+//! A kind with few rules: its options, and optional functions for defaults, validation and the table. Metadata, status
+//! and generation are handled as for every kind.
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -10,13 +10,13 @@ use crate::strategy::{Context, Strategy, base_create, base_subresource_update, b
 use crate::table::{age, created, name};
 use crate::tree::ensure;
 
-/// Finds faults of an object, given what it was before an update.
+/// Validates an object, given the old one on update.
 type Check = fn(&Value, Option<&Value>, &mut Errors);
 
-/// Derives and drops fields of an object that is written, given what it was before an update.
+/// Derives and drops fields of an object, given the old one on update.
 type Prepare = fn(&Context<'_>, &mut Value, Option<&Value>);
 
-/// One such kind.
+/// A kind with few rules.
 pub struct Generic {
     options: Options,
     default: fn(&mut Value),
@@ -42,7 +42,7 @@ impl Strategy for Generic {
         (self.prepare)(cx, obj, None);
     }
     fn prepare_update(&self, cx: &Context<'_>, new: &mut Value, old: &Value) {
-        // What is derived is a change, too.
+        // A derived field is a change as well.
         (self.prepare)(cx, new, Some(old));
         base_update(&self.options, new, old);
     }
@@ -68,7 +68,7 @@ impl Strategy for Generic {
     }
 }
 
-/// A kind without defaults whose table shows name and creation time.
+/// Creates a kind without defaults whose table has name and creation time.
 pub fn plain(options: Options) -> Generic {
     Generic {
         options,
@@ -81,44 +81,44 @@ pub fn plain(options: Options) -> Generic {
     }
 }
 
-/// A kind that is asked and answered, never stored.
+/// Creates a kind that is answered and never stored.
 pub fn asked(group: &'static str, plural: &'static str) -> Generic {
     plain(Options { stored: false, ..Options::of(group, plural) })
 }
 
 impl Generic {
-    /// With these defaults, the same in every version.
+    /// Sets the defaults, which are the same in every version.
     pub fn default(mut self, set: fn(&mut Value)) -> Self {
         self.default = set;
         self
     }
-    /// With these fields derived or dropped, on create and update alike.
+    /// Sets how fields are derived or dropped, on create and update.
     pub fn prepared(mut self, prepare: Prepare) -> Self {
         self.prepare = prepare;
         self
     }
-    /// With this done to a new status before it is validated, given the old object.
+    /// Sets how a new status is changed before validation, given the old object.
     pub fn prepared_status(mut self, prepare: fn(&mut Value, &Value)) -> Self {
         self.prepare_status = prepare;
         self
     }
-    /// With these rules, on create and update alike.
+    /// Sets the validation for create and update.
     pub fn checked(mut self, check: Check) -> Self {
         self.check = check;
         self
     }
-    /// With these rules of its status.
+    /// Sets the validation of the status.
     pub fn checked_status(mut self, check: Check) -> Self {
         self.check_status = check;
         self
     }
-    /// With these columns, and what fills them.
+    /// Sets the table's columns and cells.
     pub fn table(mut self, columns: &'static [Column], row: fn(&Value, Timestamp) -> Vec<Value>) -> Self {
         self.options.columns = columns.into();
         self.row = row;
         self
     }
-    /// With name and age as its table.
+    /// Sets a table with name and age.
     pub fn name_and_age(self) -> Self {
         self.table(NAME_AGE, |obj, now| vec![name(obj), age(obj, now)])
     }

@@ -1,4 +1,4 @@
-//! Kinds whose rules are few, by API group: each is one entry of its group's list.
+//! Kinds with few rules, by API group: each is an entry of its group's list.
 mod admission_policies;
 mod admission_registration;
 mod admission_webhooks;

@@ -1,4 +1,4 @@
-//! Kinds that are asked and answered, never stored: reviews, bindings, component statuses.
+//! Kinds that are answered and never stored: reviews, bindings, component statuses.
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ fn component_row(obj: &Value, _: Timestamp) -> Vec<Value> {
     vec![name(obj), json!(status), json!(said("message")), json!(said("error"))]
 }
 
-/// Kinds that are answered and never stored.
+/// Returns the kinds that are answered and never stored.
 pub fn kinds() -> Vec<Generic> {
     vec![
         asked("", "componentstatuses").table(COMPONENT, component_row),

@@ -1,7 +1,7 @@
-//! Addresses of webhooks, read as the reference's language reads them.
+//! URLs of webhooks, parsed as Go does.
 use crate::path::{Errors, Path};
 
-/// What there is to judge of an address.
+/// The parts of a URL that are validated.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Url<'a> {
     scheme: String,
@@ -11,7 +11,7 @@ struct Url<'a> {
     fragment: &'a str,
 }
 
-/// Faults of the address that a webhook is called at.
+/// Validates the URL of a webhook.
 pub(super) fn check(url: &str, p: &Path<'_>, e: &mut Errors) {
     const FORM: &str = "; desired format: https://host[/path]";
     let Some(url) = parse(url) else { return e.required(p, &format!("url must be a valid URL{FORM}")) };
@@ -32,7 +32,7 @@ pub(super) fn check(url: &str, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// The parts of an address; none where it cannot be read (upstream `net/url.Parse`).
+/// Splits a URL; `None` if it is invalid (upstream `net/url.Parse`).
 fn parse(raw: &str) -> Option<Url<'_>> {
     if raw.bytes().any(|c| c < b' ' || c == 0x7f) {
         return None;
@@ -61,7 +61,7 @@ fn parse(raw: &str) -> Option<Url<'_>> {
     (escapes_are_whole(path) && escapes_are_whole(fragment)).then_some(url)
 }
 
-/// The scheme, if there is one, and what is behind it.
+/// Returns the scheme, if there is one, and the rest.
 fn scheme(raw: &str) -> Option<(&str, &str)> {
     let end = raw.find(|c: char| !c.is_ascii_alphanumeric() && !"+-.".contains(c)).unwrap_or(raw.len());
     let (scheme, rest) = raw.split_at(end);
@@ -83,7 +83,7 @@ fn is_host(host: &str) -> bool {
     is_port(port) && host.chars().all(in_host)
 }
 
-/// Two digits behind every percent sign.
+/// Checks that two hexadecimal digits follow every percent sign.
 fn escapes_are_whole(text: &str) -> bool {
     text.split('%').skip(1).all(|after| after.len() >= 2 && after.bytes().take(2).all(|c| c.is_ascii_hexdigit()))
 }

@@ -1,4 +1,4 @@
-//! Addresses of services as objects: `IPAddress` and `ServiceCIDR`.
+//! Service addresses as objects: `IPAddress` and `ServiceCIDR`.
 use std::sync::LazyLock;
 
 use jiff::Timestamp;
@@ -17,7 +17,7 @@ use crate::strategy::Strategy;
 use crate::table::{age, name, or_none};
 use crate::tree::{ensure, items, present, text};
 
-/// The ipaddresses resource.
+/// The strategy of ipaddresses.
 pub struct IpAddresses;
 
 static ADDRESSES: LazyLock<Options> = LazyLock::new(|| Options {
@@ -66,7 +66,7 @@ impl Strategy for IpAddresses {
     }
 }
 
-/// The servicecidrs resource.
+/// The strategy of servicecidrs.
 pub struct ServiceCidrs;
 
 static CIDRS: LazyLock<Options> = LazyLock::new(|| Options {
@@ -111,7 +111,7 @@ impl Strategy for ServiceCidrs {
         let spec = Path::new("spec");
         let p = spec.child("cidrs");
         let (n, o) = (items(&new["spec"]["cidrs"]), items(&old["spec"]["cidrs"]));
-        // A second range may join the first; nothing else may change.
+        // A second range may be added; nothing else may change.
         let grows = (o.len(), n.len()) == (1, 2);
         if n.len() != o.len() && !grows {
             return e.invalid(&p, n, IMMUTABLE);

@@ -17,7 +17,7 @@ use crate::strategy::Strategy;
 use crate::table::{age, name, or_none};
 use crate::tree::{default_to, ensure, int0, items, present, text};
 
-/// The ingresses resource.
+/// The strategy of ingresses.
 pub struct Ingresses;
 
 static INGRESSES: LazyLock<Options> = LazyLock::new(|| Options {
@@ -117,7 +117,7 @@ impl Strategy for Ingresses {
     }
 }
 
-/// A host name, with `*.` before it or not.
+/// Validates a host name, with or without a leading `*.`.
 fn host_name(h: &str, p: &Path<'_>, e: &mut Errors) {
     if !h.contains('*') {
         return e.invalid_each(p, h, is_dns1123_subdomain(h));
@@ -237,7 +237,7 @@ fn backend(b: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// A reference to an object by group, kind and name.
+/// Validates a reference to an object by group, kind and name.
 fn local_reference(r: &Value, p: &Path<'_>, e: &mut Errors) {
     if let Some(group) = r["apiGroup"].as_str() {
         e.invalid_each(&p.child("apiGroup"), group, is_dns1123_subdomain(group));
@@ -249,7 +249,7 @@ fn local_reference(r: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// The ingressclasses resource.
+/// The strategy of ingressclasses.
 pub struct IngressClasses;
 
 static CLASSES: LazyLock<Options> = LazyLock::new(|| Options {

@@ -7,5 +7,5 @@ pub use addresses::{IpAddresses, ServiceCidrs};
 pub use ingress::{IngressClasses, Ingresses};
 pub use network_policy::NetworkPolicies;
 
-/// The group of all of them.
+/// The API group of these kinds.
 const GROUP: &str = "networking.k8s.io";

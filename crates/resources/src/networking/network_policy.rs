@@ -15,7 +15,7 @@ use crate::strategy::Strategy;
 use crate::table::{age, name, selector};
 use crate::tree::{default_to, ensure, int, items, items_mut, present, set, text};
 
-/// The networkpolicies resource.
+/// The strategy of networkpolicies.
 pub struct NetworkPolicies;
 
 static POLICIES: LazyLock<Options> = LazyLock::new(|| Options {
@@ -57,17 +57,17 @@ impl Strategy for NetworkPolicies {
     }
 }
 
-/// All ranges of a policy. What an old policy had is not judged again, wherever the new one has it.
+/// Returns all CIDRs of a policy. Those of the old policy are not validated again.
 fn ranges(spec: &Value) -> Vec<&str> {
     let rules = [("ingress", "from"), ("egress", "to")];
     let peers = rules.iter().flat_map(|(list, peers)| items(&spec[*list]).iter().flat_map(|r| items(&r[*peers])));
     let blocks = peers.map(|peer| &peer["ipBlock"]);
     let cidrs = blocks.flat_map(|b| std::iter::once(&b["cidr"]).chain(items(&b["except"]))).map(text);
-    // Nothing is no range that could stay.
+    // An empty string is not a CIDR that may stay.
     cidrs.filter(|cidr| !cidr.is_empty()).collect()
 }
 
-/// The spec of a policy; `kept` are ranges that may stay.
+/// Validates the spec of a policy; `kept` are CIDRs that may stay.
 fn policy(spec: &Value, kept: &[&str], e: &mut Errors) {
     let p = Path::new("spec");
     rules::label_selector(&spec["podSelector"], &p.child("podSelector"), e);
@@ -144,7 +144,7 @@ fn peer(x: &Value, kept: &[&str], p: &Path<'_>, e: &mut Errors) {
         }
         let list = at.child("except");
         for (i, c) in items(&block["except"]).iter().map(text).enumerate() {
-            // Upstream judges what is left out by the address that it is left out of.
+            // Upstream compares an exception with the address of the CIDR.
             let Some(outer) = addresses::parse_cidr(outer) else { break };
             addresses::cidr(c, kept, &list.index(i), e);
             if let Some(inner) = addresses::parse_cidr(c)

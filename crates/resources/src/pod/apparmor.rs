@@ -1,16 +1,16 @@
-//! AppArmor profiles in annotations, as they were written before 1.30, carried into the fields that took their place (KEP-24,
+//! AppArmor profiles in annotations, the format before 1.30, converted to the fields that replaced them (KEP-24,
 //! upstream `pkg/registry/core/pod/strategy.go`).
 use serde_json::{Value, json};
 
 use crate::tree::{items, items_mut, present, text};
 
-/// Stands before the container's name.
+/// The prefix of the container's name.
 const PREFIX: &str = "container.apparmor.security.beta.kubernetes.io/";
 const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
-/// Longest name of a profile that the field takes.
+/// The maximum length of a profile name in the field.
 const PROFILE_BYTES_MAX: usize = 4095;
 
-/// What an annotation says as a field; `None` for what no field can say.
+/// Returns the field of an annotation; `None` if a field cannot express it.
 fn field(annotation: &str) -> Option<Value> {
     match annotation {
         "unconfined" => Some(json!({"type": "Unconfined"})),
@@ -50,7 +50,8 @@ pub fn carry(pod: &mut Value) {
     }
 }
 
-/// Which annotations say what a field should: those whose container has no profile of its own, or has it from there.
+/// Returns warnings about annotations that should be fields: those whose container has no profile, or has it from the
+/// annotation.
 pub fn warnings(at: &str, spec: &Value, metadata: &Value) -> Vec<String> {
     let pod = json!({"metadata": {"annotations": metadata["annotations"]}});
     let containers = LISTS.iter().flat_map(|list| items(&spec[*list]));

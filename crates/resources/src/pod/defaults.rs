@@ -1,4 +1,4 @@
-//! Defaults of pod specs wherever they stand, and those of pods alone (upstream `pkg/apis/core/v1/defaults.go`).
+//! Defaults of pod specs in all kinds, and those of pods only (upstream `pkg/apis/core/v1/defaults.go`).
 use kelson_meta::Quantity;
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use crate::volume_sources;
 
 const DEFAULT_MODE: i32 = 0o644;
 
-/// Defaults of a pod template at `v` (`{metadata, spec}`).
+/// Sets the defaults of a pod template at `v` (`{metadata, spec}`).
 pub fn template(v: &mut Value) {
     drop_init_containers(v);
     if ensure(v, "metadata").is_some()
@@ -21,7 +21,7 @@ pub fn template(v: &mut Value) {
     }
 }
 
-/// What said of init containers before there was a field for them.
+/// Annotations that defined init containers before there was a field.
 const INIT_CONTAINERS: [&str; 4] = [
     "pod.alpha.kubernetes.io/init-container-statuses",
     "pod.alpha.kubernetes.io/init-containers",
@@ -29,7 +29,7 @@ const INIT_CONTAINERS: [&str; 4] = [
     "pod.beta.kubernetes.io/init-containers",
 ];
 
-/// Drops annotations of old clients that make no difference any more.
+/// Drops annotations of old clients that have no effect any more.
 fn drop_init_containers(obj: &mut Value) {
     let Some(metadata) = obj.get_mut("metadata").filter(|meta| present(&meta["annotations"])) else { return };
     let Some(annotations) = metadata.get_mut("annotations") else { return };
@@ -41,14 +41,14 @@ fn drop_init_containers(obj: &mut Value) {
     }
 }
 
-/// Defaults of any pod spec.
+/// Sets the defaults of any pod spec.
 pub fn pod_spec(spec: &mut Value) {
     default_zero(spec, "dnsPolicy", "ClusterFirst");
     default_zero(spec, "restartPolicy", "Always");
     default_to(spec, "securityContext", json!({}));
     default_to(spec, "terminationGracePeriodSeconds", 30);
     default_zero(spec, "schedulerName", "default-scheduler");
-    // The old name of serviceAccountName is kept in step, whichever was given.
+    // The old name of serviceAccountName is kept equal, whichever was set.
     let account = text(&spec["serviceAccountName"]).to_owned();
     let account = if account.is_empty() { text(&spec["serviceAccount"]).to_owned() } else { account };
     if !account.is_empty() {
@@ -68,7 +68,7 @@ pub fn pod_spec(spec: &mut Value) {
     }
 }
 
-/// Defaults that only pods get, not templates.
+/// Sets the defaults that only pods get, not templates.
 pub fn pod(obj: &mut Value) {
     drop_init_containers(obj);
     let Some(spec) = ensure(obj, "spec") else { return };
@@ -79,7 +79,7 @@ pub fn pod(obj: &mut Value) {
         }
     }
     pod_level_resources(spec);
-    // Templates keep what they were given.
+    // Templates keep their value.
     if int0(&spec["terminationGracePeriodSeconds"]) < 0 {
         set(spec, "terminationGracePeriodSeconds", 1);
     }
@@ -156,11 +156,11 @@ fn http_get(h: &mut Value) {
 }
 
 fn divisor(f: &mut Value) {
-    // A zero divisor is written out: the reference's quantity is a struct and never absent.
+    // A zero divisor is written: upstream's quantity is a struct and never absent.
     default_to(f, "divisor", "0");
 }
 
-/// `Always` for `:latest`, asked for or meant, else `IfNotPresent`: for names that nobody can read, too.
+/// Returns `Always` for the tag `:latest`, explicit or implied, else `IfNotPresent`, also for invalid names.
 pub fn pull_policy(image: &str) -> &'static str {
     if image::tag(image) == Some("latest") { "Always" } else { "IfNotPresent" }
 }
@@ -208,7 +208,7 @@ fn downward_items(d: &mut Value) {
     }
 }
 
-/// Defaults of a volume claim's spec, in claims, templates and ephemeral volumes.
+/// Sets the defaults of a volume claim's spec, in claims, templates and ephemeral volumes.
 pub fn claim_spec(spec: &mut Value) {
     default_to(spec, "volumeMode", "Filesystem");
     if let Some(r) = ensure(spec, "resources") {
@@ -216,7 +216,7 @@ pub fn claim_spec(spec: &mut Value) {
     }
 }
 
-/// Canonical quantities in a `{limits, requests}` object.
+/// Makes the quantities in a `{limits, requests}` object canonical.
 pub fn canonical_resources(r: &mut Value) {
     for k in ["limits", "requests"] {
         if let Some(list) = r.get_mut(k) {
@@ -225,7 +225,7 @@ pub fn canonical_resources(r: &mut Value) {
     }
 }
 
-/// Canonical, milli-rounded quantities in a resource list.
+/// Makes the quantities of a resource list canonical, rounded to milli units.
 pub fn canonical_quantities(list: &mut Value) {
     if let Some(o) = list.as_object_mut() {
         for v in o.values_mut() {
@@ -234,7 +234,7 @@ pub fn canonical_quantities(list: &mut Value) {
     }
 }
 
-/// One quantity in canonical form, rounded up to thousandths; what cannot be read is left for validation.
+/// Makes a quantity canonical, rounded up to thousandths; an invalid one is left for validation.
 fn canonical_quantity(v: &mut Value) {
     const MILLI_IN_NANOS: i128 = 1_000_000;
     let given = match &*v {
@@ -268,7 +268,7 @@ fn requests_from_limits(c: &mut Value) {
     }
 }
 
-/// Pod-level requests default from the containers' and from the pod-level limits (KEP-2837).
+/// Sets pod-level requests from the containers' and from the pod-level limits (KEP-2837).
 fn pod_level_resources(spec: &mut Value) {
     if !spec.get("resources").is_some_and(Value::is_object) {
         return;
@@ -303,7 +303,8 @@ fn pod_level_resources(spec: &mut Value) {
     }
 }
 
-/// What the containers of a pod need together: the sum of containers and sidecars, or an init container's peak.
+/// Returns the total of a pod's containers: the sum of containers and sidecars, or the maximum while an init container
+/// runs.
 pub fn aggregate(spec: &Value, which: &str) -> std::collections::BTreeMap<String, Quantity> {
     use std::collections::BTreeMap;
     let read = |c: &Value| -> Vec<(String, Quantity)> {

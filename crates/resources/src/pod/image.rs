@@ -1,11 +1,11 @@
-//! The tag of an image's name, by the grammar of `distribution/reference`: what it refuses has none.
+//! The tag of an image name, by the grammar of `distribution/reference`; an invalid name has none.
 
 const NAME_MAX: usize = 255;
 const TAG_MAX: usize = 128;
 const DOCKER_HUB: &str = "docker.io";
 
-/// The tag that a name asks for: `latest` where it names neither a tag nor a digest; `None` where it names a digest alone or is no
-/// name of an image.
+/// Returns the tag: `latest` if there is neither a tag nor a digest; `None` if there is only a digest, or the name is
+/// invalid.
 pub fn tag(image: &str) -> Option<&str> {
     if image.len() == 64 && image.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f')) {
         return None;
@@ -32,7 +32,7 @@ pub fn tag(image: &str) -> Option<&str> {
     }
 }
 
-/// The registry and the rest of a name: a first part without dot, port and capital is none of a registry.
+/// Splits a name into registry and rest: a first part without a dot, a port or a capital letter is not a registry.
 fn split_domain(name: &str) -> (&str, &str) {
     match name.split_once('/') {
         Some((first, rest))
@@ -62,7 +62,8 @@ fn is_domain(domain: &str) -> bool {
     host_fits && port.is_none_or(|port| !port.is_empty() && port.bytes().all(|c| c.is_ascii_digit()))
 }
 
-/// Lower case letters and digits, parted by one period, one or two underscores, or any number of dashes.
+/// Reports whether a part consists of lower case letters and digits, separated by one period, one or two underscores,
+/// or any number of dashes.
 fn is_component(part: &str) -> bool {
     let word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let mut separators = part.split(word).filter(|s| !s.is_empty());

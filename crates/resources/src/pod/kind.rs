@@ -1,4 +1,4 @@
-//! Pods: creation, updates of the main resource and of `status`, `ephemeralcontainers`, `resize`.
+//! Pods: creation, and updates of the main resource and of `status`, `ephemeralcontainers`, `resize`.
 use std::sync::LazyLock;
 
 use jiff::Timestamp;
@@ -12,7 +12,7 @@ use crate::path::Errors;
 use crate::strategy::{Context, Strategy, base_status_update, base_update, bump_generation, field_text};
 use crate::tree::{int0, items, items_mut, present, remove, restore, set, text};
 
-/// The pods resource.
+/// The strategy of pods.
 pub struct Pods;
 
 static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
@@ -111,7 +111,7 @@ impl Strategy for Pods {
         }
     }
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
-        // Upstream warns on creation only: updates of pods come from machines.
+        // As upstream, only creation returns warnings, since controllers and kubelets update pods.
         if old.is_some() { Vec::new() } else { super::warnings::pod(new) }
     }
     fn field_value(&self, obj: &Value, field: &str) -> String {
@@ -158,7 +158,7 @@ fn prepare_status(new: &mut Value, old: &Value) {
     }
 }
 
-/// `matchLabelKeys` of affinity terms and spread constraints become selector requirements when a pod is created
+/// Converts `matchLabelKeys` of affinity terms and spread constraints to selector requirements when a pod is created
 /// (KEP-3633, KEP-3243).
 fn merge_match_label_keys(obj: &mut Value) {
     let labels = obj["metadata"]["labels"].clone();

@@ -1,9 +1,9 @@
-//! The class of a pod's quality of service.
+//! The quality of service class of a pod.
 use serde_json::Value;
 
 use crate::tree::{entries, items, present};
 
-/// Best effort, burstable or guaranteed, from cpu and memory of all containers (upstream `pkg/apis/core/helper/qos`).
+/// Returns the class from CPU and memory of all containers (upstream `pkg/apis/core/helper/qos`).
 pub(super) fn qos_class(spec: &Value) -> &'static str {
     let counts = |k: &str| matches!(k, "cpu" | "memory");
     let nonzero = |v: &Value| {

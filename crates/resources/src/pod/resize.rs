@@ -1,4 +1,4 @@
-//! An update of a pod through `resize` (KEP-1287): what its containers and the pod as a whole may use of cpu and memory.
+//! Updates of a pod through `resize` (KEP-1287): CPU and memory of its containers and of the pod.
 use serde_json::{Value, json};
 
 use super::qos::qos_class;
@@ -15,7 +15,7 @@ pub fn prepare(new: &mut Value, old: &Value) {
     let asked = new["spec"].clone();
     let count = |s: &Value, list: &str| len(&s[list]);
     if LISTS.iter().any(|list| count(&asked, list) != count(&old["spec"], list)) {
-        // Left for validation to refuse.
+        // Left for validation to reject.
         return;
     }
     keep_all_but(new, old);
@@ -35,7 +35,7 @@ pub fn prepare(new: &mut Value, old: &Value) {
     restore(spec, &asked, "resources");
 }
 
-/// Judges what was asked for.
+/// Validates a resize.
 pub fn check(new: &Value, old: &Value, e: &mut Errors) {
     if old["metadata"]["annotations"].get(MIRROR).is_some() {
         return e.forbidden(&Path::new("[]"), "static pods cannot be resized");
@@ -104,7 +104,7 @@ pub fn check(new: &Value, old: &Value, e: &mut Errors) {
     }
 }
 
-/// Whether the containers are those of before, in their order.
+/// Checks that the containers are the same, in the same order.
 fn same_containers(new: &Value, old: &Value, p: &Path<'_>, e: &mut Errors) -> bool {
     let before = e.len();
     for list in LISTS {
@@ -147,8 +147,8 @@ fn removed(new: &Value, old: &Value, what: &str, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Takes cpu and memory from what was, so that all other differences show.
-/// What is wrong with claims was said; that they are not those of before is not said as well.
+/// Copies CPU and memory from the old container, so that all other differences show. A change of claims is not reported
+/// twice.
 fn keep_claims(c: &mut Value, old: &Value) {
     if let Some(r) = crate::tree::object_mut(c, "resources") {
         restore(r, &old["resources"], "claims");

@@ -1,4 +1,4 @@
-//! Rules of a pod's status, which nodes write (upstream `ValidatePodStatusUpdate`).
+//! Validates a pod's status, which kubelets write (upstream `ValidatePodStatusUpdate`).
 use std::collections::BTreeSet;
 
 use kelson_meta::{is_dns1123_label, is_dns1123_subdomain, is_qualified_name};
@@ -19,7 +19,8 @@ const CONTAINERS: [(&str, &str); 3] = [
 ];
 const HEALTH_MESSAGE_MAX: usize = 1024;
 
-/// Makes the old fields for one address and the new lists say the same: the old field wins, as older nodes know it alone.
+/// Synchronizes the old single-address fields and the new lists: the old field is used, since older nodes only know
+/// that one.
 pub fn agree(status: &mut Value) {
     let (one, many) = (text(&status["podIP"]), items(&status["podIPs"]));
     if one.is_empty() {
@@ -32,7 +33,7 @@ pub fn agree(status: &mut Value) {
     }
 }
 
-/// The status of a pod that was `old`.
+/// Validates the status of a pod, given the old pod.
 pub fn check(new: &Value, old: &Value, e: &mut Errors) {
     let p = Path::new("status");
     let (n, o) = (&new["status"], &old["status"]);
@@ -90,7 +91,7 @@ fn conditions(list: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// What has ended begins again only where it may be restarted.
+/// Checks that a terminated container only starts again if it may be restarted.
 fn transitions(containers: &str, new: &Value, old: &Value, spec: &Value, p: &Path<'_>, e: &mut Errors) {
     let ephemeral = containers == "ephemeralContainers";
     let rules =
@@ -116,7 +117,8 @@ fn transitions(containers: &str, new: &Value, old: &Value, spec: &Value, p: &Pat
     }
 }
 
-/// Whether a container that ended with this code is started again, by its own rules or else by the pod's policy (KEP-5307).
+/// Reports whether a container that exited with this code is restarted, by its own rules or else by the pod's policy
+/// (KEP-5307).
 fn restarts(container: &Value, spec: &Value, code: i64) -> bool {
     let policy =
         if present(&container["restartPolicy"]) { &container["restartPolicy"] } else { &spec["restartPolicy"] };
@@ -212,7 +214,7 @@ fn host_addresses(new: &Value, old: &Value, p: &Path<'_>, e: &mut Errors) {
     address_list(&ips, &listed(old, "hostIPs"), &at, e);
 }
 
-/// Addresses of a pod or a host: one of each family.
+/// Validates the addresses of a pod or a host: at most one of each family.
 fn address_list(ips: &[&str], kept: &[&str], p: &Path<'_>, e: &mut Errors) {
     for (i, ip) in ips.iter().enumerate() {
         addresses::ip(ip, kept, &p.index(i), e);
@@ -251,12 +253,12 @@ fn user(user: &Value, os: &str, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// The health of devices that a container has (KEP-4680).
+/// Validates the health of a container's devices (KEP-4680).
 fn allocated_resources(list: &Value, container: Option<&Value>, p: &Path<'_>, e: &mut Errors) {
     for (j, allocated) in items(list).iter().enumerate() {
         let at = p.index(j);
         let name = text(&allocated["name"]);
-        // Upstream says nothing of containers that the pod does not have.
+        // Upstream ignores containers that the pod does not have.
         if let Some(container) = container {
             let (known, why) = if name.starts_with("claim:") {
                 let of = |c: &Value| match text(&c["request"]) {
@@ -317,7 +319,7 @@ mod tests {
         for (status, want) in [
             (json!({"podIP": "10.0.0.1"}), vec![]),
             (json!({"podIP": "a"}), vec!["status.podIPs[0] Invalid value"]),
-            // What older nodes write wins.
+            // The value of older nodes is used.
             (json!({"podIP": "10.0.0.1", "podIPs": [{"ip": "a"}]}), vec![]),
             (json!({"podIPs": [{"ip": "::ffff:10.0.0.1"}]}), vec!["status.podIPs[0] Invalid value"]),
             (

@@ -1,4 +1,4 @@
-//! The pods table: READY, STATUS and RESTARTS are worked out from container states (upstream `printPod`).
+//! The pods table: READY, STATUS and RESTARTS are computed from container states (upstream `printPod`).
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::column::{AGE, Column, NAME};
 use crate::table::{age, name, or_none, since, time};
 use crate::tree::{flag, int0, items, present, text};
 
-/// Columns of pods.
+/// The columns of pods.
 pub const COLUMNS: &[Column] = &[
     NAME,
     Column::text("Ready", "Ready containers of all containers."),
@@ -51,7 +51,8 @@ fn condition<'a>(obj: &'a Value, kind: &str) -> &'a Value {
     items(&obj["status"]["conditions"]).iter().find(|c| text(&c["type"]) == kind).unwrap_or(&Value::Null)
 }
 
-/// Init containers: restarts of all and of sidecars, ready sidecars, and the reason while they are not done.
+/// Returns for init containers: restarts of all and of sidecars, ready sidecars, and the reason while they are not
+/// done.
 fn init_state(obj: &Value) -> (Restarts, Restarts, usize, Option<String>) {
     let spec = &obj["spec"];
     let (mut all, mut sidecars, mut ready) = (Restarts::default(), Restarts::default(), 0);
@@ -81,7 +82,7 @@ fn init_state(obj: &Value) -> (Restarts, Restarts, usize, Option<String>) {
     (all, sidecars, ready, None)
 }
 
-/// Main containers: adds restarts, counts ready ones, and overrides the reason.
+/// Evaluates main containers: adds restarts, counts ready ones, and overrides the reason.
 fn main_state(obj: &Value, restarts: &mut Restarts, ready: &mut usize, reason: &mut String) {
     let (mut running, mut error) = (false, String::new());
     for s in items(&obj["status"]["containerStatuses"]).iter().rev() {
@@ -119,7 +120,7 @@ fn gates(obj: &Value) -> Value {
     json!(format!("{ok}/{}", gates.len()))
 }
 
-/// A pod's cells.
+/// Returns a pod's cells.
 pub fn row(obj: &Value, now: Timestamp) -> Vec<Value> {
     let (spec, status) = (&obj["spec"], &obj["status"]);
     let phase = text(&status["phase"]);
@@ -167,7 +168,7 @@ pub fn row(obj: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-/// `Completed` for finished pods.
+/// Returns `Completed` for finished pods.
 pub fn row_conditions(obj: &Value) -> Vec<Value> {
     let (reason, message) = match text(&obj["status"]["phase"]) {
         "Succeeded" => ("Succeeded", "The pod has completed successfully."),

@@ -1,4 +1,4 @@
-//! Pods in, faults out.
+//! Validation of pods.
 use jiff::Timestamp;
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! What may change in a pod once it exists: through the main resource, `ephemeralcontainers` and `resize`.
+//! Validates updates of pods: through the main resource, `ephemeralcontainers` and `resize`.
 use std::fmt::Write as _;
 
 use serde_json::Value;
@@ -8,10 +8,10 @@ use crate::path::{Errors, Path};
 use crate::tree::{entries, int, items, items_mut, present, remove, restore, same, set, text};
 
 const UPDATABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
-/// How many lines of difference a refusal shows.
+/// The maximum number of lines of difference in an error.
 const DIFF_LINES_MAX: usize = 20;
 
-/// Everything, status and system metadata included, as it was; only managedFields stay the request's.
+/// Restores everything, including status and system metadata, except managedFields.
 pub(super) fn keep_all_but(new: &mut Value, old: &Value) {
     let managed = new["metadata"]["managedFields"].clone();
     for k in ["spec", "status"] {
@@ -29,7 +29,7 @@ pub(super) fn keep_all_but(new: &mut Value, old: &Value) {
     }
 }
 
-/// Annotations that mean something to the API server and stay as they were when the pod was made.
+/// Restores annotations that the API server uses, which are fixed when the pod is created.
 pub(super) fn own_annotations(new: &Value, old: &Value, p: &Path<'_>, e: &mut Errors) {
     const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
     let (now, was) = (&new["metadata"]["annotations"], &old["metadata"]["annotations"]);
@@ -45,7 +45,7 @@ pub(super) fn own_annotations(new: &Value, old: &Value, p: &Path<'_>, e: &mut Er
     validate::annotations(&new["metadata"], &new["spec"], p, e);
 }
 
-/// An update of the main resource (upstream `ValidatePodUpdate`).
+/// Validates an update of the main resource (upstream `ValidatePodUpdate`).
 pub fn check(new: &Value, old: &Value, e: &mut Errors) {
     validate::pod_and_spec(new, e);
     let meta = Path::new("metadata");
@@ -64,7 +64,7 @@ pub fn check(new: &Value, old: &Value, e: &mut Errors) {
     let gates = p.child("schedulingGates");
     let now = items(&n["schedulingGates"]);
     for (i, g) in now.iter().enumerate() {
-        // Of a gate that is there twice it is said once, at the last place.
+        // A repeated gate is reported once, at its last position.
         if !items(&o["schedulingGates"]).contains(g) && !now[i + 1..].contains(g) {
             let why = format!("only deletion is allowed, but found new scheduling gate '{}'", text(&g["name"]));
             e.forbidden(&gates.index(i).child("name"), why);
@@ -115,7 +115,7 @@ fn added_tolerations(n: &Value, o: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// The new spec with everything that may change taken from the old one.
+/// Returns the new spec with every mutable field taken from the old one.
 fn munge(n: &Value, o: &Value, e: &mut Errors) -> Value {
     let mut m = n.clone();
     for list in ["containers", "initContainers"] {
@@ -136,7 +136,7 @@ fn munge(n: &Value, o: &Value, e: &mut Errors) -> Value {
     m
 }
 
-/// Pods that wait at a gate may get a narrower node selector and node affinity (KEP-3838).
+/// Allows gated pods to narrow their node selector and node affinity (KEP-3838).
 fn munge_gated(m: &mut Value, o: &Value, e: &mut Errors) {
     let spec = Path::new("spec");
     if !same(&m["nodeSelector"], &o["nodeSelector"]) {
@@ -182,7 +182,7 @@ fn munge_gated(m: &mut Value, o: &Value, e: &mut Errors) {
     }
 }
 
-/// Whether a term has what it had, and perhaps more; an empty one, which selects nothing, stays empty.
+/// Reports whether a term has everything it had, and perhaps more; an empty one, which selects nothing, stays empty.
 fn only_added(now: &Value, was: &Value) -> bool {
     let of = |t: &Value, f: &str| items(&t[f]).to_vec();
     let fields = ["matchExpressions", "matchFields"];
@@ -192,7 +192,7 @@ fn only_added(now: &Value, was: &Value) -> bool {
     fields.iter().all(|f| of(now, f).starts_with(&of(was, f)))
 }
 
-/// Lines `- path: old` and `+ path: new`, for people.
+/// Writes lines `- path: old` and `+ path: new`.
 fn difference(path: &str, old: &Value, new: &Value, out: &mut String) {
     if same(old, new) || out.lines().count() > DIFF_LINES_MAX {
         return;
@@ -217,7 +217,7 @@ fn difference(path: &str, old: &Value, new: &Value, out: &mut String) {
     }
 }
 
-/// An update through `ephemeralcontainers`: only additions.
+/// Validates an update through `ephemeralcontainers`, which only adds containers.
 pub fn check_ephemeral(new: &Value, old: &Value, e: &mut Errors) {
     if old["metadata"]["annotations"].get(MIRROR).is_some() {
         return e.forbidden(&Path::new("[]"), "static pods do not support ephemeral containers");

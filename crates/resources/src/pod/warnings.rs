@@ -27,7 +27,7 @@ const DEPRECATED_ANNOTATIONS: &[(&str, &str)] = &[
 ];
 const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
-/// Warnings on creating a pod.
+/// Returns warnings on creating a pod.
 pub fn pod(obj: &Value) -> Vec<String> {
     let mut out = Vec::new();
     if let Err(why) = is_dns1123_label(text(&obj["metadata"]["name"])) {
@@ -40,12 +40,12 @@ pub fn pod(obj: &Value) -> Vec<String> {
     out
 }
 
-/// Warnings about a pod template at `spec.template`, when it is new or changed.
+/// Returns warnings about a pod template at `spec.template`, when it is new or changed.
 pub fn template(new: &Value, old: Option<&Value>) -> Vec<String> {
     template_at("spec.template.", new, old)
 }
 
-/// The same for a template at any path, which ends in a dot.
+/// Returns warnings about a template at any path, which ends in a dot.
 pub fn template_at(at: &str, new: &Value, old: Option<&Value>) -> Vec<String> {
     let mut out = Vec::new();
     if old.is_none_or(|o| !same(o, new)) {

@@ -17,13 +17,13 @@ use crate::table::{age, name};
 use crate::tree::{at_mut, default_to, ensure, entries, flag, present, same, text};
 use crate::volume_sources;
 
-/// `status.attachmentMetadata`, keys and values together, in bytes.
+/// The maximum size of `status.attachmentMetadata`, keys and values together, in bytes.
 const METADATA_BYTES_MAX: usize = 256 * 1024;
-/// `status.attachError.message` and its like, in bytes.
+/// The maximum size of `status.attachError.message` and the other error messages, in bytes.
 const ERROR_MESSAGE_MAX: usize = 1024;
 const ONE_SOURCE: &str = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
 
-/// The volumeattachments resource.
+/// The strategy of volumeattachments.
 pub struct VolumeAttachments;
 
 static ATTACHMENTS: LazyLock<Options> = LazyLock::new(|| Options {

@@ -1,4 +1,4 @@
-//! What CSI drivers say of themselves, of nodes and of capacity.
+//! CSI drivers, their nodes and their capacity.
 use std::sync::LazyLock;
 
 use jiff::Timestamp;
@@ -21,7 +21,7 @@ const UPDATE_PERIOD_SECONDS_MIN: i64 = 10;
 const TOKEN_SECONDS_MIN: i64 = 600;
 const TOKEN_SECONDS_MAX: i64 = 1 << 32;
 
-/// The csidrivers resource.
+/// The strategy of csidrivers.
 pub struct CsiDrivers;
 
 static DRIVERS: LazyLock<Options> = LazyLock::new(|| Options {
@@ -121,7 +121,7 @@ impl Strategy for CsiDrivers {
     }
 }
 
-/// Tokens of pods that a driver asks for: one for each audience.
+/// Validates requests for pods' tokens: one for each audience.
 fn token_requests(spec: &Value, p: &Path<'_>, e: &mut Errors) {
     let list = p.child("tokenRequests");
     let mut audiences = std::collections::BTreeSet::new();
@@ -146,7 +146,7 @@ fn token_requests(spec: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// The csinodes resource.
+/// The strategy of csinodes.
 pub struct CsiNodes;
 
 static NODES: LazyLock<Options> = LazyLock::new(|| Options {
@@ -207,7 +207,7 @@ impl Strategy for CsiNodes {
     }
 }
 
-/// The csistoragecapacities resource.
+/// The strategy of csistoragecapacities.
 pub struct CsiStorageCapacities;
 
 static CAPACITIES: LazyLock<Options> =

@@ -1,4 +1,5 @@
-//! Kinds of storage.k8s.io: storage classes and attribute classes here, CSI drivers, nodes and capacities, and attachments below.
+//! Kinds of storage.k8s.io: storage classes and attribute classes here; CSI drivers, nodes, capacities and attachments
+//! in submodules.
 mod attachments;
 mod csi;
 
@@ -42,7 +43,7 @@ fn parameters(v: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// The storageclasses resource.
+/// The strategy of storageclasses.
 pub struct StorageClasses;
 
 static CLASSES: LazyLock<Options> = LazyLock::new(|| Options {
@@ -51,7 +52,7 @@ static CLASSES: LazyLock<Options> = LazyLock::new(|| Options {
         Column::text("Provisioner", "Provisioner of the volumes."),
         Column::text("ReclaimPolicy", "What happens to volumes when their claims are deleted."),
         Column::text("VolumeBindingMode", "When volumes are bound."),
-        // Its cells are true or false all the same.
+        // Its cells are booleans nevertheless.
         Column::text("AllowVolumeExpansion", "Whether claims may be expanded."),
         AGE,
     ],
@@ -106,7 +107,7 @@ impl Strategy for StorageClasses {
     }
 }
 
-/// Who makes the volumes of a class.
+/// Validates the provisioner of a class.
 fn provisioner(name: &str, p: &Path<'_>, e: &mut Errors) {
     if name.is_empty() {
         e.required(p, "");
@@ -115,7 +116,7 @@ fn provisioner(name: &str, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// The volumeattributesclasses resource.
+/// The strategy of volumeattributesclasses.
 pub struct VolumeAttributesClasses;
 
 static ATTRIBUTES: LazyLock<Options> = LazyLock::new(|| Options {

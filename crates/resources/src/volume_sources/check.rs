@@ -1,4 +1,4 @@
-//! The rules of each source.
+//! Validates each volume source.
 use kelson_meta::{is_dns1123_label, is_dns1123_subdomain};
 use serde_json::Value;
 
@@ -6,23 +6,23 @@ use crate::path::{Errors, Path};
 use crate::rules;
 use crate::tree::{empty, flag, int0, len, present, text};
 
-/// The longest name of a volume and its portal together, where an initiator is named.
+/// The maximum length of the volume's name and its portal together, with an initiator name.
 const PORTAL_MAX: usize = 64;
 const PORTAL_WHY: &str = "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is specified.";
 const HOST_PATH_TYPES: &[&str] =
     &["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
 const TENANT_MAX: usize = 64;
 
-/// Whose volume has the source.
+/// The owner of a volume source.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Owner<'a> {
-    /// A pod; its secrets are of its own namespace.
+    /// A pod; its secrets are in its own namespace.
     Pod,
-    /// A PersistentVolume of this name; its secrets name their namespace.
+    /// A PersistentVolume with this name; its secrets have a namespace.
     Volume(&'a str),
 }
 
-/// Rules of a source that pods and PersistentVolumes share; gives false where there are none of that name.
+/// Validates a source that pods and PersistentVolumes share; returns false if there are no rules for it.
 pub fn shared(kind: &str, s: &Value, owner: Owner<'_>, p: &Path<'_>, e: &mut Errors) -> bool {
     let fields: &[&str] = match kind {
         "gcePersistentDisk" => &["pdName"],
@@ -70,7 +70,7 @@ pub fn shared(kind: &str, s: &Value, owner: Owner<'_>, p: &Path<'_>, e: &mut Err
     true
 }
 
-/// CSI driver names: a subdomain of at most 63 characters, in any case.
+/// Validates a CSI driver name: a subdomain of at most 63 characters, in any case.
 pub fn driver_name(name: &str, p: &Path<'_>, e: &mut Errors) {
     const MAX: usize = 63;
     if name.is_empty() {
@@ -82,7 +82,7 @@ pub fn driver_name(name: &str, p: &Path<'_>, e: &mut Errors) {
     e.invalid_each(p, name, is_dns1123_subdomain(&name.to_lowercase()));
 }
 
-/// The `csi` source of a PersistentVolume, with its references to secrets.
+/// Validates the `csi` source of a PersistentVolume, with its secret references.
 pub fn persistent_csi(s: &Value, p: &Path<'_>, e: &mut Errors) {
     driver_name(text(&s["driver"]), &p.child("driver"), e);
     rules::required(&s["volumeHandle"], &p.child("volumeHandle"), e);
@@ -102,7 +102,7 @@ pub fn persistent_csi(s: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// The `csi` source of a pod's volume.
+/// Validates the `csi` source of a pod's volume.
 pub fn pod_csi(s: &Value, p: &Path<'_>, e: &mut Errors) {
     driver_name(text(&s["driver"]), &p.child("driver"), e);
     if present(&s["nodePublishSecretRef"]) {
@@ -111,20 +111,20 @@ pub fn pod_csi(s: &Value, p: &Path<'_>, e: &mut Errors) {
             let reference = p.child("nodePublishSecretRef");
             e.required(&reference.child("name"), "");
         } else {
-            // Upstream leaves the reference out of the path of what it finds wrong with the name.
+            // Upstream's path of errors of the name lacks the reference.
             e.invalid_each(&p.child("name"), name, is_dns1123_subdomain(name));
         }
     }
 }
 
-/// The `local` source of a PersistentVolume.
+/// Validates the `local` source of a PersistentVolume.
 pub fn local(s: &Value, p: &Path<'_>, e: &mut Errors) {
     if rules::required(&s["path"], &p.child("path"), e) {
         rules::no_backsteps(text(&s["path"]), &p.child("path"), e);
     }
 }
 
-/// The name of a pod's volume with its portal, where an initiator is named.
+/// Validates the name of a pod's volume with its portal, if there is an initiator name.
 pub fn portal_of_pod(volume: &Value, p: &Path<'_>, e: &mut Errors) {
     let (name, s) = (text(&volume["name"]), &volume["iscsi"]);
     if present(&s["initiatorName"]) && portal_too_long(name, s) {
@@ -162,7 +162,7 @@ fn endpoints_namespace(s: &Value, owner: Owner<'_>, p: &Path<'_>, e: &mut Errors
     }
 }
 
-/// `secretRef`: its name, and its namespace where the owner has none.
+/// Validates `secretRef`: its name, and its namespace if the owner has none.
 fn secret_reference(s: &Value, owner: Owner<'_>, p: &Path<'_>, e: &mut Errors) {
     let reference = &s["secretRef"];
     if !present(reference) {
@@ -189,7 +189,7 @@ fn quobyte(s: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Whether a text is an address and a port as Go's `net.SplitHostPort` takes them apart; either may be empty.
+/// Reports whether a string is an address and a port for Go's `net.SplitHostPort`; either may be empty.
 fn is_host_port(pair: &str) -> bool {
     let Some((host, port)) = pair.rsplit_once(':') else { return false };
     let host_is_sound = match host.strip_prefix('[') {
@@ -253,8 +253,8 @@ fn iscsi(s: &Value, owner: Owner<'_>, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Whether a name has one of the three forms of RFC 3720: `iqn.2001-04.com.example:disk`, `eui.` and 16, `naa.` and 32 letters
-/// or digits.
+/// Reports whether a name has one of the three forms of RFC 3720: `iqn.2001-04.com.example:disk`, `eui.` and 16, `naa.`
+/// and 32 letters or digits.
 fn is_iscsi_name(name: &str) -> bool {
     let alphanumeric = |text: &str, count: usize| {
         let mut chars = text.chars();
@@ -266,7 +266,7 @@ fn is_iscsi_name(name: &str) -> bool {
     match (name.strip_prefix("eui"), name.strip_prefix("naa")) {
         (Some(rest), _) => alphanumeric(rest, 16),
         (_, Some(rest)) => alphanumeric(rest, 32),
-        // Upstream's pattern is bound to the end alone.
+        // Upstream's pattern is only anchored at the end.
         _ => {
             name.starts_with("iqn")
                 && name.match_indices("iqn.").any(|(i, start)| is_qualified(&name[i + start.len()..]))
@@ -274,7 +274,7 @@ fn is_iscsi_name(name: &str) -> bool {
     }
 }
 
-/// Whether this is `YYYY-MM.`, an authority, a colon and a text without separators.
+/// Reports whether this is `YYYY-MM.`, a naming authority, a colon and a string without separators.
 fn is_qualified(text: &str) -> bool {
     let Some((date, rest)) = text.split_once('.') else { return false };
     let digits = |part: &str, count| part.len() == count && part.bytes().all(|c| c.is_ascii_digit());

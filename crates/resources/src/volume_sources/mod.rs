@@ -1,5 +1,5 @@
-//! Where a volume's data comes from: one table of sources and one check for each, in pods, in PersistentVolumes and in the volumes
-//! that VolumeAttachments spell out (upstream `pkg/apis/core/validation`, `validateVolumeSource`, `ValidatePersistentVolumeSpec`).
+//! Volume sources: one table of sources and one check for each, in pods, PersistentVolumes and inline volumes of
+//! VolumeAttachments (upstream `pkg/apis/core/validation`, `validateVolumeSource`, `ValidatePersistentVolumeSpec`).
 mod check;
 
 use serde_json::Value;
@@ -9,7 +9,7 @@ pub use check::{Owner, driver_name, local, persistent_csi, pod_csi, portal_of_po
 use crate::path::{Errors, Path};
 use crate::tree::{holds, items, present, text};
 
-/// The sources of a pod's volume, in the order in which they are looked at.
+/// The sources of a pod's volume, in the order of validation.
 pub const OF_PODS: &[&str] = &[
     "emptyDir",
     "hostPath",
@@ -43,7 +43,7 @@ pub const OF_PODS: &[&str] = &[
     "image",
 ];
 
-/// The sources of a PersistentVolume, in the order in which they are looked at.
+/// The sources of a PersistentVolume, in the order of validation.
 pub const OF_PERSISTENT_VOLUMES: &[&str] = &[
     "hostPath",
     "gcePersistentDisk",
@@ -69,7 +69,7 @@ pub const OF_PERSISTENT_VOLUMES: &[&str] = &[
     "csi",
 ];
 
-/// Looks at the sources that `volume` has of `all`: exactly one may be there, and `check` judges it.
+/// Validates that `volume` has exactly one of the sources in `all`, and calls `check` for it.
 pub fn one(
     volume: &Value,
     all: &[&str],
@@ -80,7 +80,7 @@ pub fn one(
     let persistent = !all.contains(&"emptyDir");
     let mut found = false;
     for kind in all.iter().filter(|kind| present(&volume[**kind])) {
-        // Upstream lets a FlexVolume stand beside another source of a PersistentVolume.
+        // Upstream allows a FlexVolume together with another source of a PersistentVolume.
         if found && !(persistent && *kind == "flexVolume") {
             e.forbidden(&p.child(second_name(kind)), "may not specify more than 1 volume type");
             continue;
@@ -94,7 +94,7 @@ pub fn one(
     }
 }
 
-/// How a source is called where it is one too many; upstream spells two of them in its own way.
+/// Returns the name of a second source in messages; upstream spells two of them differently.
 fn second_name<'a>(kind: &&'a str) -> &'a str {
     match *kind {
         "cephfs" => "cephFS",
@@ -103,7 +103,7 @@ fn second_name<'a>(kind: &&'a str) -> &'a str {
     }
 }
 
-/// Access modes of a PersistentVolume or a claim.
+/// Validates access modes of a PersistentVolume or a claim.
 pub fn access_modes(spec: &Value, p: &Path<'_>, e: &mut Errors) {
     const MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
     let at = p.child("accessModes");
@@ -117,7 +117,7 @@ pub fn access_modes(spec: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Defaults of a source, in pods and in PersistentVolumes alike (upstream `SetDefaults_*VolumeSource`).
+/// Sets the defaults of a source, in pods and in PersistentVolumes (upstream `SetDefaults_*VolumeSource`).
 pub fn defaults(volume: &mut Value) {
     use crate::tree::{default_to, default_zero, object_mut};
     if let Some(s) = object_mut(volume, "hostPath") {

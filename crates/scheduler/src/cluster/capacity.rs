@@ -1,4 +1,5 @@
-//! How much room drivers have for volumes that they make, where they say so (KEP-1472; upstream `volumebinding/binder.go`).
+//! Free capacity of storage drivers for volumes they provision, where drivers publish it (KEP-1472; upstream
+//! `volumebinding/binder.go`).
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use kelson_meta::{LabelSelector, ObjectKey};
@@ -6,15 +7,15 @@ use kelson_volumes::{ClaimView, StorageClassView};
 
 use crate::view::{CsiDriver, StorageCapacity};
 
-/// What all drivers say.
+/// The published capacity of all drivers, by storage class.
 #[derive(Debug, Default)]
 pub struct Capacities {
-    /// Drivers whose word counts: of others nobody asks how much room there is.
+    /// Drivers with `storageCapacity: true`. The capacity of any other driver is not checked.
     drivers: HashSet<Box<str>>,
     rooms: HashMap<ObjectKey, ClassCapacity>,
 }
 
-/// Room for volumes of a class.
+/// The capacity published for one storage class.
 #[derive(Debug)]
 struct ClassCapacity {
     class: String,
@@ -24,7 +25,7 @@ struct ClassCapacity {
 }
 
 impl Capacities {
-    /// Learns or forgets a driver.
+    /// Stores a driver, or removes it when `driver` is `None`.
     pub fn put_driver(&mut self, name: &str, driver: Option<&CsiDriver>) {
         if driver.is_some_and(|d| d.spec.storage_capacity == Some(true)) {
             self.drivers.insert(name.into());
@@ -33,7 +34,8 @@ impl Capacities {
         }
     }
 
-    /// Learns or forgets what a driver says. Room without a size, or that no node reaches, is none.
+    /// Stores a CSIStorageCapacity, or removes it when `said` is `None`. One without a size, or that no node reaches,
+    /// counts as none.
     pub fn put_room(&mut self, key: ObjectKey, said: Option<&StorageCapacity>) {
         let room = said.and_then(|said| {
             let bytes = said.limit()?.value();
@@ -46,7 +48,8 @@ impl Capacities {
         };
     }
 
-    /// Whether a volume can be made for a claim where a node with these labels reaches it, as far as anybody says.
+    /// Reports whether a volume can be provisioned for a claim on a node with these labels. Unknown capacity counts as
+    /// enough.
     pub fn suffice(&self, class: &StorageClassView, claim: &ClaimView, labels: &BTreeMap<String, String>) -> bool {
         let Some(wanted) = claim.spec.resources.requests.storage else { return true };
         !self.drivers.contains(class.provisioner.as_str())

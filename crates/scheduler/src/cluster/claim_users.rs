@@ -1,4 +1,5 @@
-//! Which placed pods use which claims: a claim for one pod alone (`ReadWriteOncePod`) is in use wherever its pod is.
+//! Which placed pods use which claims. A claim with the mode `ReadWriteOncePod` is in use as long as a placed pod has
+//! it.
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -6,7 +7,7 @@ use kelson_meta::ObjectKey;
 
 use crate::view::Pod;
 
-/// Placed pods by claim. Pods without claims cost nothing.
+/// Placed pods by claim. Pods without claims take no memory here.
 #[derive(Debug, Default)]
 pub struct ClaimUsers {
     users: HashMap<ObjectKey, Vec<Arc<str>>>,
@@ -15,12 +16,12 @@ pub struct ClaimUsers {
 }
 
 impl ClaimUsers {
-    /// Changes with the use of any claim.
+    /// Returns a number that changes when the use of any claim changes.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// A pod was placed.
+    /// Adds the claims of a pod that was placed.
     pub fn add(&mut self, pod: &Pod) {
         if pod.spec.claims.is_empty() {
             return;
@@ -33,7 +34,7 @@ impl ClaimUsers {
         self.claims.insert(Arc::clone(&pod.uid), keys);
     }
 
-    /// A pod left its node.
+    /// Removes the claims of a pod that left its node.
     pub fn remove(&mut self, uid: &str) {
         let Some(keys) = self.claims.remove(uid) else { return };
         self.epoch += 1;
@@ -47,7 +48,7 @@ impl ClaimUsers {
         }
     }
 
-    /// The UIDs of the pods that use a claim.
+    /// Returns the UIDs of the placed pods that use a claim.
     pub fn of(&self, claim: &ObjectKey) -> &[Arc<str>] {
         self.users.get(claim).map_or(&[], Vec::as_slice)
     }

@@ -1,5 +1,5 @@
-//! Claims for devices, what drivers offer, and what is taken: by claims that say so, and by those whose devices are being
-//! written into them.
+//! ResourceClaims, the devices that drivers publish, and the devices that are allocated: those in the status of a
+//! claim, and those of plans whose writes have not been seen yet.
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::extended::ExtendedNeeds;
 use crate::view::{DeviceRef, Node, PodSpec};
 
-/// What is known of devices.
+/// ResourceClaims, ResourceSlices and DeviceClasses of the cluster, with the allocations that are about to be written.
 #[derive(Debug, Default)]
 pub struct Devices {
     claims: HashMap<ObjectKey, Arc<ResourceClaimView>>,
@@ -23,84 +23,84 @@ pub struct Devices {
     classes: Classes,
     selectors: Selectors,
     taken: Taken,
-    /// By the claim's UID: devices that it will have when they are written into it.
+    /// Allocations that are about to be written, by the UID of the claim.
     pending: HashMap<Box<str>, Allocation>,
     /// UIDs of claims whose devices were not ready in time.
     overdue: HashSet<Box<str>>,
-    /// By the pod's UID: the claim that was made for its extended resources.
+    /// The claim that was made for extended resources, by the UID of the pod.
     extended: HashMap<Box<str>, ObjectKey>,
     epoch: u64,
     class_epoch: u64,
-    /// Classes stand for no extended resources.
+    /// Set when the feature is off: no class maps to an extended resource.
     without_extended: bool,
 }
 
-/// What is written for a pod before it is bound.
+/// What has to be written for a pod before it is bound.
 #[derive(Clone, Debug)]
 pub struct DevicePlan {
-    /// All of the pod's claims, each once.
+    /// All claims of the pod, each once.
     pub claims: Vec<ClaimPlan>,
-    /// The claim that is to be made for its extended resources.
+    /// The claim to create for the pod's extended resources.
     pub extended: Option<ExtendedPlan>,
 }
 
 impl DevicePlan {
-    /// Whether nothing is to be written.
+    /// Reports whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.claims.is_empty() && self.extended.is_none()
     }
 }
 
-/// A claim for extended resources that is to be made, and what it gets.
+/// A claim to create for extended resources, with its allocation.
 #[derive(Clone, Debug)]
 pub struct ExtendedPlan {
-    /// Until it has one of its own.
+    /// A provisional UID, until the API server has assigned one.
     pub uid: String,
-    /// `spec.devices.requests`.
+    /// Value of the claim's `spec.devices.requests`.
     pub requests: Value,
-    /// Which request is whose, for the pod's status.
+    /// Which request belongs to which container and resource, for the pod's status.
     pub mappings: Value,
-    /// Its devices as the API has them.
+    /// Value of the claim's `status.allocation`.
     pub allocation: Value,
 }
 
-/// What one claim gets.
+/// The allocation of one claim.
 #[derive(Clone, Debug)]
 pub struct ClaimPlan {
     pub key: ObjectKey,
     pub uid: String,
-    /// Its devices as the API has them; `None`: it has them already.
+    /// Value of `status.allocation`; `None` when the claim is allocated already.
     pub allocation: Option<Value>,
 }
 
 /// What a change of a claim means for pods that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimChange {
-    /// Its devices are free again: any pod may have them.
+    /// Its devices were released: they may help any pod.
     Freed,
-    /// Only pods that use it may care.
+    /// It can only help pods that use this claim.
     Own,
-    /// Nobody need care.
+    /// It helps no pod.
     Nothing,
 }
 
 impl Devices {
-    /// Changes with any of them.
+    /// Returns a number that changes with any claim, slice or class.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Changes with any class.
+    /// Returns a number that changes with any class.
     pub fn class_epoch(&self) -> u64 {
         self.class_epoch
     }
 
-    /// Classes stand for no extended resources, from now on.
+    /// Stops mapping classes to extended resources.
     pub fn without_extended(&mut self) {
         self.without_extended = true;
     }
 
-    /// The class that stands for an extended resource.
+    /// Returns the name of the class that maps to an extended resource.
     pub fn class_of(&self, resource: &str) -> Option<&str> {
         if self.without_extended {
             return None;
@@ -109,17 +109,17 @@ impl Devices {
         class.map(|c| c.metadata.name.as_str())
     }
 
-    /// What a pod asks of extended resources; `None`: nothing that a class stands for.
+    /// Returns the extended resources a pod requests that a class maps to; `None` when there are none.
     pub fn extended_needs(&self, spec: &PodSpec) -> Option<ExtendedNeeds> {
         ExtendedNeeds::new(spec, |resource| self.class_of(resource))
     }
 
-    /// The claim that was made for the extended resources of a pod.
+    /// Returns the claim that was made for the extended resources of a pod.
     pub fn extended_claim_of(&self, uid: &str) -> Option<&ObjectKey> {
         self.extended.get(uid)
     }
 
-    /// Learns or forgets a claim.
+    /// Stores a claim, or removes it when `claim` is `None`.
     pub fn put_claim(&mut self, key: ObjectKey, claim: Option<Arc<ResourceClaimView>>) -> ClaimChange {
         let old = self.claims.get(&key);
         let version = |c: &ResourceClaimView| c.resource_version().parse::<u64>().unwrap_or(u64::MAX);
@@ -169,7 +169,7 @@ impl Devices {
         }
     }
 
-    /// What the API answered to a write of ours; what is gone meanwhile stays gone.
+    /// Stores the API server's answer to a write of ours. A claim that was deleted meanwhile stays deleted.
     pub fn wrote_claim(&mut self, claim: ResourceClaimView) {
         let key = claim.metadata.key();
         if self.claims.contains_key(&key) {
@@ -177,18 +177,18 @@ impl Devices {
         }
     }
 
-    /// A claim that we made and which the watch may not have shown yet.
+    /// Stores a claim that this scheduler created and that the watch may not have delivered yet.
     pub fn made_claim(&mut self, claim: ResourceClaimView) {
         self.put_claim(claim.metadata.key(), Some(Arc::new(claim)));
     }
 
-    /// Learns or forgets a slice.
+    /// Stores a slice, or removes it when `slice` is `None`.
     pub fn put_slice(&mut self, name: &str, slice: Option<Arc<ResourceSliceView>>) {
         self.epoch += 1;
         self.inventory.put(name, slice);
     }
 
-    /// Learns or forgets a class.
+    /// Stores a class, or removes it when `class` is `None`.
     pub fn put_class(&mut self, name: &str, class: Option<Arc<DeviceClassView>>) {
         self.epoch += 1;
         self.class_epoch += 1;
@@ -208,7 +208,7 @@ impl Devices {
         }
     }
 
-    /// Takes a plan as carried out, until its claims say so or it is given up.
+    /// Counts the devices of a plan as allocated, until its claims show them or [`Self::end`] is called.
     pub fn begin(&mut self, plan: &DevicePlan) {
         let own = plan.claims.iter().filter_map(|c| Some((&c.uid, c.allocation.as_ref()?)));
         for (uid, allocation) in own.chain(plan.extended.iter().map(|e| (&e.uid, &e.allocation))) {
@@ -219,7 +219,7 @@ impl Devices {
         }
     }
 
-    /// A plan is written, or given up.
+    /// Ends a plan: it was written, or given up.
     pub fn end(&mut self, plan: &DevicePlan) {
         for uid in plan.claims.iter().map(|c| &c.uid).chain(plan.extended.iter().map(|e| &e.uid)) {
             if self.pending.contains_key(uid.as_str()) {
@@ -229,21 +229,21 @@ impl Devices {
         }
     }
 
-    /// Notes that the devices of a claim were not ready in time, until it has none.
+    /// Records that the devices of a claim were not ready in time. The record is dropped when the claim is deallocated.
     pub fn note_overdue(&mut self, uid: &str) {
         self.epoch += 1;
         self.overdue.insert(uid.into());
     }
 
-    /// Why a pod is not to be looked at yet (PreEnqueue): a claim of it is not there.
+    /// Reports whether a pod must wait because one of its claims does not exist (PreEnqueue).
     pub fn holds(&self, spec: &PodSpec) -> bool {
         !spec.devices.is_empty() && self.claims_of(spec).is_err()
     }
 
-    /// The claims of a pod, each once.
+    /// Returns the claims of a pod, each once.
     ///
     /// # Errors
-    /// Why it cannot be scheduled, as people read it.
+    /// The message for the pod's condition when the pod cannot be scheduled because of a claim.
     pub fn claims_of(&self, spec: &PodSpec) -> Result<Vec<&Arc<ResourceClaimView>>, String> {
         let mut out: Vec<&Arc<ResourceClaimView>> = Vec::new();
         for device in &spec.devices {
@@ -273,17 +273,17 @@ impl Devices {
         Ok(claim)
     }
 
-    /// Whether devices are being written into a claim.
+    /// Reports whether an allocation of this claim is about to be written.
     pub fn is_pending(&self, uid: &str) -> bool {
         self.pending.contains_key(uid)
     }
 
-    /// Whether there is a class of this name.
+    /// Reports whether a class of this name exists.
     pub fn has_class(&self, name: &str) -> bool {
         self.classes.contains_key(name)
     }
 
-    /// Whether the devices that a claim has can be used on a node, or will ever be.
+    /// Reports whether the devices allocated to a claim can be used on a node, now or after a driver has prepared them.
     pub fn is_usable(&self, claim: &ResourceClaimView, node: &Node) -> bool {
         let Some(allocation) = &claim.status.allocation else { return true };
         let host = host(node);
@@ -295,8 +295,8 @@ impl Devices {
             }
     }
 
-    /// How good the devices are that a node has for those of the claims that have none, and for one that is to be made;
-    /// `None`: it has not enough.
+    /// Returns the score of the devices that a node has for claims without an allocation, including a claim to be
+    /// created; `None` when the node does not have enough.
     pub fn score(
         &self,
         claims: &[Arc<ResourceClaimView>],
@@ -306,7 +306,7 @@ impl Devices {
         self.solve(claims, more, node, |solution| solution.score())
     }
 
-    /// What drivers have on a node of an extended resource, where a class stands for it.
+    /// Returns how much of an extended resource drivers offer on a node, if a class maps to the resource.
     pub fn stock(&self, resource: &str, node: &Node) -> Option<Stock> {
         let class = self.classes.get(self.class_of(resource)?)?;
         match self.allocator().stock(host(node), class) {
@@ -337,7 +337,7 @@ impl Devices {
         Ok(solution.as_ref().map(of))
     }
 
-    /// What is to be written for a pod that goes to a node (Reserve); `None`: the node no longer has enough.
+    /// Returns what has to be written for a pod on a node (Reserve); `None` when the node no longer has enough.
     pub fn plan(&self, spec: &PodSpec, node: &Node) -> Option<DevicePlan> {
         let claims: Vec<Arc<ResourceClaimView>> = self.claims_of(spec).ok()?.into_iter().cloned().collect();
         let needs = self.extended_needs(spec);
@@ -360,12 +360,12 @@ impl Devices {
             mappings: made.mappings(),
             allocation,
         };
-        // That of the claim that is to be made is the last.
+        // The result of the claim to be created is the last one.
         let extended = made.as_ref().zip(results.next()).map(|((.., made), allocation)| extended(made, allocation));
         Some(DevicePlan { claims, extended })
     }
 
-    /// How far the devices of a plan are, once they are written into their claims and the one that was made.
+    /// Returns the progress of a plan after its allocations were written; `made` is the claim that was created.
     pub fn progress(&self, plan: &DevicePlan, made: Option<&ClaimPlan>) -> Readiness {
         let mut waits = false;
         for planned in plan.claims.iter().chain(made) {
@@ -381,7 +381,8 @@ impl Devices {
         if waits { Readiness::Waits } else { Readiness::Ready }
     }
 
-    /// A claim of a pod that could be given other devices: those it has cannot be used on some node, and nobody else uses it.
+    /// Returns a claim of the pod that can be deallocated: its devices cannot be used on some node, and no other pod
+    /// uses it.
     pub fn to_free(&self, spec: &PodSpec, uid: &str, nodes: impl Iterator<Item = Arc<Node>>) -> Option<ObjectKey> {
         let claims = self.claims_of(spec).ok()?;
         let alone = |c: &ResourceClaimView| c.status.reserved_for.iter().all(|r| r.uid == uid);
@@ -394,7 +395,7 @@ impl Devices {
     }
 }
 
-/// The UID of the pod for whose extended resources a claim was made.
+/// Returns the UID of the pod for whose extended resources a claim was made.
 pub fn extended_owner(claim: &ResourceClaimView) -> Option<&str> {
     let marked = claim.metadata.annotations.get(names::EXTENDED_RESOURCE_CLAIM).is_some_and(|v| v == "true");
     marked.then(|| claim.owning_pod().map(|(_, uid)| uid))?
@@ -404,12 +405,12 @@ fn host(node: &Node) -> Host<'_> {
     Host { name: &node.name, labels: &node.labels }
 }
 
-/// Claims that have no devices yet.
+/// Claims without an allocation.
 fn without_devices(claims: &[Arc<ResourceClaimView>]) -> impl Iterator<Item = &Arc<ResourceClaimView>> {
     claims.iter().filter(|c| c.status.allocation.is_none())
 }
 
-/// A random UUID (version 4).
+/// Generates a random UUID (version 4).
 fn new_uid() -> String {
     let bits = (rand::random::<u128>() & !(0xf << 76) & !(0x3 << 62)) | (0x4 << 76) | (0x2 << 62);
     let hex = format!("{bits:032x}");

@@ -1,5 +1,5 @@
-//! Extended resources of a pod that classes of devices stand for (KEP-5004). Which node has them of a plugin and which of
-//! drivers is decided node by node: where a plugin has any, drivers are not asked.
+//! Extended resources of a pod that DeviceClasses map to (KEP-5004). Whether a device plugin or a driver provides them
+//! is decided for each node: a node where a device plugin has any does not use drivers.
 use std::collections::BTreeMap;
 
 use kelson_devices::{ExtendedAsk, ExtendedClaim};
@@ -7,23 +7,23 @@ use kelson_devices::{ExtendedAsk, ExtendedClaim};
 use crate::reason::Reason;
 use crate::view::{Node, PodSpec};
 
-/// The claim's name while it is only thought of, as messages have it.
+/// Name of a claim that does not exist yet, as messages show it.
 const UNMADE: &str = "<extended-resources>";
 
-/// What a pod asks of extended resources, where a class stands for one of them.
+/// The extended resources of a pod of which at least one is mapped by a class.
 #[derive(Debug)]
 pub struct ExtendedNeeds {
-    /// As messages name the claim.
+    /// The name of the claim in messages.
     pub claim: String,
     asks: Vec<ExtendedAsk>,
-    /// How many of each the pod needs at once.
+    /// Resource and amount that the pod needs at once.
     asked: Vec<(Box<str>, i64)>,
-    /// The classes that stand for them.
+    /// The class that maps to each resource, by resource.
     classes: BTreeMap<Box<str>, String>,
 }
 
 impl ExtendedNeeds {
-    /// What a pod asks for, and which class stands for what; `None`: none does.
+    /// Collects the extended resources of a pod; `None` when no class maps to any of them.
     pub fn new<'d>(spec: &PodSpec, class_of: impl Fn(&str) -> Option<&'d str>) -> Option<Self> {
         let mut asked: Vec<(Box<str>, i64)> = Vec::new();
         for ask in &spec.extended {
@@ -38,15 +38,15 @@ impl ExtendedNeeds {
         (!classes.is_empty()).then(|| Self { claim, asks: spec.extended.clone(), asked, classes })
     }
 
-    /// Whether drivers are asked for a resource on a node.
+    /// Reports whether drivers provide a resource on a node.
     pub fn is_of_drivers(&self, resource: &str, node: &Node) -> bool {
         self.classes.contains_key(resource) && node.allocatable.scalar(resource) == 0
     }
 
-    /// What drivers are to give on a node.
+    /// Returns the claim for what drivers must provide on a node.
     ///
     /// # Errors
-    /// Nobody there has a resource.
+    /// The reason for the node's rejection when it has none of a resource.
     pub fn on(&self, node: &Node) -> Result<ExtendedClaim, Reason> {
         let known = |name: &str| node.allocatable.scalars.iter().any(|(n, _)| **n == *name);
         let mut classes = self.classes.clone();

@@ -1,6 +1,6 @@
-//! What the scheduler believes of the cluster: nodes with the pods on them (bound, or assumed to be soon), kept up to
-//! date change by change. Every change of a node gives it a new generation, so that what was computed from it before is
-//! known to be stale; adding or removing nodes changes the structure, which makes all of it stale.
+//! The scheduler's view of the cluster: nodes with the pods on them (bound, or assumed to be bound soon), updated
+//! change by change. Every change of a node gives it a new generation, which marks results computed from older
+//! generations as stale. Adding or removing a node changes the structure, which makes all results stale.
 mod capacity;
 pub mod claim_users;
 pub mod devices;
@@ -25,35 +25,39 @@ use self::topology::Topologies;
 use self::workloads::Workloads;
 use crate::view::{Node, Pod, PodSpec};
 
-/// Where a known pod is.
+/// The node of a known pod.
 #[derive(Debug)]
 struct Placed {
     node: Box<str>,
     priority: i32,
-    /// Assumed rather than seen; since when its binding is known to have succeeded.
+    /// `None` for a pod the API server has shown; for an assumed pod, the time at which its binding succeeded.
     assumed: Option<Option<Instant>>,
 }
 
-/// What the API's word on a placed pod changed.
+/// What an update of a placed pod changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Learnt {
-    /// It is there, which was not known, or only assumed.
+    /// The pod was unknown, or was only assumed.
     Placed,
-    /// It has other labels, or asks for something else.
+    /// Its labels or requests changed.
     Changed,
-    /// Nothing that matters here.
+    /// Nothing that scheduling depends on.
     Nothing,
 }
 
-/// Nodes and pods.
+/// All nodes, placed pods, and the objects that scheduling decisions read.
+///
+/// The scheduler's informers update it change by change, and each node carries a generation that results are cached by.
+/// A pod is *assumed* on a node from the decision until the API server shows the binding; an assumption that is not
+/// confirmed in time expires. Everything here is in memory and synchronous.
 #[derive(Debug, Default)]
 pub struct Cluster {
     nodes: Vec<NodeState>,
     by_name: HashMap<Box<str>, usize>,
     placed: HashMap<Arc<str>, Placed>,
-    /// Assumed pods in the order their bindings succeeded; confirmed ones leave when their time has passed.
+    /// Assumed pods in the order their bindings succeeded; they are removed when their time has passed.
     unconfirmed: VecDeque<(Instant, Arc<str>)>,
-    /// Pods on nodes nobody has told of yet (or any more).
+    /// Pods on nodes that are not known yet or were removed.
     homeless: HashMap<Box<str>, Vec<Arc<Pod>>>,
     order: Vec<u32>,
     generation: u64,
@@ -64,89 +68,89 @@ pub struct Cluster {
     images: HashMap<Box<str>, ImageSummary>,
     images_epoch: u64,
     namespaces: Namespaces,
-    /// Claims, volumes, classes.
+    /// Claims, volumes and storage classes.
     pub storage: Storage,
-    /// Claims for devices, slices, classes.
+    /// ResourceClaims, ResourceSlices and DeviceClasses.
     pub devices: Devices,
-    /// Placed pods by their claims.
+    /// Placed pods by the claims they use.
     pub claim_users: ClaimUsers,
-    /// What selects pods.
+    /// Selectors of services and controllers.
     pub workloads: Workloads,
     topologies: Topologies,
 }
 
-/// How far an image is spread.
+/// How many nodes have an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImageSummary {
-    /// Size in bytes.
+    /// The size in bytes.
     pub size: i64,
-    /// Nodes that hold it.
+    /// The number of nodes that have it.
     pub nodes: i64,
 }
 
 impl Cluster {
-    /// The nodes; positions are stable while [`structure`](Self::structure) is.
+    /// Returns the nodes. Positions are stable while [`structure`](Self::structure) is.
     pub fn nodes(&self) -> &[NodeState] {
         &self.nodes
     }
-    /// The position of a node.
+    /// Returns the position of a node.
     pub fn position(&self, name: &str) -> Option<usize> {
         self.by_name.get(name).copied()
     }
-    /// The order in which nodes are visited: zones in turn.
+    /// Returns the order in which nodes are visited: zones alternate.
     pub fn order(&self) -> &[u32] {
         &self.order
     }
-    /// Changes when nodes come or go.
+    /// Returns a number that changes when nodes are added or removed.
     pub fn structure(&self) -> u64 {
         self.structure
     }
-    /// Whether any placed pod has pod affinity.
+    /// Reports whether any placed pod has pod affinity.
     pub fn any_affinity(&self) -> bool {
         self.with_affinity > 0
     }
-    /// The lowest priority of any placed pod.
+    /// Returns the lowest priority of all placed pods.
     pub fn lowest_priority(&self) -> Option<i32> {
         self.priorities.first_key_value().map(|(p, _)| *p)
     }
-    /// Changes with the spread of any image.
+    /// Returns a number that changes when an image is on more or fewer nodes.
     pub fn images_epoch(&self) -> u64 {
         self.images_epoch
     }
-    /// An image's spread.
+    /// Returns how many nodes have an image.
     pub fn image(&self, name: &str) -> Option<ImageSummary> {
         self.images.get(name).copied()
     }
-    /// Node labels that pods are gathered over.
+    /// Returns the node labels that pods are counted by.
     pub fn topologies(&self) -> &Topologies {
         &self.topologies
     }
     pub fn namespaces(&mut self) -> &mut Namespaces {
         &mut self.namespaces
     }
-    /// What namespaces are called and how they are labelled.
+    /// Returns all namespaces with their labels.
     pub fn known_namespaces(&self) -> &Namespaces {
         &self.namespaces
     }
-    /// What is known of a placed pod.
+    /// Returns the spec of a placed pod.
     pub fn spec_of(&self, uid: &str) -> Option<Arc<PodSpec>> {
         let node = self.position(&self.placed.get(uid)?.node)?;
         self.nodes[node].pods.iter().find(|p| *p.uid == *uid).map(|p| Arc::clone(&p.spec))
     }
-    /// Changes with any namespace's labels.
+    /// Returns a number that changes with the labels of any namespace.
     pub fn namespaces_epoch(&self) -> u64 {
         self.namespaces.epoch()
     }
-    /// What counting over topologies needs, side by side.
+    /// Borrows the parts that counting over topologies needs, at the same time.
     pub fn parts(&mut self) -> (&[NodeState], &mut Topologies, &Namespaces) {
         (&self.nodes, &mut self.topologies, &self.namespaces)
     }
-    /// The node a pod is on or assumed to be on.
+    /// Returns the node that a pod is on, or is assumed on.
     pub fn node_of(&self, uid: &str) -> Option<&str> {
         self.placed.get(uid).map(|p| &*p.node)
     }
 
-    /// How many nodes and placed pods are known, and how many of the pods are only assumed.
+    /// Returns the number of nodes, of placed pods, and of those pods that are only assumed.
     pub fn sizes(&self) -> (usize, usize, usize) {
         let assumed = self.placed.values().filter(|p| p.assumed.is_some()).count();
         (self.nodes.len(), self.placed.len(), assumed)
@@ -157,7 +161,7 @@ impl Cluster {
         self.nodes[i].generation = self.generation;
     }
 
-    /// Learns a node or its new state.
+    /// Adds or updates a node.
     pub fn put_node(&mut self, node: Arc<Node>) {
         if let Some(i) = self.position(&node.name) {
             let old = std::mem::replace(&mut self.nodes[i].node, Arc::clone(&node));
@@ -187,7 +191,7 @@ impl Cluster {
         self.restructure();
     }
 
-    /// Forgets a node; its pods stay known until they are told to be gone.
+    /// Removes a node. Its pods stay known until they are removed.
     pub fn remove_node(&mut self, name: &str) {
         let Some(i) = self.by_name.remove(name) else { return };
         let state = self.nodes.swap_remove(i);
@@ -206,11 +210,11 @@ impl Cluster {
         self.structure += 1;
         self.images_epoch += 1;
         self.topologies.clear();
-        // The order is made when it is next read: a thousand nodes that arrive at once need it only once.
+        // The order is computed when it is next read, so that adding a thousand nodes computes it once.
         self.order.clear();
     }
 
-    /// Brings the visiting order up to date; call before [`order`](Self::order).
+    /// Updates the visiting order. Must be called before [`order`](Self::order).
     pub fn settle(&mut self) {
         if self.order.len() != self.nodes.len() {
             self.reorder();
@@ -258,7 +262,7 @@ impl Cluster {
         }
     }
 
-    /// Takes a pod off wherever it was. Whether it was anywhere.
+    /// Removes a pod from its node. Returns whether it was on one.
     pub fn remove_pod(&mut self, uid: &str) -> bool {
         let Some(placed) = self.placed.remove(uid) else { return false };
         self.claim_users.remove(uid);
@@ -282,11 +286,11 @@ impl Cluster {
         true
     }
 
-    /// Learns a pod that is assigned, or its new state. Confirms an assumed one; the API's word on the node counts.
+    /// Adds or updates an assigned pod. Confirms an assumed pod; if the nodes differ, the API server's node is used.
     pub fn put_pod(&mut self, pod: Arc<Pod>) -> Learnt {
         let known = self.placed.get(&pod.uid).is_some_and(|p| p.assumed.is_none() && p.node == pod.node_name);
         let mut learnt = if known { Learnt::Nothing } else { Learnt::Placed };
-        // An unchanged placement, the common case when an assumed pod is confirmed, changes no verdict.
+        // An unchanged placement, the common case when an assumed pod is confirmed, changes no cached result.
         if let Some(p) = self.placed.get_mut(&pod.uid)
             && p.node == pod.node_name
             && let Some(&i) = self.by_name.get(&p.node)
@@ -310,13 +314,13 @@ impl Cluster {
         learnt
     }
 
-    /// Takes a pod as placed before the API says so.
+    /// Adds a pod to its node before the API server has bound it.
     pub fn assume(&mut self, pod: Arc<Pod>) {
         self.remove_pod(&pod.uid);
         self.place(pod, Some(None));
     }
 
-    /// Marks an assumed pod's binding as done: unless it is confirmed, it is forgotten some time after.
+    /// Records that the binding of an assumed pod succeeded. If it is not confirmed, it expires.
     pub fn bound(&mut self, uid: &str, now: Instant) {
         if let Some((uid, _)) = self.placed.get_key_value(uid) {
             let uid = Arc::clone(uid);
@@ -327,13 +331,13 @@ impl Cluster {
         }
     }
 
-    /// Takes an assumption back; does nothing to a confirmed pod. Whether it was one.
+    /// Removes an assumed pod. Returns whether it was one; a confirmed pod stays.
     pub fn forget(&mut self, uid: &str) -> bool {
         self.placed.get(uid).is_some_and(|p| p.assumed.is_some()) && self.remove_pod(uid)
     }
 
-    /// Forgets assumed pods whose binding succeeded before `deadline` and which were never confirmed. Costs nothing
-    /// while there are none that old: bindings end in about the order of this list.
+    /// Removes assumed pods whose binding succeeded before `deadline` and was never confirmed. Constant time when there
+    /// are none that old, since bindings end in about the order of this list.
     pub fn expire_before(&mut self, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };
         while let Some((since, _)) = self.unconfirmed.front().filter(|(since, _)| *since < deadline) {

@@ -7,7 +7,7 @@ use crate::view::Namespace;
 
 static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 
-/// The labels of namespaces.
+/// Labels by namespace.
 #[derive(Debug, Default)]
 pub struct Namespaces {
     labels: HashMap<Box<str>, LabelMap>,
@@ -15,15 +15,15 @@ pub struct Namespaces {
 }
 
 impl Namespaces {
-    /// A namespace's labels; none when it is unknown.
+    /// Returns the labels of a namespace; empty when it is unknown.
     pub fn labels(&self, name: &str) -> &BTreeMap<String, String> {
         self.labels.get(name).map_or(&NO_LABELS, |labels| labels)
     }
-    /// Changes with any namespace's labels.
+    /// Returns a number that changes with the labels of any namespace.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
-    /// Learns a namespace.
+    /// Adds or updates a namespace.
     pub fn put(&mut self, ns: &Namespace) {
         let labels = &ns.metadata.labels;
         if self.labels.get(ns.metadata.name.as_str()) != Some(labels) {
@@ -31,7 +31,7 @@ impl Namespaces {
             self.epoch += 1;
         }
     }
-    /// Forgets a namespace.
+    /// Removes a namespace.
     pub fn remove(&mut self, name: &str) {
         if self.labels.remove(name).is_some() {
             self.epoch += 1;

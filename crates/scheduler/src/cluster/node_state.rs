@@ -1,27 +1,27 @@
-//! One node with the pods on it, and sums over them.
+//! A node with the pods on it, and sums over those pods.
 use std::sync::Arc;
 
 use crate::view::{Capacity, Node, Pod, PodSpec};
 
-/// One node and what is on it.
+/// A node, its pods, and the sums that plugins read.
 #[derive(Clone, Debug)]
 pub struct NodeState {
     pub node: Arc<Node>,
-    /// Changes with everything that may change a verdict on this node.
+    /// Changes with everything that can change a result for this node.
     pub generation: u64,
-    /// Sum of the pods' requests.
+    /// The sum of the pods' requests.
     pub requested: Capacity,
-    /// Sum of CPU, with assumed amounts.
+    /// Sum of CPU requests in millicores, with a default for containers without a request.
     pub assumed_cpu: i64,
-    /// Sum of memory, with assumed amounts.
+    /// Sum of memory requests in bytes, with a default for containers without a request.
     pub assumed_memory: i64,
     pub pods: Vec<Arc<Pod>>,
-    /// How many of them have pod affinity of any kind.
+    /// The number of pods with pod affinity or anti-affinity of any kind.
     pub with_affinity: usize,
 }
 
 impl NodeState {
-    /// A node without pods.
+    /// Creates a node without pods.
     pub fn new(node: Arc<Node>, generation: u64) -> Self {
         Self {
             node,
@@ -43,13 +43,13 @@ impl NodeState {
         }
     }
 
-    /// Puts a pod on it.
+    /// Adds a pod.
     pub fn add(&mut self, pod: Arc<Pod>) {
         self.count(&pod.spec, 1);
         self.pods.push(pod);
     }
 
-    /// Takes a pod off it.
+    /// Removes a pod.
     pub fn remove(&mut self, uid: &str) -> Option<Arc<Pod>> {
         let i = self.pods.iter().position(|p| *p.uid == *uid)?;
         let pod = self.pods.swap_remove(i);

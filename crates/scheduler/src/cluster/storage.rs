@@ -1,5 +1,5 @@
-//! Claims, volumes and storage classes, and what they say of a pod's place: where its volumes can be reached, and what would
-//! have to be bound or made for it there (upstream `plugins/volumebinding`, `plugins/volumezone`).
+//! Claims, volumes and storage classes, and how they restrict the node of a pod: where its volumes can be reached, and
+//! what has to be bound or provisioned on a node (upstream `plugins/volumebinding`, `plugins/volumezone`).
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -11,84 +11,84 @@ use super::capacity::Capacities;
 use crate::reason::Reason;
 use crate::view::{ClaimRef, CsiDriver, CsiNode, Node, PodSpec, StorageCapacity};
 
-/// Claims, volumes and classes by name, and the bindings under way.
+/// Claims, volumes and classes by name, and the bindings in progress.
 #[derive(Debug, Default)]
 pub struct Storage {
     claims: HashMap<ObjectKey, Arc<ClaimView>>,
     volumes: BTreeMap<String, Arc<VolumeView>>,
     classes: BTreeMap<String, Arc<StorageClassView>>,
     capacities: Capacities,
-    /// By node: how many volumes of each driver it can have, where there is a limit.
+    /// The maximum number of volumes of each driver, by node; drivers without a limit are absent.
     limits: HashMap<Box<str>, HashMap<Box<str>, usize>>,
-    /// By the UID of the pod that it is done for: what others must take as done.
+    /// Plans in progress by the UID of their pod. Other pods must treat them as completed.
     under_way: HashMap<Arc<str>, Arc<Plan>>,
     epoch: u64,
 }
 
-/// What must be bound and made before a pod may go to a node.
+/// What must be bound and provisioned before a pod may run on a node.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     pub node: Box<str>,
-    /// Claims, and the volume each is to have.
+    /// Claims with the volume that each is bound to.
     pub bind: Vec<(ObjectKey, String)>,
-    /// Claims whose provisioner is to make a volume for the node.
+    /// Claims whose provisioner has to create a volume for the node.
     pub provision: Vec<ObjectKey>,
 }
 
-/// A pod's volumes before any node is looked at.
+/// The state of a pod's claims, independent of a node.
 #[derive(Debug)]
 pub enum Claims {
-    /// No node will do; why.
+    /// No node fits, with the message for the pod's condition.
     Refused(String),
-    /// It depends on the node.
+    /// The result depends on the node.
     Needs(Needs),
 }
 
-/// What a pod's claims need of a node.
+/// What the claims of a pod need of a node.
 #[derive(Debug, Default)]
 pub struct Needs {
-    /// Volumes that must be reached.
+    /// Bound volumes that the node must reach.
     bound: Vec<String>,
-    /// Claims that have none yet, the smallest first.
+    /// Claims without a volume, the smallest first.
     unbound: Vec<Unbound>,
 }
 
 #[derive(Debug)]
 struct Unbound {
     claim: Arc<ClaimView>,
-    /// Volumes that would suit it, the best first.
+    /// Volumes that fit the claim, the best first.
     candidates: Vec<Arc<VolumeView>>,
     provision: Provision,
 }
 
-/// Where a volume can be made for a claim.
+/// Where a volume can be provisioned for a claim.
 #[derive(Debug)]
 enum Provision {
     Nowhere,
-    /// It has been asked for there; by the class, unless that was a moment ago.
+    /// On the node that was selected for it; the class is `None` if a plan in progress selected the node.
     At(Box<str>, Option<Arc<StorageClassView>>),
-    /// Where its class allows.
+    /// Where the topology of its storage class allows it.
     By(Arc<StorageClassView>),
 }
 
-/// How far a plan is.
+/// The progress of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Somebody else has yet to do his part.
+    /// The binder or a provisioner has not finished.
     Waits,
     /// All claims are bound as planned.
     Done,
-    /// It will not come about; why.
+    /// The plan cannot complete; the reason.
     Failed(String),
 }
 
 impl Needs {
-    /// Whether the pod has no claims.
+    /// Reports whether the pod has no claims.
     pub fn is_empty(&self) -> bool {
         self.bound.is_empty() && self.unbound.is_empty()
     }
 
-    /// What is to be done for this node, or what speaks against it.
+    /// Returns the plan for this node, or the reasons against the node.
     pub fn place(&self, storage: &Storage, node: &Node) -> Result<Plan, Vec<Reason>> {
         let mut against: Vec<Reason> = storage.reachable(&self.bound, node).into_iter().collect();
         let mut plan = Plan { node: node.name.clone(), ..Plan::default() };
@@ -122,25 +122,26 @@ impl Needs {
 }
 
 impl Plan {
-    /// Whether nothing is left to do.
+    /// Reports whether nothing is left to do.
     pub fn is_empty(&self) -> bool {
         self.bind.is_empty() && self.provision.is_empty()
     }
 }
 
-/// Whether a state of an object is older than the one that is known: own writes and the informer's word come in any order.
+/// Reports whether a version of an object is older than the known one. Answers to writes and watch events arrive in any
+/// order.
 fn is_older<T: Object>(new: &T, known: Option<&Arc<T>>) -> bool {
     let version = |o: &T| o.resource_version().parse::<u64>().unwrap_or(u64::MAX);
     known.is_some_and(|old| old.uid() == new.uid() && version(old) > version(new))
 }
 
 impl Storage {
-    /// Changes with any of them.
+    /// Returns a number that changes with any claim, volume, class or driver.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Learns or forgets a claim.
+    /// Stores a claim, or removes it when `claim` is `None`.
     pub fn put_claim(&mut self, key: ObjectKey, claim: Option<ClaimView>) {
         self.epoch += 1;
         match claim {
@@ -150,7 +151,7 @@ impl Storage {
         }
     }
 
-    /// Learns or forgets a volume.
+    /// Stores a volume, or removes it when `volume` is `None`.
     pub fn put_volume(&mut self, name: &str, volume: Option<VolumeView>) {
         self.epoch += 1;
         match volume {
@@ -160,7 +161,7 @@ impl Storage {
         }
     }
 
-    /// Learns or forgets a class.
+    /// Stores a class, or removes it when `class` is `None`.
     pub fn put_class(&mut self, name: &str, class: Option<StorageClassView>) {
         self.epoch += 1;
         match class {
@@ -169,19 +170,19 @@ impl Storage {
         };
     }
 
-    /// Learns or forgets a driver.
+    /// Stores a driver, or removes it when `driver` is `None`.
     pub fn put_driver(&mut self, name: &str, driver: Option<&CsiDriver>) {
         self.epoch += 1;
         self.capacities.put_driver(name, driver);
     }
 
-    /// Learns or forgets how much room a driver has.
+    /// Stores the capacity of a driver, or removes it when `capacity` is `None`.
     pub fn put_capacity(&mut self, key: ObjectKey, capacity: Option<&StorageCapacity>) {
         self.epoch += 1;
         self.capacities.put_room(key, capacity);
     }
 
-    /// Learns or forgets what drivers say of a node.
+    /// Stores the limits that drivers publish for a node, or removes them when `node` is `None`.
     pub fn put_csi_node(&mut self, name: &str, node: Option<&CsiNode>) {
         self.epoch += 1;
         let limit =
@@ -192,13 +193,13 @@ impl Storage {
         }
     }
 
-    /// How many volumes of each driver a node can have, where there is a limit.
+    /// Returns the maximum number of volumes of each driver on a node, where there is a limit.
     pub fn limits(&self, node: &str) -> Option<&HashMap<Box<str>, usize>> {
         self.limits.get(node).filter(|l| !l.is_empty())
     }
 
-    /// The volumes of drivers that a spec's claims have, and those that drivers are to make for them: driver, and what tells
-    /// its volumes apart.
+    /// The CSI volumes of a spec's claims, bound or to be provisioned: the driver, and a handle that identifies the
+    /// volume for that driver.
     pub fn driver_volumes<'a>(&'a self, spec: &'a PodSpec) -> impl Iterator<Item = (String, String)> + 'a {
         spec.claims.iter().filter_map(|c| {
             let claim = self.claims.get(&ObjectKey::new(&*spec.namespace, &*c.name))?;
@@ -211,7 +212,7 @@ impl Storage {
         })
     }
 
-    /// What the API answered to a write of ours; what is gone meanwhile stays gone.
+    /// Stores the API server's answer to a write of ours. A claim that was deleted meanwhile stays deleted.
     pub fn wrote_claim(&mut self, claim: ClaimView) {
         let key = claim.metadata.key();
         if self.claims.contains_key(&key) {
@@ -219,7 +220,7 @@ impl Storage {
         }
     }
 
-    /// The same of a volume.
+    /// Stores the API server's answer to a write of a volume, as [`Self::wrote_claim`] does for a claim.
     pub fn wrote_volume(&mut self, volume: VolumeView) {
         let name = volume.metadata.name.clone();
         if self.volumes.contains_key(&name) {
@@ -235,20 +236,20 @@ impl Storage {
         self.volumes.get(name)
     }
 
-    /// Takes a plan as carried out, until it is given up or seen in the objects themselves.
+    /// Counts a plan as completed, until it is given up or visible in the objects.
     pub fn begin(&mut self, pod: &Arc<str>, plan: Arc<Plan>) {
         self.epoch += 1;
         self.under_way.insert(Arc::clone(pod), plan);
     }
 
-    /// The pod is bound, or its plan given up.
+    /// Ends the plan of a pod that was bound or given up. Returns whether there was one.
     pub fn end(&mut self, pod: &str) -> bool {
         let ended = self.under_way.remove(pod).is_some();
         self.epoch += u64::from(ended);
         ended
     }
 
-    /// What a pod's claims allow, whatever the node.
+    /// Checks the claims of a pod, independent of a node.
     pub fn claims(&self, spec: &PodSpec) -> Claims {
         let (mut needs, mut waiting, mut immediate) = (Needs::default(), Vec::new(), false);
         for c in &spec.claims {
@@ -297,7 +298,7 @@ impl Storage {
         Ok(claim)
     }
 
-    /// The class of a claim that is bound when its first consumer has a node. One that names its volume is bound at once.
+    /// The class of a claim with `WaitForFirstConsumer`. A claim that names its volume is bound immediately.
     fn class_to_wait_by(&self, claim: &ClaimView) -> Option<&Arc<StorageClassView>> {
         let class = self.classes.get(claim.class())?;
         (claim.spec.volume_name.is_empty() && class.waits_for_consumer()).then_some(class)
@@ -346,7 +347,7 @@ impl Storage {
         None
     }
 
-    /// How far a plan is, for a node with these labels if it is still there.
+    /// Returns the progress of a plan for a node, if the node still exists.
     pub fn progress(&self, plan: &Plan, node: Option<&Node>) -> Progress {
         let mut waits = false;
         let made = plan.provision.iter().map(|claim| (claim, None));
@@ -388,7 +389,8 @@ impl Storage {
     }
 }
 
-/// The zone labels of a volume against the node's (upstream `plugins/volumezone`); several zones are joined by `__`.
+/// Reports whether the zone labels of a volume exclude the node (upstream `plugins/volumezone`). A value may list zones
+/// joined by `__`.
 fn zone_conflict(volume: &VolumeView, node: &Node) -> bool {
     const KEYS: [&str; 4] = [
         "topology.kubernetes.io/zone",
@@ -396,7 +398,7 @@ fn zone_conflict(volume: &VolumeView, node: &Node) -> bool {
         "failure-domain.beta.kubernetes.io/zone",
         "failure-domain.beta.kubernetes.io/region",
     ];
-    // Nodes without any such label are on one zone as far as anybody knows.
+    // Nodes without any such label count as one zone.
     if !KEYS.iter().any(|k| node.labels.contains_key(*k)) {
         return false;
     }

@@ -1,13 +1,13 @@
-//! Node labels that pods are gathered over (zones, hostnames …): each value has a number, each node the number of its
-//! value, so that counting and looking up are array accesses.
+//! Node labels that pods are counted by (zones, hostnames …). Each value has a number and each node the number of its
+//! value, so that counting and lookup are array accesses.
 use std::collections::{BTreeMap, HashMap};
 
 use crate::cluster::node_state::NodeState;
 
-/// The domain of nodes without the label.
+/// The domain of nodes that do not have the label.
 pub const NO_DOMAIN: u32 = u32::MAX;
 
-/// What is known of the domains of one node label.
+/// The domains of one node label.
 #[derive(Debug)]
 pub struct Topology {
     key: Box<str>,
@@ -16,11 +16,11 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// The domain of a node by its position.
+    /// Returns the domain of a node by its position.
     pub fn of(&self, node: usize) -> u32 {
         self.of_node[node]
     }
-    /// How many values have been seen.
+    /// Returns the number of different values.
     pub fn domains(&self) -> usize {
         self.values.len()
     }
@@ -36,14 +36,15 @@ impl Topology {
     }
 }
 
-/// The labels in use; cleared whenever nodes come or go, so bounded by what the present pods name.
+/// The labels in use. Cleared whenever nodes are added or removed, so its size is bounded by the labels that current
+/// pods use.
 #[derive(Debug, Default)]
 pub struct Topologies {
     all: Vec<Topology>,
 }
 
 impl Topologies {
-    /// The number of a label, learning it when it is new.
+    /// Returns the number of a label, assigning one to a new label.
     pub fn number(&mut self, key: &str, nodes: &[NodeState]) -> usize {
         if let Some(i) = self.all.iter().position(|t| *t.key == *key) {
             return i;
@@ -57,12 +58,12 @@ impl Topologies {
         self.all.len() - 1
     }
 
-    /// One label by its number.
+    /// Returns a label by its number.
     pub fn get(&self, number: usize) -> &Topology {
         &self.all[number]
     }
 
-    /// A node's labels changed.
+    /// Updates the domains of a node whose labels changed.
     pub fn relabel(&mut self, node: usize, labels: &BTreeMap<String, String>) {
         for t in &mut self.all {
             let d = t.number(labels);
@@ -72,7 +73,7 @@ impl Topologies {
         }
     }
 
-    /// Forgets all of it.
+    /// Removes all labels.
     pub fn clear(&mut self) {
         self.all.clear();
     }

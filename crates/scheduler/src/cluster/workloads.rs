@@ -1,24 +1,24 @@
-//! What selects pods: services and the controllers that own them. Spreading by default follows their selectors.
+//! Selectors of services and of controllers that own pods. Default spreading uses these selectors.
 use std::collections::{BTreeMap, HashMap};
 
 use kelson_meta::{LabelSelector, LabelSelectorSpec, ObjectKey};
 
 use crate::view::PodSpec;
 
-/// Services' selectors by name.
+/// Selectors of services, by name.
 type ByName = HashMap<Box<str>, BTreeMap<String, String>>;
 
 /// The selectors, by namespace.
 #[derive(Debug, Default)]
 pub struct Workloads {
     services: HashMap<Box<str>, ByName>,
-    /// By kind, then namespace and name.
+    /// Selectors by kind, then by namespace and name.
     owners: HashMap<&'static str, HashMap<ObjectKey, LabelSelector>>,
     epochs: HashMap<Box<str>, u64>,
 }
 
 impl Workloads {
-    /// Changes with any selector of this namespace.
+    /// Returns a number that changes with any selector of this namespace.
     pub fn epoch(&self, namespace: &str) -> u64 {
         self.epochs.get(namespace).copied().unwrap_or(0)
     }
@@ -32,7 +32,7 @@ impl Workloads {
         }
     }
 
-    /// Learns a service; one without a selector selects nothing.
+    /// Stores the selector of a service. A service without a selector selects nothing.
     pub fn put_service(&mut self, key: &ObjectKey, selector: Option<&BTreeMap<String, String>>) {
         let here = self.services.entry(key.namespace.as_str().into()).or_default();
         let changed = match selector {
@@ -52,7 +52,7 @@ impl Workloads {
         }
     }
 
-    /// Learns what a controller of this kind selects; `None` forgets it.
+    /// Stores the selector of a controller of this kind, or removes it when it is `None`.
     pub fn put_owner(&mut self, kind: &'static str, key: &ObjectKey, selector: Option<LabelSelector>) {
         let all = self.owners.entry(kind).or_default();
         let changed = match selector {
@@ -69,8 +69,8 @@ impl Workloads {
         }
     }
 
-    /// What services and the owner of a pod select together; empty when nothing selects it (upstream
-    /// `plugins/helper.DefaultSelector`).
+    /// Returns the combined selector of the services and the owner of a pod; empty when nothing selects the pod
+    /// (upstream `plugins/helper.DefaultSelector`).
     pub fn default_selector(&self, spec: &PodSpec) -> LabelSelector {
         let mut merged: BTreeMap<String, String> = BTreeMap::new();
         for s in self.services.get(&spec.namespace).into_iter().flat_map(HashMap::values) {
@@ -89,7 +89,7 @@ impl Workloads {
     }
 }
 
-/// The matching form of a controller's selector; `None` when it has none or it cannot be read.
+/// Returns the matching form of a controller's selector; `None` when it is absent or invalid.
 pub fn owner_selector(spec: Option<&LabelSelectorSpec>) -> Option<LabelSelector> {
     spec.and_then(|s| s.selector().ok())
 }

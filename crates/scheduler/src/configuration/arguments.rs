@@ -1,4 +1,4 @@
-//! What a configuration says to single plugins (`pluginConfig`).
+//! Arguments of single plugins (`pluginConfig`).
 use std::time::Duration;
 
 use serde_json::Value;
@@ -12,7 +12,7 @@ use crate::plugins::node_resources_fit::{NodeResourcesFit, Strategy};
 use crate::plugins::plugin::Plugin;
 use crate::profile::Profile;
 
-/// The arguments of a profile's plugins.
+/// Reads the arguments of a profile's plugins.
 pub(super) fn arguments(r: &mut Reader, at: &str, value: &Value, profile: &mut Profile) {
     let mut seen: Vec<&str> = Vec::new();
     for (i, entry) in r.list(at, value).iter().enumerate() {
@@ -56,7 +56,7 @@ pub(super) fn arguments(r: &mut Reader, at: &str, value: &Value, profile: &mut P
             }
             "DynamicResources" => {
                 fields(r, &["filterTimeout", "bindingTimeout"]);
-                // The search for devices ends by the number of its steps, not by time.
+                // The search for devices is bounded by its number of steps, not by time.
                 let any = (Duration::ZERO, "must be zero or positive");
                 duration(r, &join(&at, "filterTimeout"), &args["filterTimeout"], any);
                 let least = (Duration::from_secs(1), "must be at least 1 second");
@@ -69,7 +69,7 @@ pub(super) fn arguments(r: &mut Reader, at: &str, value: &Value, profile: &mut P
                 let seconds = r.number(&join(&at, "bindTimeoutSeconds"), seconds, (0, i64::from(i32::MAX)));
                 profile.volumes_within =
                     seconds.map_or(profile.volumes_within, |n| Duration::from_secs(n.unsigned_abs()));
-                // As upstream, where its gate is off by default.
+                // Same as upstream, whose feature gate for it is off by default.
                 r.only(&join(&at, "shape"), &args["shape"], &[]);
             }
             _ => r.fault(&at, &format!("plugin {name:?} has no supported arguments")),
@@ -77,13 +77,13 @@ pub(super) fn arguments(r: &mut Reader, at: &str, value: &Value, profile: &mut P
     }
 }
 
-/// Puts a plugin with arguments in the place of the one without.
+/// Replaces a plugin with one that has arguments.
 fn replace(profile: &mut Profile, name: &str, plugin: impl Plugin + 'static) {
     let plugin: &'static dyn Plugin = Box::leak(Box::new(plugin));
     profile.rows.iter_mut().filter(|row| row.plugin.name() == name).for_each(|row| row.plugin = plugin);
 }
 
-/// Which resources are to be used evenly.
+/// Reads the resources whose use should be balanced.
 fn balanced(r: &mut Reader, at: &str, value: &Value) -> NodeResourcesBalancedAllocation {
     let mut names: Vec<&'static str> = Vec::new();
     for (i, entry) in r.list(at, value).iter().enumerate() {
@@ -105,7 +105,7 @@ fn balanced(r: &mut Reader, at: &str, value: &Value) -> NodeResourcesBalancedAll
     }
 }
 
-/// How thoroughly room is looked for.
+/// Reads how many candidates preemption looks for.
 fn preemption(r: &mut Reader, at: &str, args: &Value) -> Thoroughness {
     let mut out = Thoroughness::default();
     let percent = &args["minCandidateNodesPercentage"];
@@ -120,7 +120,7 @@ fn preemption(r: &mut Reader, at: &str, args: &Value) -> Thoroughness {
     out
 }
 
-/// What pods' terms about each other weigh.
+/// Reads the arguments of InterPodAffinity.
 fn affinity(r: &mut Reader, at: &str, args: &Value) -> InterPodAffinity {
     let weight = r.number(&join(at, "hardPodAffinityWeight"), &args["hardPodAffinityWeight"], (0, 100));
     let ignores_existing = args["ignorePreferredTermsOfExistingPods"] == true;
@@ -128,8 +128,7 @@ fn affinity(r: &mut Reader, at: &str, args: &Value) -> InterPodAffinity {
     InterPodAffinity { required_weight, ignores_existing }
 }
 
-/// A duration in Go's spelling, of at least so much.
-/// A time of at least so much; `why` says that it must be.
+/// Reads a duration in Go's format that is at least `least`; `why` is the message when it is shorter.
 pub(super) fn duration(r: &mut Reader, at: &str, value: &Value, (least, why): (Duration, &str)) -> Option<Duration> {
     let text = r.text(at, value)?;
     match kelson_codec::parse_duration(text).map(u64::try_from) {
@@ -140,7 +139,7 @@ pub(super) fn duration(r: &mut Reader, at: &str, value: &Value, (least, why): (D
     None
 }
 
-/// Keeps what a plugin holds for as long as the process lives: a configuration is read once.
+/// Gives plugin arguments the lifetime of the process. A configuration is read once.
 fn kept<T>(values: Vec<T>) -> &'static [T] {
     Vec::leak(values)
 }

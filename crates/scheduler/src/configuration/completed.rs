@@ -1,9 +1,9 @@
-//! A configuration with everything in it that goes without saying (`--write-config-to`), as upstream writes it.
+//! Writes a configuration with all defaults filled in (`--write-config-to`), in upstream's format.
 use serde_json::{Map, Value, json};
 
 use super::{API_VERSION, KIND, POINTS};
 
-/// The plugins of the default profile in upstream's order, and what their scores count.
+/// The plugins of the default profile in upstream's order, with their weights.
 const PLUGINS: &[(&str, u8)] = &[
     ("SchedulingGates", 0),
     ("PrioritySort", 0),
@@ -27,7 +27,7 @@ const PLUGINS: &[(&str, u8)] = &[
     ("NodeDeclaredFeatures", 0),
 ];
 
-/// Lays what is said on what goes without saying, members by members; lists are taken whole.
+/// Merges a configuration into the defaults, member by member. Lists are replaced.
 fn over(mut usual: Value, said: &Value) -> Value {
     match (&mut usual, said) {
         (Value::Object(usual), Value::Object(said)) => {
@@ -42,7 +42,7 @@ fn over(mut usual: Value, said: &Value) -> Value {
     usual
 }
 
-/// The arguments of all plugins that take any, by the plugin's name.
+/// The default arguments of all plugins that have arguments, by plugin name.
 fn arguments() -> Vec<(&'static str, Value)> {
     let two = json!([{"name": "cpu", "weight": 1}, {"name": "memory", "weight": 1}]);
     vec![
@@ -79,7 +79,7 @@ fn profile(said: &Value) -> Value {
     out
 }
 
-/// A point's plugins, each with a weight.
+/// The plugins of an extension point, each with a weight.
 fn weighed(point: &Value) -> Value {
     let mut out = point.clone();
     for list in ["enabled", "disabled"] {
@@ -92,7 +92,8 @@ fn weighed(point: &Value) -> Value {
     out
 }
 
-/// What is on at every point: the usual plugins but those that are off, with weights of their own, and then the others.
+/// The plugins of `multiPoint`: the default plugins that are not disabled, with configured weights, then the other
+/// plugins.
 fn every_point(said: &Value) -> Value {
     let said = weighed(said);
     let (enabled, disabled) = (said["enabled"].as_array(), said["disabled"].as_array());
@@ -113,7 +114,7 @@ fn every_point(said: &Value) -> Value {
     out
 }
 
-/// The whole of what a configuration means; `said` is one that was read, or null.
+/// Returns the complete configuration; `said` is the document that was read, or null.
 pub fn completed(said: &Value) -> Value {
     let usual = json!({
         "apiVersion": API_VERSION, "kind": KIND,

@@ -1,4 +1,4 @@
-//! What a configuration says of the process rather than of scheduling: how it becomes the one that works, and how it asks the API server.
+//! The parts of a configuration about the process: leader election and the connection to the API server.
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,37 +7,37 @@ use serde_json::Value;
 use super::arguments::duration;
 use super::reader::{Reader, join};
 
-/// `leaderElection`; what it does not say goes without saying.
+/// `leaderElection`. Absent fields have defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaderElection {
-    /// Whether it works only while it holds the lease.
+    /// Whether the scheduler only works while it holds the lease.
     pub leader_elect: Option<bool>,
-    /// How long others respect a lease that is no longer renewed.
+    /// How long other candidates respect a lease that is no longer renewed.
     pub lease_duration: Option<Duration>,
-    /// How long the holder tries to renew.
+    /// How long the holder tries to renew the lease.
     pub renew_deadline: Option<Duration>,
-    /// Pause between two tries.
+    /// The pause between two attempts.
     pub retry_period: Option<Duration>,
-    /// Kind of the object that is held.
+    /// The kind of the lock object.
     pub resource_lock: Option<String>,
-    /// Name of the lease.
+    /// The name of the lease.
     pub resource_name: Option<String>,
-    /// Namespace of the lease.
+    /// The namespace of the lease.
     pub resource_namespace: Option<String>,
 }
 
-/// `clientConnection`: how the API server is spoken to.
+/// `clientConnection`: the connection to the API server.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClientConnection {
-    /// The kubeconfig that is read; none: the one of the flags.
+    /// The kubeconfig file; `None` means the one given by flags.
     pub kubeconfig: Option<PathBuf>,
-    /// Requests a second; `None`: it is not said. Zero or less: as many as there are.
+    /// Requests per second; `None` when not set. Zero or less means no limit.
     pub qps: Option<f64>,
-    /// Requests that may go at once.
+    /// The number of requests allowed in a burst.
     pub burst: Option<u32>,
 }
 
-/// Reads `leaderElection`, and tells what is wrong in it.
+/// Reads and validates `leaderElection`.
 pub(super) fn election(r: &mut Reader, value: &Value) -> LeaderElection {
     const AT: &str = "leaderElection";
     let known = [
@@ -92,7 +92,7 @@ fn flag(r: &mut Reader, at: &str, value: &Value) -> Option<bool> {
     value.as_bool()
 }
 
-/// A time such as `1m30s`; an empty one is not said.
+/// Reads a duration such as `1m30s`; an empty string counts as absent.
 fn span(r: &mut Reader, at: &str, value: &Value) -> Option<Duration> {
     if *value == "" || *value == "0s" {
         return None;

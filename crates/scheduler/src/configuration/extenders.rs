@@ -1,4 +1,4 @@
-//! `extenders` of a configuration (`kubescheduler.config.k8s.io/v1` Extender), checked as upstream checks them.
+//! `extenders` of a configuration (`kubescheduler.config.k8s.io/v1` Extender), validated as upstream does.
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use crate::plugins::node_resources_fit::NodeResourcesFit;
 use crate::profile::Profile;
 use crate::run::Extenders;
 
-/// An extender's time to answer where nothing says another.
+/// The default timeout of a request to an extender.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An extender, and those of its resources that the scheduler itself does not look at.
+/// An extender, with those of its resources that the scheduler ignores.
 pub(super) type WithIgnored = (Extender, Vec<String>);
 
-/// Reads all of them.
+/// Reads all extenders.
 pub(super) fn extenders(r: &mut Reader, value: &Value) -> Vec<WithIgnored> {
     let mut out: Vec<WithIgnored> = Vec::new();
     let mut managed: HashSet<String> = HashSet::new();
@@ -47,7 +47,7 @@ pub(super) fn extenders(r: &mut Reader, value: &Value) -> Vec<WithIgnored> {
     out
 }
 
-/// A name with a domain that is not Kubernetes' own.
+/// Reports whether a resource name has a domain other than Kubernetes' own.
 fn is_extended(name: &str) -> bool {
     let quota = name.starts_with("requests.");
     name.split_once('/').is_some_and(|(domain, rest)| {
@@ -83,7 +83,7 @@ fn extender(r: &mut Reader, at: &str, value: &Value) -> WithIgnored {
     if let Err(e) = &timeout {
         r.fault(&join(at, "httpTimeout"), &e.to_string());
     }
-    // Upstream takes nothing for its own default, too.
+    // Zero means the default here as well, as upstream.
     let timeout = timeout.ok().and_then(|n| u64::try_from(n).ok()).filter(|n| *n > 0);
     let timeout = timeout.map_or(TIMEOUT, Duration::from_nanos);
     let weight = r.number(&join(at, "weight"), &value["weight"], (i64::MIN, i64::MAX)).unwrap_or(0);
@@ -129,14 +129,15 @@ fn tls(r: &mut Reader, at: &str, value: &Value) -> ExtenderTls {
     ExtenderTls { insecure, server_name, ca, ca_file, cert, cert_file, key, key_file }
 }
 
-/// Has the scheduler's own plugin not look at what extenders see to; what its arguments ignore counts no more then, as upstream.
+/// Makes NodeResourcesFit ignore the resources that extenders manage. As upstream, this replaces the resources ignored
+/// by the plugin's arguments.
 pub(super) fn ignore(extenders: &[WithIgnored], profiles: &mut [Profile]) {
     let names: Vec<&'static str> =
         extenders.iter().flat_map(|(_, ignored)| ignored).map(|name| &*String::leak(name.clone())).collect();
     if names.is_empty() {
         return;
     }
-    // A configuration is read once, and what plugins hold is kept for as long as the process lives.
+    // A configuration is read once, and what plugins hold has the lifetime of the process.
     let names: &'static [&'static str] = Vec::leak(names);
     for profile in profiles {
         profile.fit.ignored = names;
@@ -147,7 +148,7 @@ pub(super) fn ignore(extenders: &[WithIgnored], profiles: &mut [Profile]) {
     }
 }
 
-/// Finds the way to each.
+/// Connects each extender's URL and certificates.
 pub(super) fn reach(r: &mut Reader, extenders: Vec<WithIgnored>) -> Extenders {
     Extenders::new(extenders.into_iter().map(|(e, _)| e).collect()).unwrap_or_else(|(i, why)| {
         r.fault(&format!("extenders[{i}]"), &why);

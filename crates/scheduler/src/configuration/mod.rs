@@ -1,5 +1,5 @@
-//! `KubeSchedulerConfiguration` (`kubescheduler.config.k8s.io/v1`): profiles, their plugins, weights and arguments, and the
-//! pauses between tries. What is written there and has no effect here is a fault, so that nobody relies on it.
+//! `KubeSchedulerConfiguration` (`kubescheduler.config.k8s.io/v1`): profiles with their plugins, weights and arguments,
+//! and the pauses between attempts. A field that has no effect here is an error, so that no one relies on it.
 mod arguments;
 mod completed;
 mod component;
@@ -25,14 +25,14 @@ use crate::run::Config;
 
 const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
 const KIND: &str = "KubeSchedulerConfiguration";
-/// Profiles that one configuration may have: each keeps what it knows of nodes.
+/// The maximum number of profiles in a configuration. Each profile caches results for the nodes.
 const PROFILES_MAX: usize = 16;
 /// Highest weight of a plugin (upstream leaves room for a sum of scores in 64 bits).
 const WEIGHT_MAX: i64 = 100_000_000;
-/// Upstream's plugins that are part of something else here, or of the whole scheduler: they may be named, and only some may be off.
+/// Upstream's plugins that are built into another part here. They may be named, and only some can be disabled.
 const WITHOUT_A_ROW: &[&str] =
     &["SchedulingGates", "PrioritySort", "NodeName", "VolumeZone", "DefaultPreemption", "DefaultBinder"];
-/// Extension points whose plugins are decided on one by one here.
+/// Extension points whose plugins can be enabled and disabled one by one.
 const FILTER: &[&str] = &["preFilter", "filter"];
 const SCORE: &[&str] = &["preScore", "score"];
 const POINTS: &[&str] = &[
@@ -53,7 +53,7 @@ const POINTS: &[&str] = &[
     "placementScore",
 ];
 
-/// Points at which only what is built in works.
+/// Extension points at which only built-in plugins run.
 const BUILT_IN: &[&str] = &[
     "preEnqueue",
     "queueSort",
@@ -66,7 +66,7 @@ const BUILT_IN: &[&str] = &[
     "placementScore",
 ];
 
-/// Everything that is wrong with a configuration, each with its field.
+/// All errors of a configuration, each with its field.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Faults(pub Vec<String>);
 
@@ -78,27 +78,27 @@ impl fmt::Display for Faults {
 
 impl std::error::Error for Faults {}
 
-/// What a file says.
+/// The content of a configuration file.
 #[derive(Debug, Default)]
 pub struct Configuration {
-    /// How to schedule.
+    /// Profiles and queue settings.
     pub config: Config,
-    /// How the API server is asked.
+    /// The connection to the API server.
     pub connection: ClientConnection,
-    /// How it becomes the one that works.
+    /// Leader election.
     pub election: LeaderElection,
 }
 
 /// Reads a configuration; `tree` is the document.
 ///
 /// # Errors
-/// All faults at once.
+/// All errors of the document at once.
 pub fn read(tree: &Value) -> Result<Configuration, Faults> {
     let mut r = Reader { faults: Vec::new() };
     if tree["apiVersion"] != API_VERSION || tree["kind"] != KIND {
         return Err(Faults(vec![format!("apiVersion and kind must be {API_VERSION} and {KIND}")]));
     }
-    // Those of no effect are for tuning a process of upstream's kind: parallelism, debugging.
+    // The fields without effect tune upstream's process: parallelism, debugging.
     let known = [
         "apiVersion",
         "kind",
@@ -167,7 +167,7 @@ fn profile(r: &mut Reader, at: &str, value: &Value, percent: i64) -> Profile {
     out
 }
 
-/// What one extension point says.
+/// The configuration of one extension point.
 #[derive(Default)]
 struct Point<'v> {
     enabled: Vec<(&'v str, Option<i64>)>,
@@ -206,12 +206,13 @@ fn point<'v>(r: &mut Reader, at: &str, value: &'v Value) -> Point<'v> {
     out
 }
 
-/// Which plugins filter and score, in which order and with which weight. A point of its own says more than `multiPoint`.
+/// Computes which plugins filter and score, in which order and with which weight. A specific extension point overrides
+/// `multiPoint`.
 fn plugins(r: &mut Reader, at: &str, value: &Value, profile: &mut Profile) {
     r.fields(at, value, POINTS);
     let points: Vec<(&str, Point<'_>)> =
         POINTS.iter().map(|name| (*name, point(r, &join(at, name), &value[*name]))).collect();
-    // What is built in may be named anywhere, and cannot be switched off.
+    // Built-in plugins may be named anywhere, and cannot be disabled.
     for (name, point) in points.iter().filter(|(name, _)| BUILT_IN.contains(name)) {
         if let Some(off) = point.disabled.iter().find(|off| WITHOUT_A_ROW.contains(off)) {
             r.fault(&join(at, name), &format!("{off:?} cannot be disabled"));
@@ -234,11 +235,11 @@ fn plugins(r: &mut Reader, at: &str, value: &Value, profile: &mut Profile) {
         row.filters = on(name, &filters);
         let named = scores.iter().any(|p| p.is_on(name)) || multi.is_on(name);
         let weight = scores.iter().find_map(|p| p.weight(name)).or(multi.weight(name));
-        // Who is named without a weight counts once; one that cannot score says nothing.
+        // A plugin without a weight has the weight 1; a plugin that cannot score has none.
         let weight = if row.weight == 0 { 0 } else { weight.unwrap_or(if named { 1 } else { row.weight }) };
         row.weight = if on(name, &scores) { weight } else { 0 };
     }
-    // Those that multiPoint switches off and on again come last, in its order; the others stay where they are.
+    // Plugins that multiPoint disables and enables again come last, in its order; the others keep their position.
     let place = |row: &Row| {
         let at = multi.enabled.iter().position(|(n, _)| *n == row.plugin.name());
         at.filter(|_| multi.is_off(row.plugin.name())).map_or(0, |at| at + 1)

@@ -1,7 +1,7 @@
-//! Reading a document field by field, with everything that is wrong noted by its place.
+//! Reads a document field by field and collects all errors with their field paths.
 use serde_json::{Map, Value};
 
-/// A place in the document, and what was found wrong so far.
+/// A document with the errors found so far.
 pub(super) struct Reader {
     pub faults: Vec<String>,
 }
@@ -11,7 +11,7 @@ impl Reader {
         self.faults.push(format!("{at}: {why}"));
     }
 
-    /// The fields of an object, each of which must be known.
+    /// Returns the fields of an object. An unknown field is an error.
     pub fn fields<'v>(&mut self, at: &str, value: &'v Value, known: &[&str]) -> Option<&'v Map<String, Value>> {
         match value {
             Value::Null => None,
@@ -50,7 +50,7 @@ impl Reader {
         }
     }
 
-    /// A whole number from `low` to `high`.
+    /// Reads an integer from `low` to `high`.
     pub fn number(&mut self, at: &str, value: &Value, (low, high): (i64, i64)) -> Option<i64> {
         if value.is_null() {
             return None;
@@ -62,7 +62,7 @@ impl Reader {
         number
     }
 
-    /// A field that has no effect here and may only say what happens anyway.
+    /// Checks a field that has no effect here: it may only have one of the values in `same`.
     pub fn only(&mut self, at: &str, value: &Value, same: &[Value]) {
         if !value.is_null() && !same.contains(value) {
             self.fault(at, "is not supported");
@@ -70,7 +70,7 @@ impl Reader {
     }
 }
 
-/// The path of a member.
+/// Returns the path of a member.
 pub(super) fn join(at: &str, name: &str) -> String {
     if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") }
 }

@@ -1,5 +1,5 @@
-//! What a configuration adds to every pod of a profile: node affinity (`NodeAffinityArgs`), and how pods that do not say it
-//! themselves are spread (`PodTopologySpreadArgs`).
+//! Rules that a configuration adds to every pod of a profile: node affinity (`NodeAffinityArgs`), and default spreading
+//! constraints (`PodTopologySpreadArgs`).
 use kelson_meta::{LabelSelector, NodeSelector, NodeSelectorTerm};
 use serde::Deserialize;
 use serde_json::Value;
@@ -10,10 +10,10 @@ use crate::plugins::pod_topology_spread::PodTopologySpread;
 use crate::view::SpreadConstraint;
 
 const OPERATORS: &[&str] = &["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"];
-/// The one field that terms can ask for.
+/// The only field that `matchFields` supports.
 const NAME_FIELD: &str = "metadata.name";
 
-/// `addedAffinity`.
+/// Reads `addedAffinity`.
 pub(super) fn affinity(r: &mut Reader, at: &str, value: &Value) -> NodeAffinity {
     let (required, preferred) =
         ("requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution");
@@ -35,7 +35,7 @@ pub(super) fn affinity(r: &mut Reader, at: &str, value: &Value) -> NodeAffinity 
     NodeAffinity { required, preferred: Vec::leak(weighted) }
 }
 
-/// A term, and whether what it says can be understood.
+/// Reads a node selector term and validates it.
 fn term(r: &mut Reader, at: &str, value: &Value) -> NodeSelectorTerm {
     r.fields(at, value, &["matchExpressions", "matchFields"]);
     for field in ["matchExpressions", "matchFields"] {
@@ -75,7 +75,7 @@ fn requirement(r: &mut Reader, at: &str, value: &Value, of_fields: bool) {
     }
 }
 
-/// `defaultConstraints` and `defaultingType`.
+/// Reads `defaultConstraints` and `defaultingType`.
 pub(super) fn spread(r: &mut Reader, at: &str, args: &Value) -> PodTopologySpread {
     let at_type = join(at, "defaultingType");
     let at = join(at, "defaultConstraints");

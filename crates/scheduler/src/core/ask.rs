@@ -1,4 +1,4 @@
-//! What becomes of the answers of extenders.
+//! Handles the answers of extenders.
 use std::cmp::Reverse;
 use std::sync::Arc;
 
@@ -13,17 +13,17 @@ use crate::reason::Reason;
 use crate::view::Pod;
 
 impl Core {
-    /// Whether an extender has a say in where a pod goes.
+    /// Reports whether an extender filters or scores nodes for this pod.
     pub(super) fn asks(&self, pod: &Pod) -> bool {
         self.extenders.iter().any(|e| e.is_asked(&pod.spec))
     }
 
-    /// Whether an extender has a say in which pods make room for another.
+    /// Reports whether an extender takes part in preemption for this pod.
     pub(super) fn asks_for_room(&self, pod: &Pod) -> bool {
         self.extenders.iter().any(|e| e.is_asked_for_room(&pod.spec))
     }
 
-    /// Goes on with a pod about which extenders were asked; the error is that of one that cannot be done without.
+    /// Continues with a pod after extenders answered. The error is that of an extender that is not ignorable.
     pub fn answered(&mut self, question: Question, answer: Result<Answer, String>, now: Instant) -> Step {
         let Question { pod, profile, mut unfit, begun, .. } = question;
         let Some(pod) = self.queue.get(&pod.uid).map(Arc::clone) else { return Step::Idle(Some(now)) };
@@ -41,7 +41,7 @@ impl Core {
                 unfit.preemptible.push(i as u32);
             }
         }
-        // A node may have gone while they were asked.
+        // A node may have been deleted while extenders were asked.
         let there = |(name, total): &(Box<str>, i64)| Some((self.cluster.position(name)?, *total));
         let left: Vec<(usize, i64)> = answer.nodes.iter().filter_map(there).collect();
         let totals: Vec<i64> = left.iter().map(|(_, total)| *total).collect();
@@ -56,7 +56,7 @@ impl Core {
         }
     }
 
-    /// Goes on with a pod that needs room, of which extenders have said where it may be made.
+    /// Continues with a preemption after extenders answered.
     pub fn rooms_answered(&mut self, question: RoomQuestion, answer: Result<Vec<Room>, String>, now: Instant) -> Step {
         let RoomQuestion { pod, unfit, .. } = question;
         let Some(pod) = self.queue.get(&pod.uid).map(Arc::clone) else { return Step::Idle(Some(now)) };

@@ -1,5 +1,6 @@
-//! The scheduler without its surroundings: everything known and waiting, fed by changes, asked for the next step.
-//! Synchronous and without effects, so that a test drives it by hand; [`crate::run`] gives it the API and time.
+//! The scheduler's state machine, without I/O: it holds the cluster and the queue, receives changes, and returns the
+//! next step. It is synchronous, so that tests drive it by hand; [`crate::run`] connects it to the API server and to
+//! time.
 mod ask;
 mod plans;
 mod promised;
@@ -33,51 +34,55 @@ use crate::profile::Profile;
 use crate::queue::Queue;
 use crate::view::{DisruptionBudget, Node, Pod, PodSpec};
 
-/// An assumed pod whose binding succeeded is forgotten when the API has not shown it after this time.
+/// An assumed pod is dropped if the API server has not shown it this long after its binding succeeded.
 const CONFIRM_MAX: Duration = Duration::from_secs(600);
 
-/// A pod as it was and as it is; neither: nobody knows which pods are meant.
+/// The old and the new version of a pod's spec; both `None` when the pods are not known.
 type OldAndNew = (Option<Arc<PodSpec>>, Option<Arc<PodSpec>>);
 
-/// Everything known and waiting.
+/// The scheduler's state: the cluster, the queue of pods, and one decider for each profile.
+///
+/// Informers call the `put_*` and `remove_*` methods; [`Core::step`] takes the next pod, decides on a node, and returns
+/// what the caller must do (bind, report, preempt, ask extenders). The caller then reports the outcome by
+/// [`Core::bound`], [`Core::failed`] or the `answered` methods. Nothing here blocks, sleeps or reads a clock.
 #[derive(Debug)]
 pub struct Core {
     /// Nodes and placed pods.
     pub cluster: Cluster,
     pub queue: Queue,
-    /// What is counted.
+    /// The scheduler's metrics.
     pub metrics: Metrics,
-    /// Disruption budgets, for preemption.
+    /// PodDisruptionBudgets, for preemption.
     pub budgets: HashMap<ObjectKey, DisruptionBudget>,
     promised: Nominations,
-    /// Who else has a say in where pods go.
+    /// Servers that filter and score nodes in addition to the plugins.
     pub extenders: Vec<Extender>,
-    /// By pod that is being bound: when its attempt began.
+    /// When the attempt began, by the UID of a pod that is being bound.
     begun: HashMap<Arc<str>, std::time::Instant>,
-    /// By pod: the devices that are being written into its claims.
+    /// The allocations that are being written, by the UID of the pod.
     plans: HashMap<Arc<str>, Arc<DevicePlan>>,
-    /// At least one.
+    /// One decider for each profile; at least one.
     deciders: Vec<Decider>,
 }
 
-/// What decides for one profile.
+/// The decision state of one profile.
 #[derive(Debug)]
 struct Decider {
     name: Box<str>,
     table: Arc<Table>,
     selector: Selector,
-    /// `None`: nobody makes room for its pods.
+    /// Preemption settings; `None` when preemption is disabled.
     preemption: Option<Thoroughness>,
 }
 
 impl Core {
-    /// A scheduler of this name, with the default profile's plugins, that knows nothing yet.
+    /// Creates a scheduler with this name, the default profile's plugins and an empty cluster.
     pub fn new(name: &str, percent: usize, seed: u64) -> Self {
         let profile = Profile { name: name.into(), percent, ..Profile::default() };
         Self::with_profiles(vec![profile], seed, Registry::of_component())
     }
 
-    /// A scheduler with these profiles, which counts what it does in `registry`.
+    /// Creates a scheduler with these profiles, whose metrics are in `registry`.
     pub(crate) fn with_profiles(profiles: Vec<Profile>, seed: u64, registry: Registry) -> Self {
         let named = |wanted: &dyn Fn(&&Row) -> bool, p: &Profile| -> Vec<&'static str> {
             p.rows.iter().filter(wanted).map(|row| row.plugin.name()).collect()
@@ -103,12 +108,12 @@ impl Core {
         }
     }
 
-    /// The profile that decides on a pod: it is the one of the name that the pod asks for.
+    /// The profile whose name the pod's `schedulerName` is.
     fn profile_of(&self, pod: &Pod) -> Option<usize> {
         self.deciders.iter().position(|d| d.name == pod.spec.scheduler_name)
     }
 
-    /// Pods that wait for another try, counted by plugin and profile.
+    /// Returns the number of unschedulable pods by plugin and profile.
     pub fn refused(&self) -> BTreeMap<(&'static str, Box<str>), usize> {
         let mut counts = BTreeMap::new();
         for (pod, by) in self.queue.refused() {
@@ -120,18 +125,18 @@ impl Core {
         counts
     }
 
-    /// The names of its profiles.
+    /// Returns the names of all profiles.
     pub fn names(&self) -> Vec<Box<str>> {
         self.deciders.iter().map(|d| d.name.clone()).collect()
     }
 
-    /// A pod was made or changed.
+    /// Handles a pod that was added or updated.
     pub fn put_pod(&mut self, pod: Arc<Pod>, now: Instant) {
         if pod.terminal {
             return self.remove_pod(&pod, now);
         }
         if !pod.node_name.is_empty() {
-            // The watch may tell of a binding before its answer does.
+            // The watch may deliver a binding before its request returns.
             if let Some(waited) = self.queue.remove(&pod.uid).filter(|_| self.begun.contains_key(&pod.uid)) {
                 self.metrics.placed(&waited, now);
             }
@@ -140,7 +145,7 @@ impl Core {
             let old = if self.queue.any_unschedulable() { self.cluster.spec_of(&pod.uid) } else { None };
             return match self.cluster.put_pod(pod) {
                 Learnt::Placed => self.pod_came(&new, now),
-                // It may ask for less, too.
+                // Its requests may have become smaller as well.
                 Learnt::Changed => self.room_made(&node, Change::AssignedPodUpdate, (old, Some(new)), now),
                 Learnt::Nothing => {}
             };
@@ -148,13 +153,13 @@ impl Core {
         if pod.deleting {
             return self.remove_pod(&pod, now);
         }
-        // News from before its binding may come after it: an assumed pod does not wait.
+        // A version from before its binding may arrive after it: an assumed pod does not wait.
         if self.profile_of(&pod).is_none() || self.cluster.node_of(&pod.uid).is_some() {
             return;
         }
         match pod.nominated.as_deref() {
             Some(node) => self.promised.put(Arc::clone(&pod), node),
-            // Taken back by somebody. A promise of ours that is not written yet stands.
+            // Another client cleared the nomination. A nomination of ours that is not written yet stays.
             None if self.queue.get(&pod.uid).is_some_and(|was| was.nominated.is_some()) => {
                 self.promised.remove(&pod.uid);
             }
@@ -164,7 +169,7 @@ impl Core {
         self.queue.put(pod, held, now);
     }
 
-    /// A pod is gone, or has ended.
+    /// Handles a pod that was deleted or has ended.
     pub fn remove_pod(&mut self, pod: &Pod, now: Instant) {
         self.queue.remove(&pod.uid);
         let promised = self.promised.node_of(&pod.uid).map(Box::<str>::from);
@@ -177,7 +182,7 @@ impl Core {
         }
     }
 
-    /// A node was made or changed.
+    /// Handles a node that was added or updated.
     pub fn put_node(&mut self, node: &Arc<Node>, now: Instant) {
         let known = self.cluster.position(&node.name).map(|i| &self.cluster.nodes()[i]);
         let (before, old) = (known.map(|s| s.generation), known.map(|s| NodeState::new(Arc::clone(&s.node), 0)));
@@ -192,8 +197,8 @@ impl Core {
         let (deciders, metrics) = (&self.deciders, &self.metrics);
         self.queue.requeue(now, change.label(), |pod, by| {
             let Some(d) = deciders.iter().find(|d| d.name == pod.spec.scheduler_name) else { return true };
-            // Where it could go now and could not before for what the node was, or never knew of; else who refused it must see a
-            // use in the change.
+            // Requeue pods that fit now and did not fit before; for the others a plugin that rejected them must find
+            // the change useful.
             let fits = d.table.may_fit(&pod.spec, state);
             let turned = |old: &NodeState| by.meets(d.table.of_nodes()) && !d.table.may_fit(&pod.spec, old);
             let newly = fits && old.as_ref().is_none_or(turned);
@@ -203,7 +208,7 @@ impl Core {
                 || by.rows().any(|row| {
                     let begun = std::time::Instant::now();
                     let plugin = d.table.rows()[row];
-                    // To plugins that count over many nodes one matters even where the pod itself cannot go.
+                    // For plugins that count over many nodes a node matters even if the pod itself cannot go there.
                     let matters = fits || plugin.requeues_on(Change::NodeDelete);
                     let yes = matters && plugin.node_hint(&pod.spec, old.as_ref(), state);
                     metrics.hinted(plugin.name(), change, yes, begun.elapsed());
@@ -212,14 +217,15 @@ impl Core {
         });
     }
 
-    /// A node is gone: fewer domains may make a spread constraint hold, and pods that were promised room there look elsewhere.
+    /// Handles a deleted node: with fewer domains a spread constraint may hold, and pods nominated to the node need
+    /// another one.
     pub fn remove_node(&mut self, name: &str, now: Instant) {
         self.cluster.remove_node(name);
         ask_promised_again(&self.promised, &mut self.queue, name, Change::NodeDelete, now);
         self.requeue_by(Change::NodeDelete, None, now);
     }
 
-    /// A claim for devices came, went or changed.
+    /// Handles a ResourceClaim that was added, updated or deleted.
     pub fn put_resource_claim(&mut self, key: ObjectKey, claim: Option<Arc<ResourceClaimView>>, now: Instant) {
         let kind = match self.cluster.devices.claim(&key) {
             None => Change::ResourceClaimAdd,
@@ -244,15 +250,16 @@ impl Core {
         }
     }
 
-    /// Something else changed, of which `about` is the name where it matters.
+    /// Handles any other change; `about` is the name of the object where plugins need it.
     pub fn changed(&mut self, change: Change, about: Option<&ObjectKey>, now: Instant) {
         self.requeue_by(change, about, now);
     }
 
-    /// Tries the pods again that were refused by plugins to which this change matters.
+    /// Requeues the pods that were rejected by plugins for which this change is useful.
     fn requeue_by(&mut self, change: Change, about: Option<&ObjectKey>, now: Instant) {
         let deciders = &self.deciders;
-        // Rows of several tables are other plugins: of one profile alone it is known at once that nobody waits for this.
+        // Tables number their plugins differently; with a single profile it is known immediately that no pod waits for
+        // this.
         if let [only] = deciders.as_slice()
             && self.extenders.is_empty()
             && !self.queue.any_refused_by(only.table.requeued_by(change))
@@ -273,15 +280,15 @@ impl Core {
         });
     }
 
-    /// A pod was placed: those are tried again whose place depends on it.
+    /// Requeues pods whose placement depends on a pod that was placed.
     fn pod_came(&mut self, new: &Arc<PodSpec>, now: Instant) {
         if self.queue.any_unschedulable() {
             self.requeue_by_pod(None, Change::AssignedPodAdd, (None, Some(Arc::clone(new))), now);
         }
     }
 
-    /// There is room on a node, since pods left it or ask for less: those that fit it now are tried again, and those whose
-    /// place depends on the pod that is meant, as it was and as it is.
+    /// Handles room freed on a node, because pods left it or request less: requeues pods that fit now, and pods whose
+    /// placement depends on the changed pod.
     fn room_made(&mut self, node: &str, change: Change, pod: OldAndNew, now: Instant) {
         if !self.queue.any_unschedulable() {
             return;
@@ -310,12 +317,12 @@ impl Core {
         });
     }
 
-    /// Takes the next pod and decides on it.
+    /// Takes the next pod from the queue and decides on it.
     pub fn step(&mut self, now: Instant) -> Step {
         self.cluster.expire_before(now.checked_sub(CONFIRM_MAX));
         let Some(pod) = self.queue.pop(now) else { return Step::Idle(self.queue.due()) };
         let begun = std::time::Instant::now();
-        // A pod that is queued has a profile.
+        // A pod in the queue always has a profile.
         let profile = self.profile_of(&pod).unwrap_or(0);
         if let Some(claim) = self.left_over(&pod) {
             return self.begin_anew(profile, pod, claim, now);
@@ -340,7 +347,7 @@ impl Core {
         }
     }
 
-    /// Takes a pod as placed, and says what is to be done before it is.
+    /// Assumes a pod on its node and returns what must be done before it is bound.
     fn place(&mut self, pod: Arc<Pod>, i: usize, begun: std::time::Instant) -> Step {
         let node = self.cluster.nodes()[i].node.name.clone();
         let assigned = Arc::new(pod.assigned_to(&node));
@@ -357,7 +364,8 @@ impl Core {
         }
     }
 
-    /// The victims of a preemption are deleted, `all` of them or not; their room may even be there already.
+    /// Records that the victims of a preemption were deleted; `all` is false if some were not. Their room may already
+    /// be free.
     pub fn room_asked(&mut self, p: &Preemption, all: bool, now: Instant) {
         if all {
             self.queue.refuse(&p.report.pod.uid, p.plugins, now);
@@ -366,7 +374,7 @@ impl Core {
         }
     }
 
-    /// A binding succeeded.
+    /// Records that a binding succeeded.
     pub fn bound(&mut self, pod: &Pod, now: Instant) {
         self.end_plans(&pod.uid);
         self.cluster.bound(&pod.uid, now);
@@ -377,7 +385,7 @@ impl Core {
         }
     }
 
-    /// A binding failed. Tried again after a back-off, unless the pod is `gone`.
+    /// Records that a binding failed. The pod is retried after a back-off, unless it is `gone`.
     pub fn failed(&mut self, pod: &Pod, gone: bool, now: Instant) {
         let took = self.begun.remove(&pod.uid).map(|begun| begun.elapsed()).unwrap_or_default();
         self.metrics.attempt(self.profile_of(pod).unwrap_or(0), Attempt::Error, took);

@@ -1,4 +1,4 @@
-//! What the claims of a pod get on the node that is chosen: volumes that are to be bound, devices that are to be written.
+//! Plans for the claims of a pod on the chosen node: volumes to bind, and devices to allocate.
 use std::sync::Arc;
 
 use kelson_devices::Readiness;
@@ -10,7 +10,7 @@ use crate::cluster::storage::{Claims, Plan, Progress};
 use crate::view::Pod;
 
 impl Core {
-    /// What must be bound for a pod on the node it is assumed on; from now on others take it as bound (Reserve).
+    /// Reserves the volumes of a pod on the node it is assumed on. Other pods see them as bound from now on (Reserve).
     pub(super) fn volumes_of(&mut self, pod: &Pod, node: usize) -> Option<Arc<Plan>> {
         if pod.spec.claims.is_empty() {
             return None;
@@ -22,7 +22,8 @@ impl Core {
         Some(plan)
     }
 
-    /// What its claims get on the node that a pod is assumed on; from now on others take it as theirs (Reserve).
+    /// Reserves devices for the claims of a pod on the node it is assumed on. Other pods see them as allocated from now
+    /// on (Reserve).
     pub(super) fn devices_of(&mut self, pod: &Pod, node: usize) -> Option<Arc<DevicePlan>> {
         if pod.spec.devices.is_empty() && pod.spec.extended.is_empty() {
             return None;
@@ -34,7 +35,8 @@ impl Core {
         Some(plan)
     }
 
-    /// What a pod's claims were to get is bound, or free again: whether that was volumes, and whether it was devices.
+    /// Ends the plans of a pod that was bound or given up. Returns whether there was one for volumes, and one for
+    /// devices.
     pub(super) fn end_plans(&mut self, uid: &str) -> (bool, bool) {
         let volumes = self.cluster.storage.end(uid);
         let devices = self.plans.remove(uid);
@@ -44,7 +46,7 @@ impl Core {
         (volumes, devices.is_some())
     }
 
-    /// How far the binding of a pod's volumes is.
+    /// Returns the progress of binding a pod's volumes.
     pub fn volumes_progress(&self, binding: &PendingBinding) -> Progress {
         if self.cluster.node_of(&binding.pod.uid) != Some(&*binding.plan.node) {
             return Progress::Failed("the pod was deleted".into());
@@ -53,7 +55,7 @@ impl Core {
         self.cluster.storage.progress(&binding.plan, node)
     }
 
-    /// How far the devices of a pod are, with those of a claim that was made for it.
+    /// Returns the progress of a pod's devices; `made` is a claim that was created for the pod.
     pub fn devices_progress(&self, binding: &DeviceBinding, made: Option<&ClaimPlan>) -> Readiness {
         if self.cluster.node_of(&binding.pod.uid) != Some(&*binding.pod.node_name) {
             return Readiness::Failed("the pod was deleted".into());
@@ -61,7 +63,7 @@ impl Core {
         self.cluster.devices.progress(&binding.plan, made)
     }
 
-    /// The devices of a pod were not ready in time.
+    /// Records that the devices of a pod were not ready in time.
     pub fn devices_overdue(&mut self, binding: &DeviceBinding, made: Option<&ClaimPlan>) {
         for claim in binding.plan.claims.iter().chain(made) {
             self.cluster.devices.note_overdue(&claim.uid);

@@ -1,40 +1,40 @@
-//! What extenders are asked, and what they answer.
+//! Questions to extenders and their answers.
 use std::sync::Arc;
 
 use crate::evaluation::select::Unfit;
 use crate::view::Pod;
 
-/// Nodes that a pod may go to as far as the plugins go, for extenders to judge.
+/// The nodes that passed the plugins' filters, for extenders to filter and score.
 #[derive(Debug)]
 pub struct Question {
     pub pod: Arc<Pod>,
-    /// With the sum of the plugins' scores.
+    /// Node and the sum of the plugins' scores.
     pub nodes: Vec<(Box<str>, i64)>,
     pub(super) profile: usize,
     pub(super) unfit: Unfit,
     pub(super) begun: std::time::Instant,
 }
 
-/// What extenders leave of the nodes.
+/// The nodes that extenders accept.
 #[derive(Debug)]
 pub struct Answer {
-    /// With all scores.
+    /// Node and the total score.
     pub nodes: Vec<(Box<str>, i64)>,
-    /// Those that were refused: why, and whether removing pods could help.
+    /// Rejected nodes: the reason, and whether preemption could help.
     pub refused: Vec<(Box<str>, String, bool)>,
 }
 
-/// Pods of a node that would make room.
+/// Preemption victims on one node.
 #[derive(Clone, Debug)]
 pub struct Room {
     pub node: Box<str>,
-    /// Pods that would have to go.
+    /// The pods that would be deleted.
     pub victims: Vec<Arc<Pod>>,
-    /// Budgets that would be broken.
+    /// The number of PodDisruptionBudgets that would be violated.
     pub violations: usize,
 }
 
-/// Rooms that could be made for a pod, for extenders to judge.
+/// The preemption candidates of a pod, for extenders to choose from.
 #[derive(Debug)]
 pub struct RoomQuestion {
     pub pod: Arc<Pod>,

@@ -1,4 +1,4 @@
-//! What the core asks its surroundings to do next.
+//! Steps that the core asks its caller to carry out.
 use std::sync::Arc;
 
 use kelson_meta::ObjectKey;
@@ -10,70 +10,70 @@ use crate::cluster::storage::Plan;
 use crate::plugins::table::PluginSet;
 use crate::view::Pod;
 
-/// What to do next.
+/// What the caller must do next.
 #[derive(Debug)]
 pub enum Step {
-    /// Bind this pod to the node it is now assumed on; tell the outcome by [`Core::bound`] or [`Core::failed`].
+    /// Bind this pod to the node it is assumed on, and report the outcome by [`Core::bound`] or [`Core::failed`].
     Bind(Arc<Pod>),
-    /// The same, but its volumes must be bound first.
+    /// Bind the pod's volumes first, then the pod.
     BindVolumes(PendingBinding),
-    /// The same, but its claims must be given their devices first, and then its volumes be bound.
+    /// Write the pod's device allocations first, then bind its volumes and the pod.
     BindDevices(DeviceBinding),
-    /// Tell the pod's owner why it waits.
+    /// Write the pod's condition and event.
     Report(Report),
-    /// Make room: tell these pods to go and the pod's owner why it waits, then [`Core::room_asked`].
+    /// Delete the victims and write the pod's condition, then call [`Core::room_asked`].
     Preempt(Preemption),
-    /// Ask extenders, then [`Core::answered`].
+    /// Ask extenders, then call [`Core::answered`].
     Ask(Question),
-    /// Ask extenders, then [`Core::rooms_answered`].
+    /// Ask extenders about preemption, then call [`Core::rooms_answered`].
     AskForRoom(RoomQuestion),
-    /// Nothing, until a change or this moment.
+    /// Wait for a change, or until this time.
     Idle(Option<Instant>),
 }
 
-/// A pod that is assumed on its node, and what its claims need before it may run there.
+/// A pod assumed on its node, whose volumes must be bound or provisioned.
 #[derive(Debug)]
 pub struct PendingBinding {
-    /// The pod, assigned.
+    /// The pod, assigned to its node.
     pub pod: Arc<Pod>,
-    /// What is to be bound and made.
+    /// What must be bound and provisioned.
     pub plan: Arc<Plan>,
 }
 
-/// A pod that is assumed on its node, and the devices that its claims get.
+/// A pod assumed on its node, with the devices for its claims.
 #[derive(Debug)]
 pub struct DeviceBinding {
-    /// The pod, assigned.
+    /// The pod, assigned to its node.
     pub pod: Arc<Pod>,
     pub plan: Arc<DevicePlan>,
-    /// What is to be done after that.
+    /// The volumes to bind after that.
     pub volumes: Option<PendingBinding>,
 }
 
-/// Why a pod waits.
+/// Why a pod is not scheduled.
 #[derive(Debug)]
 pub struct Report {
-    /// The pod as it was decided on.
+    /// The pod as it was when decided on.
     pub pod: Arc<Pod>,
-    /// Of its condition: `Unschedulable`, or `SchedulerError` where no node is at fault.
+    /// Reason of the `PodScheduled` condition: `Unschedulable`, or `SchedulerError` for an error that no node caused.
     pub reason: &'static str,
     pub message: String,
-    /// A claim of its that is to be given other devices the next time.
+    /// A claim of the pod to deallocate, so that the next attempt can choose other devices.
     pub free: Option<ObjectKey>,
-    /// The claim for its extended resources that an earlier try has left, which is to go.
+    /// The claim for its extended resources that an earlier attempt left, to be deleted.
     pub drop: Option<ObjectKey>,
-    /// What its `nominatedNodeName` shall be; empty clears it, `None` leaves it.
+    /// The new `nominatedNodeName`: empty clears it, `None` leaves it.
     pub nominate: Option<Box<str>>,
 }
 
-/// Room to be made.
+/// A preemption to carry out.
 #[derive(Debug)]
 pub struct Preemption {
-    /// For the pod that needs it.
+    /// The report for the preempting pod.
     pub report: Report,
-    /// Pods that are deleted to make room for this one.
+    /// The pods to delete.
     pub victims: Vec<Arc<Pod>>,
-    /// Less important pods that were promised this room.
+    /// Less important pods that were nominated to this node.
     pub disappointed: Vec<Arc<Pod>>,
     pub(super) plugins: PluginSet,
 }

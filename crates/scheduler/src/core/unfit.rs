@@ -1,4 +1,5 @@
-//! What is done for a pod that fits nowhere: other devices for its claims, or room that less important pods make.
+//! Handles a pod that fits on no node: deallocates claims so that other devices can be chosen, or preempts less
+//! important pods.
 use std::sync::Arc;
 
 use kelson_meta::ObjectKey;
@@ -12,21 +13,21 @@ use crate::plugins::table::PluginSet;
 use crate::reason::{NO_NODES, Reason, Tally, summary};
 use crate::view::Pod;
 
-/// What is said of a claim that an earlier try has left.
+/// The message for a claim left by an earlier attempt.
 const EXTENDED_GONE: &str = "deletion of ResourceClaim completed";
 
-/// What was done, or not, to get other devices for a pod that fits nowhere.
+/// The result of trying to get other devices for a pod that fits nowhere.
 struct Freeing {
-    /// For people; empty: nothing.
+    /// The message for the pod's condition; may be empty.
     word: &'static str,
-    /// The claim that is to lose its devices.
+    /// The claim to deallocate.
     free: Option<ObjectKey>,
-    /// Whether less important pods may make room.
+    /// Whether preemption may be tried.
     goes_on: bool,
 }
 
 impl Freeing {
-    /// Its word and what preemption had to say.
+    /// Joins its message and that of preemption.
     fn before(&self, text: &str) -> String {
         if self.word.is_empty() || text.is_empty() {
             format!("{}{text}", self.word)
@@ -36,13 +37,13 @@ impl Freeing {
     }
 }
 
-/// What is said of a pod that fits nowhere.
+/// Creates the report for a pod that fits nowhere.
 fn report(pod: Arc<Pod>, message: String) -> Report {
     Report { pod, reason: "Unschedulable", message, free: None, drop: None, nominate: None }
 }
 
 impl Core {
-    /// What to do about a pod that fits nowhere.
+    /// Decides what to do about a pod that fits nowhere.
     pub(super) fn unfit(&mut self, profile: usize, pod: Arc<Pod>, unfit: Unfit, now: Instant) -> Step {
         if let Some((plugin, text)) = &unfit.fault {
             let message = format!("running {plugin:?} filter plugin: {text}");
@@ -93,13 +94,13 @@ impl Core {
         }
     }
 
-    /// Something is wrong that has nothing to do with nodes: the pod is tried again after a while.
+    /// Handles an error that no node caused: the pod is retried after a back-off.
     pub(super) fn faulty(&mut self, pod: Arc<Pod>, message: String, now: Instant) -> Step {
         self.queue.fault(&pod.uid, now);
         Step::Report(Report { reason: "SchedulerError", ..report(pod, message) })
     }
 
-    /// These pods of a node shall make room.
+    /// Preempts these pods of a node.
     pub(super) fn make_room(
         &mut self,
         pod: Arc<Pod>,
@@ -118,7 +119,7 @@ impl Core {
         Step::Preempt(Preemption { report, victims, disappointed, plugins: unfit.plugins })
     }
 
-    /// No room can be made; what was promised before is void.
+    /// Handles a pod for which preemption does not help; an earlier nomination is cleared.
     pub(super) fn without_room(&mut self, pod: Arc<Pod>, unfit: &Unfit, text: &str, now: Instant) -> Step {
         self.queue.refuse(&pod.uid, unfit.plugins, now);
         self.promised.remove(&pod.uid);
@@ -126,14 +127,15 @@ impl Core {
         Step::Report(Report { nominate, ..report(pod, unfit.message(text)) })
     }
 
-    /// The claim for extended resources that was made for a pod in an earlier try to place it.
+    /// Returns the claim for extended resources that an earlier attempt created for the pod.
     pub(super) fn left_over(&self, pod: &Pod) -> Option<ObjectKey> {
         let devices = &self.cluster.devices;
         let made = devices.extended_claim_of(&pod.uid).filter(|_| !pod.spec.extended.is_empty())?;
         devices.extended_needs(&pod.spec).map(|_| made.clone())
     }
 
-    /// What was decided before may not do any more: the claim of then goes, and once it is gone the pod is tried again.
+    /// Starts over for a pod with a claim from an earlier attempt: the claim is deleted, and the pod is retried once it
+    /// is gone.
     pub(super) fn begin_anew(&mut self, profile: usize, pod: Arc<Pod>, claim: ObjectKey, now: Instant) -> Step {
         let nodes = self.cluster.nodes().len();
         let mut plugins = PluginSet::default();
@@ -146,14 +148,15 @@ impl Core {
         Step::Report(Report { drop: Some(claim), ..report(pod, message) })
     }
 
-    /// What DynamicResources does for a pod that fits nowhere, before anybody looks for room (PostFilter).
+    /// Runs PostFilter of DynamicResources for a pod that fits nowhere, before preemption.
     fn freeing(&self, profile: usize, pod: &Pod, unfit: &Unfit) -> Freeing {
         let table = &self.deciders[profile].table;
         let own = table.filtering().find(|(_, p)| p.name() == "DynamicResources").map(|(row, _)| row);
         let said = |word| Freeing { word, free: None, goes_on: true };
         match (own, &unfit.before) {
             (None, _) => said(""),
-            // It was not asked before, and has nothing to say; upstream takes that as a fault, and looks no further.
+            // The plugin was not asked before and has nothing to report. Upstream treats that as an error and does not
+            // preempt.
             (Some(own), Some(_)) if unfit.before_row != own => Freeing { goes_on: false, ..said("not found") },
             (Some(_), Some(_)) => said("no new claims to deallocate"),
             (Some(_), None) if pod.spec.devices.is_empty() => said("no new claims to deallocate"),

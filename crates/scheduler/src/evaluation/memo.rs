@@ -1,6 +1,6 @@
-//! What is known of one pod spec: for each node whether it fits and how well, with the generation of the node that this
-//! is true of. Pods of one template share it, so after one of them was placed only the node that took it is judged anew
-//! (KEP-5598's aim, without its restrictions).
+//! Cached results for a pod spec: for each node whether it fits and its score, with the node generation of the result.
+//! Pods of one template share them, so that after placing one only its node is evaluated again (KEP-5598's aim, without
+//! its restrictions).
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use crate::plugins::table::Table;
 use crate::reason::Refusal;
 use crate::view::PodSpec;
 
-/// Specs whose evaluations are kept at once; the one used longest ago goes first.
+/// The maximum number of cached specs. The least recently used is evicted.
 pub const EVALUATIONS_MAX: usize = 32;
 
-/// A refusal and the row of the plugin it came from.
+/// A rejection with the row of the plugin it came from.
 pub type Refused = (usize, Refusal);
 
-/// The verdict of the plugins that look at one node alone.
+/// The result of the plugins that look at one node alone.
 #[derive(Clone, Debug)]
 pub enum Verdict {
-    /// It fits as far as they go; the sum of those scores that count as they are.
+    /// The node fits; the sum of the scores that need no normalization.
     Fits(i64),
-    /// It does not.
+    /// A plugin rejected the node.
     Refused(Box<Refused>),
 }
 
@@ -31,25 +31,25 @@ struct Local {
     verdict: Verdict,
 }
 
-/// The counts of one plugin.
+/// The counts of one plugin that counts pods over many nodes.
 #[derive(Debug)]
 struct Count {
     row: usize,
     counted: Box<dyn Counted>,
-    /// Whether it has anything to say now.
+    /// Whether the plugin has a result for this spec now.
     speaks: bool,
 }
 
-/// All that is known of one spec.
+/// All cached results for one spec.
 #[derive(Debug)]
 pub struct Evaluation {
     table: Arc<Table>,
     spec: Arc<PodSpec>,
     structure: u64,
-    /// By row: what the plugin's preparation was made from.
+    /// The epoch of each plugin's preparation, by row.
     epochs: Vec<u64>,
     locals: Vec<Local>,
-    /// By node, then scaled row: raw scores of nodes that fit.
+    /// Raw scores of nodes that fit, by node and then by scaled row.
     raw: Vec<i64>,
     refused: Option<(usize, String)>,
     per_node: Vec<(usize, Box<dyn PerNode>)>,
@@ -88,13 +88,13 @@ impl Evaluation {
         out
     }
 
-    /// Whether what was prepared still stands.
+    /// Reports whether the plugins' preparation is current.
     fn is_current(&self, cluster: &Cluster) -> bool {
         let epochs = self.table.rows().iter().zip(&self.epochs);
         self.structure == cluster.structure() && epochs.into_iter().all(|(p, e)| p.epoch(&self.spec, cluster) == *e)
     }
 
-    /// Brings everything that is counted up to date. Verdicts on single nodes follow when asked for.
+    /// Updates all counts. Results for single nodes are computed when they are read.
     fn sync(&mut self, cluster: &mut Cluster) {
         let mut stale = false;
         for (_, asks) in &mut self.per_node {
@@ -108,12 +108,12 @@ impl Evaluation {
         }
     }
 
-    /// The row and the word of a plugin that refused the spec before any node was looked at.
+    /// Returns the row and the message of a plugin that rejected the spec before looking at a node.
     pub fn refused(&self) -> Option<&(usize, String)> {
         self.refused.as_ref()
     }
 
-    /// The verdict on one node by the plugins that look at it alone.
+    /// Returns the result for one node of the plugins that look at one node alone.
     pub fn local(&mut self, cluster: &Cluster, i: usize) -> &Verdict {
         let state = &cluster.nodes()[i];
         if self.locals[i].generation != state.generation {
@@ -126,14 +126,14 @@ impl Evaluation {
         &self.locals[i].verdict
     }
 
-    /// Why a node in this state will not do, if it will not, by the plugins that look at it alone.
+    /// Returns why a node in this state is rejected by the plugins that look at one node alone.
     fn refusal_alone(&self, cluster: &Cluster, state: &NodeState) -> Option<Refused> {
         let refused = self.table.filtering().find_map(|(row, p)| Some((row, p.filter(&self.spec, state)?)));
         let mut asked = self.per_node.iter().filter(|(row, _)| self.table.filters(*row));
         refused.or_else(|| asked.find_map(|(row, p)| Some((*row, p.filter(cluster, state)?))))
     }
 
-    /// The sum of the scores that count as they are; the others are noted.
+    /// Returns the sum of the scores that need no normalization; stores the raw scores of the others.
     fn score(&mut self, cluster: &Cluster, i: usize) -> i64 {
         let (state, rows) = (&cluster.nodes()[i], self.table.rows());
         let scaled = self.table.scaled();
@@ -148,8 +148,8 @@ impl Evaluation {
         plain.sum::<i64>() + asked.sum::<i64>()
     }
 
-    /// The scores of a node that [`local`](Self::local) has just said fits: the sum of those that count as they are, and
-    /// the raw ones of each scaled row.
+    /// Returns the scores of a node for which [`local`](Self::local) has just returned that it fits: the sum of those
+    /// that need no normalization, and the raw ones of each scaled row.
     pub fn scores(&self, i: usize) -> (i64, &[i64]) {
         let width = self.table.scaled().len();
         let sum = match &self.locals[i].verdict {
@@ -159,7 +159,8 @@ impl Evaluation {
         (sum, &self.raw[i * width..(i + 1) * width])
     }
 
-    /// The normalised scores of these nodes by each plugin that counts and prefers any, handed to `each` with its weight.
+    /// Calls `each` with the normalized scores of these nodes and the weight, for each counting plugin that has
+    /// preferences.
     pub fn counted_scores(
         &self,
         cluster: &Cluster,
@@ -175,13 +176,13 @@ impl Evaluation {
         }
     }
 
-    /// Why a node will not do, if it will not, by the plugins that count over many nodes.
+    /// Returns why a node is rejected by the plugins that count over many nodes.
     pub fn counted_refusal(&self, cluster: &Cluster, i: usize) -> Option<Refused> {
         let speaking = self.counts.iter().filter(|c| c.speaks && self.table.filters(c.row));
         speaking.into_iter().find_map(|c| Some((c.row, c.counted.filter(cluster, i)?)))
     }
 
-    /// Why a node will not do if its pods were those of `state`. Leaves the counts as if they were: end a series of
+    /// Returns why a node would be rejected if its pods were those of `state`. The counts stay changed: end a series of
     /// these with [`restore`](Self::restore).
     pub fn refusal_if(&mut self, cluster: &mut Cluster, i: usize, state: &NodeState) -> Option<Refused> {
         if let Some(refused) = self.refusal_alone(cluster, state) {
@@ -191,7 +192,7 @@ impl Evaluation {
         self.counted_refusal(cluster, i)
     }
 
-    /// Counts a node as it is again.
+    /// Counts a node with its actual pods again.
     pub fn restore(&mut self, cluster: &mut Cluster, i: usize) {
         if self.counts.iter().any(|c| c.speaks) {
             let state = cluster.nodes()[i].clone();
@@ -206,22 +207,22 @@ impl Evaluation {
     }
 }
 
-/// The evaluations of the specs seen last.
+/// The cached evaluations of the most recently used specs.
 #[derive(Debug)]
 pub struct Evaluations {
     table: Arc<Table>,
-    /// By the address of the spec, which each holds.
+    /// Evaluations by the address of the spec, which each of them keeps alive.
     all: HashMap<usize, Evaluation>,
     uses: u64,
 }
 
 impl Evaluations {
-    /// None yet, by the plugins of this table.
+    /// Creates an empty cache for the plugins of this table.
     pub fn new(table: Arc<Table>) -> Self {
         Self { table, all: HashMap::new(), uses: 0 }
     }
 
-    /// A spec's evaluation, up to date.
+    /// Returns the evaluation of a spec, up to date.
     pub fn get(&mut self, spec: &Arc<PodSpec>, cluster: &mut Cluster) -> &mut Evaluation {
         self.uses += 1;
         let at = Arc::as_ptr(spec) as usize;
@@ -239,7 +240,7 @@ impl Evaluations {
         e
     }
 
-    /// Drops all of them; for comparing with a fresh start.
+    /// Removes all evaluations, to compare with fresh ones in tests.
     #[cfg(test)]
     pub fn clear(&mut self) {
         self.all.clear();

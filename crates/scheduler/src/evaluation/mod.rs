@@ -1,4 +1,4 @@
-//! Decisions: what is remembered of a spec, the choice of a node, and the room that less important pods could make.
+//! Decisions: cached evaluations, choosing a node, and preemption.
 pub mod memo;
 pub mod nominations;
 pub mod preempt;

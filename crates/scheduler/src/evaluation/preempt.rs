@@ -1,5 +1,5 @@
-//! DefaultPreemption: whether removing less important pods from one node would make room, which pods at least, and on
-//! which node that hurts least. Decides only; the removing is done by [`crate::run`].
+//! DefaultPreemption: whether deleting less important pods of one node would make room, which pods at minimum, and the
+//! node with the least damage. Only decides; [`crate::run`] deletes the pods.
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use crate::cluster::{Cluster, NodeState};
 use crate::reason::{Reason, Tally, summary};
 use crate::view::{DisruptionBudget, Pod};
 
-/// How many candidates are looked for at least (`DefaultPreemptionArgs`).
+/// The minimum number of candidates to look for (`DefaultPreemptionArgs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thoroughness {
-    /// This share of the nodes, percent (`minCandidateNodesPercentage`).
+    /// Share of the nodes in percent (`minCandidateNodesPercentage`).
     pub percent: usize,
-    /// This many, where there are so many (`minCandidateNodesAbsolute`).
+    /// Absolute number (`minCandidateNodesAbsolute`), at most the number of nodes.
     pub nodes: usize,
 }
 
@@ -28,36 +28,36 @@ impl Default for Thoroughness {
     }
 }
 
-/// What came of it.
+/// The result of a preemption attempt.
 #[derive(Debug)]
 pub enum Outcome {
-    /// These pods shall make room on this node.
+    /// Delete these pods of this node.
     Make {
-        /// The node's position.
+        /// The position of the node.
         node: usize,
-        /// Pods that would have to go from this node.
+        /// The pods to delete.
         victims: Vec<Arc<Pod>>,
     },
-    /// Others have a say in which of these it is.
+    /// Extenders choose among these candidates.
     Judge(Vec<Candidate>),
-    /// It would not help; the sentence for people. An earlier promise is void.
+    /// Preemption does not help; the message. An earlier nomination is cleared.
     Useless(String),
-    /// It may not, or not now; an earlier promise stands.
+    /// The pod may not preempt, or not now; the message. An earlier nomination stays.
     Ineligible(String),
 }
 
-/// A node on which pods could make room.
+/// A node with the pods to delete on it.
 #[derive(Debug)]
 pub struct Candidate {
-    /// The node's position in the cluster.
+    /// The position of the node in the cluster.
     pub node: usize,
-    /// Those that would have to go, the most important first.
+    /// The pods to delete, the most important first.
     pub victims: Vec<Arc<Pod>>,
-    /// Budgets that would be broken.
+    /// The number of PodDisruptionBudgets that would be violated.
     pub violations: usize,
 }
 
-/// Looks for room that less important pods could make; `judged` by others, all that were found are given back.
+/// Tries preemption for a pod. With `judged`, all candidates are returned for extenders to choose from.
 pub fn preempt(
     evaluation: &mut Evaluation,
     cluster: &mut Cluster,
@@ -108,12 +108,12 @@ pub fn preempt(
     }
 }
 
-/// More important pods first.
+/// Sort key: more important pods first.
 fn importance(p: &Pod) -> (Reverse<i32>, i64) {
     (Reverse(p.spec.priority), p.started_s)
 }
 
-/// The fewest, least important pods of a node whose going makes room; else why there are none.
+/// Returns the smallest set of least important pods whose deletion makes room, or the reason why there is none.
 fn victims(
     evaluation: &mut Evaluation,
     cluster: &mut Cluster,
@@ -149,11 +149,11 @@ fn victims(
     }
     evaluation.restore(cluster, i);
     out.victims.sort_by_key(|p| importance(p));
-    // Nobody would have to go: the verdict that brought us here was of another moment; try again later.
+    // No victims are needed, so the result that led here is outdated; the pod is retried later.
     if out.victims.is_empty() { Err(None) } else { Ok(out) }
 }
 
-/// Lets a pod stay if the new one fits beside it.
+/// Keeps a pod if the new one fits beside it.
 fn reprieve(
     evaluation: &mut Evaluation,
     cluster: &mut Cluster,
@@ -171,7 +171,7 @@ fn reprieve(
     stays
 }
 
-/// Parts pods whose going would break a disruption budget from the others; keeps their order.
+/// Splits pods whose deletion would violate a PodDisruptionBudget from the others, keeping their order.
 fn by_budgets(pods: Vec<Arc<Pod>>, budgets: &HashMap<ObjectKey, DisruptionBudget>) -> (Vec<Arc<Pod>>, Vec<Arc<Pod>>) {
     let readable = budgets.values().filter_map(|b| {
         let selector = b.spec.selector.as_ref()?.selector().ok()?;
@@ -194,8 +194,8 @@ fn by_budgets(pods: Vec<Arc<Pod>>, budgets: &HashMap<ObjectKey, DisruptionBudget
     })
 }
 
-/// The candidate that hurts least: fewest broken budgets, then lowest highest priority, lowest sum of priorities,
-/// fewest pods, and the latest start of its most important ones.
+/// Returns the candidate with the fewest violated budgets, then the lowest highest priority, the lowest sum of
+/// priorities, the fewest pods, and the latest start of its most important pods.
 pub fn best(candidates: Vec<Candidate>) -> Option<Candidate> {
     candidates.into_iter().min_by_key(|c| {
         let highest = c.victims.first().map_or(i32::MIN, |p| p.spec.priority);

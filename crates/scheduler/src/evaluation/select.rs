@@ -1,5 +1,5 @@
-//! One decision: which node a pod goes to, or why to none. Plain data in and out; the queue, time and the API are
-//! others' business.
+//! One decision: the node for a pod, or why it fits on none. Plain data in and out; the queue, time and the API server
+//! are handled elsewhere.
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,63 +11,67 @@ use crate::plugins::table::{PluginSet, Table};
 use crate::reason::{NO_NODES, Reason, Tally, summary};
 use crate::view::Pod;
 
-/// With fewer nodes than this all are looked at.
+/// With fewer nodes than this, all are evaluated.
 const FEASIBLE_MIN: usize = 100;
-/// At least this share of the nodes is looked for, percent.
+/// The minimum share of the nodes to find, in percent.
 const FEASIBLE_PERCENT_MIN: usize = 5;
 
-/// A pod that goes nowhere for now.
+/// Why a pod fits on no node.
 #[derive(Debug)]
 pub struct Unfit {
-    /// How many nodes there are.
+    /// The number of nodes.
     pub nodes: usize,
-    /// The word of a plugin that refused before any node was looked at.
+    /// The message of a plugin that rejected the pod before looking at a node.
     pub before: Option<String>,
-    /// What is wrong with the pod or what it needs, by the name of the plugin that says so: not a matter of nodes.
+    /// An error of the pod or of what it needs, independent of nodes: plugin and message.
     pub fault: Option<(&'static str, String)>,
-    /// The row of the plugin whose word `before` is.
+    /// The row of the plugin whose message is in `before`.
     pub before_row: usize,
-    /// The reasons counted.
+    /// The number of nodes for each reason.
     pub tally: Tally,
-    /// The plugins that refused at least one node; what stirs them may help.
+    /// The plugins that rejected at least one node. Changes that they requeue on may help.
     pub plugins: PluginSet,
-    /// Nodes where removing pods could help.
+    /// Nodes where preemption could help.
     pub preemptible: Vec<u32>,
 }
 
 impl Unfit {
-    /// The sentence for people, with what preemption had to say.
+    /// Returns the message for the pod's condition; `after` is the message of preemption.
     pub fn message(&self, after: &str) -> String {
         if self.nodes == 0 { NO_NODES.into() } else { summary(self.nodes, self.before.as_deref(), &self.tally, after) }
     }
 }
 
-/// Where the time of the last decision went.
+/// The time spent in each part of the last decision.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spent {
-    /// Before any node was looked at, and whether that ended it.
+    /// Before looking at nodes, and whether that ended the decision.
     pub before: (Duration, bool),
-    /// Looking for nodes that fit, and whether any does.
+    /// Filtering nodes, and whether any fits.
     pub filter: Option<(Duration, bool)>,
-    /// Comparing those that fit.
+    /// Scoring the nodes that fit.
     pub score: Option<Duration>,
 }
 
 #[derive(Debug)]
 pub enum Decision {
-    /// This node, by its position.
+    /// This node, by position.
     Node(usize),
-    /// Others have a say in which of these it is, with the sums of their scores; and what was wrong with the rest.
+    /// Extenders choose among these nodes, given with their scores; and why the others were rejected.
     Judge(Vec<(usize, i64)>, Unfit),
     Unfit(Unfit),
 }
 
-/// Decides, and remembers what helps the next decision.
+/// Chooses nodes for pods and caches results for the next decision.
+///
+/// A decision visits nodes in zone order, starting where the last one ended, until enough of them fit (`percent`, as
+/// upstream's `percentageOfNodesToScore`). It then adds up the weighted scores and picks the highest, at random among
+/// equals. Cached [`Evaluations`] make the cost of the next pod of the same template proportional to what changed.
 #[derive(Debug)]
 pub struct Selector {
-    /// Evaluations of specs.
+    /// Cached evaluations of specs.
     pub evaluations: Evaluations,
-    /// Where the time of the last decision went.
+    /// The time spent in each part of the last decision.
     pub spent: Spent,
     table: Arc<Table>,
     percent: usize,
@@ -79,7 +83,8 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Asks the plugins of `table`; looks for `percent` of the nodes (0: by their number); breaks ties by `seed`.
+    /// Creates a selector with the plugins of `table`. It looks for `percent` of the nodes (0: depends on their number)
+    /// and breaks ties by `seed`.
     pub fn new(table: Arc<Table>, percent: usize, seed: u64) -> Self {
         Self {
             evaluations: Evaluations::new(Arc::clone(&table)),
@@ -95,7 +100,7 @@ impl Selector {
         }
     }
 
-    /// A number below `n` (not zero). Which of equal nodes wins needs no better randomness than xorshift's.
+    /// Returns a number below `n`, which must not be zero. Xorshift is random enough to choose among equal nodes.
     pub fn below(&mut self, n: usize) -> usize {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -103,7 +108,7 @@ impl Selector {
         (self.random % n as u64) as usize
     }
 
-    /// How many fitting nodes are enough (upstream `numFeasibleNodesToFind`).
+    /// Returns how many fitting nodes are enough (upstream `numFeasibleNodesToFind`).
     fn wanted(&self, nodes: usize) -> usize {
         if nodes < FEASIBLE_MIN {
             return nodes;
@@ -113,7 +118,7 @@ impl Selector {
         (nodes * percent / 100).max(FEASIBLE_MIN)
     }
 
-    /// Decides on a pod; `judged` by others, all nodes that were found are given back.
+    /// Decides on a pod. With `judged`, all nodes that fit are returned for extenders to choose from.
     pub fn decide(&mut self, cluster: &mut Cluster, promised: &Nominations, pod: &Pod, judged: bool) -> Decision {
         cluster.settle();
         self.spent = Spent::default();
@@ -132,7 +137,8 @@ impl Selector {
             return Decision::Unfit(unfit);
         }
         let wanted = self.wanted(nodes);
-        // Taken out meanwhile, so that the evaluation and the rest of the selector can be used side by side.
+        // Taken out for the time of the decision, so that the evaluation and the rest of the selector can be borrowed
+        // together.
         let none = Evaluations::new(Arc::clone(&self.table));
         let mut evaluations = std::mem::replace(&mut self.evaluations, none);
         let evaluation = evaluations.get(&pod.spec, cluster);
@@ -173,7 +179,7 @@ impl Selector {
         decision
     }
 
-    /// The positions of the only nodes that some plugins let the pod go to, and those plugins; `None` when all may do.
+    /// Returns the positions of the only nodes that some plugins allow, and those plugins; `None` when all are allowed.
     fn only(&self, cluster: &Cluster, pod: &Pod) -> Option<(Vec<usize>, PluginSet)> {
         let mut only: Option<(Vec<usize>, PluginSet)> = None;
         for (row, plugin) in self.table.filtering() {
@@ -245,7 +251,7 @@ impl Selector {
         }
     }
 
-    /// The best of the nodes found; one of them at random where several are.
+    /// Returns the best of the nodes found, chosen at random among equals.
     fn best(&mut self, evaluation: &Evaluation, cluster: &Cluster) -> usize {
         self.add_up(evaluation, cluster);
         let totals = std::mem::take(&mut self.totals);
@@ -254,7 +260,7 @@ impl Selector {
         self.feasible[at] as usize
     }
 
-    /// Which of these sums is the highest; one of them at random where several are. `None`: there are none.
+    /// Returns the index of the highest total, chosen at random among equals; `None` when there are none.
     pub fn pick(&mut self, totals: &[i64]) -> Option<usize> {
         let max = totals.iter().copied().max()?;
         let ties = totals.iter().filter(|t| **t == max).count();
@@ -284,7 +290,7 @@ impl Selector {
     }
 }
 
-/// A raw score among others of which the highest is given.
+/// Normalizes a raw score, given the highest raw score.
 fn normalized(raw: i64, highest: i64, how: Normalize) -> i64 {
     let share = if highest > 0 { SCORE_MAX * raw / highest } else { 0 };
     match how {
@@ -294,7 +300,7 @@ fn normalized(raw: i64, highest: i64, how: Normalize) -> i64 {
     }
 }
 
-/// Why a node will not do, if it will not; with room kept for pods of at least this priority that were promised it.
+/// Returns why a node is rejected, with room kept for nominated pods of at least this priority.
 fn judge(
     evaluation: &mut Evaluation,
     cluster: &mut Cluster,

@@ -1,28 +1,28 @@
-//! NodeResourcesBalancedAllocation: nodes whose resources (CPU and memory, where nothing says others) are used more evenly with
-//! the pod are more welcome.
+//! NodeResourcesBalancedAllocation: prefers nodes whose resources (by default CPU and memory) are used more evenly with
+//! the pod.
 use super::node_resources_fit::{Stocks, extended_amounts};
 use super::plugin::{PerNode, Plugin, Prepared, SCORE_MAX};
 use crate::cluster::{Cluster, NodeState};
 use crate::view::PodSpec;
 
-/// See the module.
+/// The plugin with its arguments; see the module.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeResourcesBalancedAllocation {
-    /// The resources that are to be used evenly.
+    /// The resources whose use should be balanced.
     pub resources: &'static [&'static str],
 }
 
 impl NodeResourcesBalancedAllocation {
-    /// As in the default profile.
+    /// The arguments of the default profile.
     pub const DEFAULT: Self = Self { resources: &["cpu", "memory"] };
 }
 
-/// How evenly resources are used, of each of which this part is: 100 when all are alike.
+/// Returns how evenly resources are used, from the used fraction of each: 100 when all are equal.
 fn evenness(parts: impl Iterator<Item = f64> + Clone) -> i64 {
     let n = parts.clone().count() as f64;
     let mean = parts.clone().sum::<f64>() / n.max(1.0);
     let deviation = if n == 2.0 {
-        // The same, without the error of a root.
+        // For two values this equals the standard deviation, without the rounding error of a square root.
         parts.map(|part| (part - mean).abs()).sum::<f64>() / 2.0
     } else {
         (parts.map(|part| (part - mean) * (part - mean)).sum::<f64>() / n.max(1.0)).sqrt()
@@ -31,18 +31,18 @@ fn evenness(parts: impl Iterator<Item = f64> + Clone) -> i64 {
 }
 
 impl NodeResourcesBalancedAllocation {
-    /// Whether a resource counts that drivers may have in the place of a plugin.
+    /// Reports whether a scored resource may be provided by drivers instead of a device plugin.
     fn asks_drivers(&self, spec: &PodSpec) -> bool {
         spec.extended.iter().any(|ask| self.resources.contains(&&*ask.resource))
     }
 
-    /// How even the resources are used with the pod, compared to without it: 50 to 100, 75 when it changes nothing.
+    /// Returns the balance with the pod compared to the balance without it: 50 to 100, 75 when it does not change.
     fn points(&self, spec: &PodSpec, state: &NodeState, stocks: Stocks<'_>) -> i64 {
         let want = &spec.requests.asked;
         if self.resources.iter().all(|name| want.amount(name) == 0) {
             return 0;
         }
-        // Where the pod does not ask for an extended resource, that says nothing of the node.
+        // An extended resource that the pod does not request says nothing about the node.
         let is_own = |name: &str| matches!(name, "cpu" | "memory" | "ephemeral-storage");
         let part = |name: &str, with: i64| {
             let (used, all) = match is_own(name) {
@@ -79,11 +79,11 @@ impl Plugin for NodeResourcesBalancedAllocation {
     }
 }
 
-/// Scores that go by what drivers of devices have.
+/// Scores that depend on what device drivers offer.
 #[derive(Debug)]
 struct BackedBalance {
     balance: NodeResourcesBalancedAllocation,
-    /// The state of devices that scores were reckoned by.
+    /// The epoch of the devices that scores were computed with.
     seen: u64,
 }
 

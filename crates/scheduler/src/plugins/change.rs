@@ -1,16 +1,16 @@
-//! What may happen in a cluster so that pods fit which were refused before, by upstream's names of it (`ClusterEvent`).
+//! Changes in a cluster after which a rejected pod may fit, by upstream's names (`ClusterEvent`).
 
 macro_rules! changes {
     ($($(#[$doc:meta])* $name:ident = $label:literal,)*) => {
-        /// A change of the cluster that may let a pod fit which was refused before.
+        /// A change in the cluster after which a rejected pod may fit.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Change { $($(#[$doc])* $name,)* }
 
-        /// All kinds of change, each at its own number.
+        /// All kinds of change, each at the index of its number.
         pub const CHANGES: &[Change] = &[$(Change::$name,)*];
 
         impl Change {
-            /// As metrics name it.
+            /// Returns the name in metrics.
             pub fn label(self) -> &'static str {
                 match self { $(Change::$name => $label,)* }
             }
@@ -20,12 +20,12 @@ macro_rules! changes {
 
 changes! {
     NodeAdd = "NodeAdd",
-    /// What it can hold, its labels, taints or features.
+    /// A node's allocatable resources, labels, taints or features changed.
     NodeUpdate = "NodeUpdate",
     NodeDelete = "NodeDelete",
     /// A pod was placed on a node.
     AssignedPodAdd = "AssignedPodAdd",
-    /// Labels of a placed pod, or what it asks for.
+    /// Labels or requests of a placed pod changed.
     AssignedPodUpdate = "AssignedPodUpdate",
     /// A pod left a node.
     AssignedPodDelete = "AssignedPodDelete",
@@ -37,7 +37,7 @@ changes! {
     ClassUpdate = "StorageClassUpdate",
     CsiNodeAdd = "CSINodeAdd",
     CsiNodeUpdate = "CSINodeUpdate",
-    /// Without a word of drivers a node has no limits.
+    /// A node without a CSINode has no volume limits.
     CsiNodeDelete = "CSINodeDelete",
     CsiDriverUpdate = "CSIDriverUpdate",
     CapacityAdd = "CSIStorageCapacityAdd",
@@ -48,6 +48,6 @@ changes! {
     SliceUpdate = "ResourceSliceUpdate",
     DeviceClassAdd = "DeviceClassAdd",
     DeviceClassUpdate = "DeviceClassUpdate",
-    /// Namespaces came, went, or have other labels.
+    /// A namespace was added, deleted or relabelled.
     Namespaces = "NamespaceUpdate",
 }

@@ -1,5 +1,6 @@
-//! DynamicResources: a pod goes only where its claims' devices can be used, and where those can be had that they still lack
-//! (KEP-4381). Which they are on the node that is chosen is decided by the same search ([`Devices::plan`]).
+//! DynamicResources: a pod fits only on nodes where the devices of its claims can be used, and where devices for its
+//! other claims are available (KEP-4381). The devices on the chosen node are found by the same search
+//! ([`Devices::plan`]).
 //!
 //! [`Devices::plan`]: crate::cluster::devices::Devices::plan
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::cluster::{Cluster, NodeState};
 use crate::reason::{Reason, Refusal};
 use crate::view::PodSpec;
 
-/// See the module.
+/// The plugin; see the module.
 #[derive(Debug)]
 pub struct DynamicResources;
 
@@ -40,7 +41,8 @@ impl Plugin for DynamicResources {
         }
         match spec.extended.iter().any(|ask| devices.class_of(&ask.resource).is_some()) {
             true => devices.epoch(),
-            // Most such resources are a plugin's: then claims are nothing to the pod. The two never count alike.
+            // Most extended resources come from device plugins, and then claims do not matter to the pod. The two kinds
+            // of number never coincide.
             false if !spec.extended.is_empty() => u64::MAX - devices.class_epoch(),
             false => 0,
         }
@@ -60,14 +62,14 @@ impl Plugin for DynamicResources {
         claims || matches!(change, DeviceClassAdd | DeviceClassUpdate | SliceAdd | SliceUpdate)
     }
 
-    /// Labels decide which devices a node reaches, and what a plugin has there is not asked of drivers.
+    /// Labels decide which devices a node can use, and whether a device plugin on the node provides a resource.
     fn node_hint(&self, _: &PodSpec, old: Option<&NodeState>, new: &NodeState) -> bool {
         let same = |old: &NodeState| old.node.labels == new.node.labels && old.node.allocatable == new.node.allocatable;
         !old.is_some_and(same)
     }
 }
 
-/// The claims of a pod, or why no node will do.
+/// Returns the claims of a pod, or why no node fits.
 fn claims(spec: &PodSpec, devices: &Devices) -> Result<Vec<Arc<ResourceClaimView>>, String> {
     let claims: Vec<_> = devices.claims_of(spec)?.into_iter().cloned().collect();
     for claim in claims.iter().filter(|c| c.status.allocation.is_none()) {
@@ -96,7 +98,7 @@ fn claims(spec: &PodSpec, devices: &Devices) -> Result<Vec<Arc<ResourceClaimView
     Ok(claims)
 }
 
-/// The claims of a pod, and what it asks of drivers without one.
+/// The claims of a pod, and the extended resources that it requests.
 #[derive(Debug)]
 struct Needed {
     claims: Vec<Arc<ResourceClaimView>>,

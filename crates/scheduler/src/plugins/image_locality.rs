@@ -1,14 +1,14 @@
-//! ImageLocality: nodes that hold the pod's images already are more welcome, the more so the larger the images are.
+//! ImageLocality: prefers nodes that already have the pod's images, in proportion to the images' sizes.
 use super::plugin::{PerNode, Plugin, Prepared, SCORE_MAX};
 use crate::cluster::{Cluster, ImageSummary, NodeState};
 use crate::view::PodSpec;
 
-/// Images smaller than this in sum make no difference, bytes.
+/// The sum of image sizes below which the score is zero, in bytes.
 const IMAGE_MIN: i64 = 23 << 20;
-/// Images larger than this per container make no more, bytes.
+/// The size per container above which the score does not grow, in bytes.
 const IMAGE_MAX: i64 = 1000 << 20;
 
-/// See the module.
+/// The plugin; see the module.
 #[derive(Debug)]
 pub struct ImageLocality;
 
@@ -26,7 +26,7 @@ impl Plugin for ImageLocality {
     }
 }
 
-/// How far each of a pod's images is spread.
+/// On how many nodes each of a pod's images is.
 #[derive(Debug)]
 struct Images {
     epoch: u64,
@@ -58,7 +58,8 @@ impl PerNode for Images {
         let sum: i64 = known
             .filter_map(|(name, s)| {
                 let (_, size) = state.node.images.iter().find(|(n, _)| n == name)?;
-                // A share of the nodes that have it: an image on few nodes shall not draw all of its pods there.
+                // Weighted by the share of nodes that have it, so that an image on few nodes does not attract all pods
+                // to them.
                 Some((*size as f64 * (s.nodes as f64 / nodes as f64)) as i64)
             })
             .sum();

@@ -1,5 +1,5 @@
-//! InterPodAffinity: which domains hold pods that this one must or would like to be near to or far from, and pods that
-//! want this one near or far. Kept up to date node by node; what one existing spec contributes is worked out once.
+//! InterPodAffinity: which domains have pods that this pod must or prefers to be near to or far from, and pods with
+//! such terms about this pod. Counts are updated node by node; the contribution of one existing spec is computed once.
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use crate::cluster::{Cluster, Namespaces, NodeState};
 use crate::reason::{Reason, Refusal};
 use crate::view::{PodSpec, PodTerm};
 
-/// Specs whose contribution is remembered at once.
+/// The maximum number of specs whose contribution is cached.
 const REMEMBERED_MAX: usize = 4096;
 
-/// What a count is for.
+/// The purpose of a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Required anti-affinity of pods that are there.
+    /// Required anti-affinity of existing pods.
     Existing,
     /// Pods this one must be near.
     Affinity,
@@ -27,7 +27,7 @@ enum Kind {
 
 const KINDS: usize = 4;
 
-/// One pod's part over one topology.
+/// The contribution of one pod to one topology.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     kind: Kind,
@@ -39,7 +39,7 @@ struct Part {
 #[derive(Debug, Default)]
 struct Counts {
     by_topology: Vec<(u32, Vec<i64>)>,
-    /// Sum over all; zero for the required kinds means that nothing matches anywhere.
+    /// The sum of all counts; zero for the required kinds means that no pod matches anywhere.
     total: i64,
 }
 
@@ -67,17 +67,18 @@ impl Counts {
     }
 }
 
-/// See the module.
+/// The plugin with its arguments; see the module.
 #[derive(Clone, Copy, Debug)]
 pub struct InterPodAffinity {
-    /// Weight of an existing pod's required affinity to this one (`hardPodAffinityWeight`).
+    /// The weight of an existing pod's required affinity to this pod (`hardPodAffinityWeight`).
     pub required_weight: i64,
-    /// Pods that prefer nothing themselves are not drawn to those that prefer them (`ignorePreferredTermsOfExistingPods`).
+    /// Whether preferences of existing pods are ignored for a pod without preferences
+    /// (`ignorePreferredTermsOfExistingPods`).
     pub ignores_existing: bool,
 }
 
 impl InterPodAffinity {
-    /// As in the default profile.
+    /// The arguments of the default profile.
     pub const DEFAULT: Self = Self { required_weight: 1, ignores_existing: false };
 }
 
@@ -104,25 +105,25 @@ impl Plugin for InterPodAffinity {
         matches!(change, NodeDelete | AssignedPodAdd | AssignedPodUpdate | AssignedPodDelete | Namespaces)
     }
 
-    /// Of use is a new node, and one that came to another domain of what the pod wants or hates.
+    /// Useful are a new node, and a node that moved to another domain of a term's topology.
     fn node_hint(&self, spec: &PodSpec, old: Option<&NodeState>, new: &NodeState) -> bool {
         let Some(old) = old else { return true };
         let (was, is) = (&old.node.labels, &new.node.labels);
         let key = |term: &PodTerm| (was.get(&*term.topology_key), is.get(&*term.topology_key));
         let joins = spec.affinity.iter().map(key).any(|(was, is)| is.is_some() && was != is);
         let leaves = spec.anti_affinity.iter().map(key).any(|(was, is)| was.is_some() && was != is);
-        // Without terms of its own it is one that others hate, who may count by any label.
+        // A pod without terms was rejected because of other pods' anti-affinity, which may use any topology.
         let hated = spec.affinity.is_empty() && spec.anti_affinity.is_empty() && was != is;
         joins || leaves || hated
     }
 
-    /// Of use is a pod that is wanted near now, one that is wanted no more where the pod is what it wants itself (it may be
-    /// the first of its kind then), and one that is not hated any more, or hates no more.
+    /// Useful are a pod that now matches the pod's affinity, one that no longer does where the pod matches its own
+    /// terms (it may then be the first of its group), and one whose anti-affinity no longer conflicts.
     fn pod_hint(&self, spec: &PodSpec, change: PodChange<'_>) -> bool {
         let matches = |term: &PodTerm, pod: &PodSpec| {
             term.matches(&pod.namespace, change.namespaces.labels(&pod.namespace), &pod.labels)
         };
-        // One pod must be what all of the terms want.
+        // One pod must match all of the terms.
         let wanted = |pod: Option<&PodSpec>| {
             pod.is_some_and(|p| !spec.affinity.is_empty() && spec.affinity.iter().all(|term| matches(term, p)))
         };
@@ -134,12 +135,12 @@ impl Plugin for InterPodAffinity {
     }
 }
 
-/// Counts that begin once any pod, the new one or one that is there, has terms to count by.
+/// Counts that start once the new pod or an existing one has terms.
 #[derive(Debug)]
 struct WhenNeeded {
     counts: Option<InterPod>,
     required_weight: i64,
-    /// It has no say in which node is better.
+    /// Whether the plugin does not score.
     silent: bool,
 }
 
@@ -173,10 +174,10 @@ impl Counted for WhenNeeded {
 #[derive(Debug)]
 struct InterPod {
     counts: [Counts; KINDS],
-    /// The topologies of the spec's own required terms.
+    /// The topologies of the spec's own required affinity terms.
     affinity: Vec<u32>,
     anti: Vec<u32>,
-    /// Whether the spec satisfies its own required affinity.
+    /// Whether the spec matches its own required affinity.
     own: bool,
     required_weight: i64,
     generations: Vec<u64>,
@@ -185,7 +186,7 @@ struct InterPod {
 }
 
 impl InterPod {
-    /// Empty counts for a spec.
+    /// Creates empty counts for a spec.
     fn new(spec: &PodSpec, cluster: &mut Cluster, required_weight: i64) -> Self {
         let (nodes, topologies, namespaces) = cluster.parts();
         let mut numbers = |terms: &[PodTerm]| -> Vec<u32> {
@@ -217,7 +218,7 @@ impl InterPod {
         }
     }
 
-    /// Counts one node as it is in `state`, in place of what was counted of it.
+    /// Counts one node with the pods of `state`, replacing what was counted of it.
     fn apply(
         &mut self,
         spec: &PodSpec,
@@ -263,7 +264,7 @@ impl InterPod {
         &self.counts[kind as usize]
     }
 
-    /// Why a pod of this spec must not go to a node, if it must not.
+    /// Returns why a pod of this spec must not be on a node.
     fn refusal(&self, i: usize, topologies: &Topologies) -> Option<Refusal> {
         let refuse = |preemptible, reason| Some(Refusal::one(preemptible, reason));
         let of = |t: u32| topologies.get(t as usize).of(i);
@@ -273,7 +274,7 @@ impl InterPod {
                 return refuse(false, Reason::POD_AFFINITY);
             }
             let near = self.affinity.iter().all(|t| here.get(*t, of(*t)) > 0);
-            // The first of a group that wants to be together has nobody to join.
+            // The first pod of a group with affinity to itself has no other pod to match.
             let first = here.total == 0 && self.own;
             if !near && !first {
                 return refuse(false, Reason::POD_AFFINITY);
@@ -291,7 +292,7 @@ impl InterPod {
         None
     }
 
-    /// Writes the normalised scores (0 to 100) of these nodes to `out`; false when there is nothing to prefer.
+    /// Writes the normalized scores (0 to 100) of these nodes to `out`; false when there are no preferences.
     fn scores(&self, nodes: &[u32], topologies: &Topologies, out: &mut Vec<i64>) -> bool {
         let scores = self.count(Kind::Score);
         if scores.by_topology.is_empty() {
@@ -310,12 +311,13 @@ impl InterPod {
     }
 }
 
-/// Whether a term of an existing pod is about a new one.
+/// Reports whether a term of an existing pod matches a new one.
 fn wants(term: &PodTerm, new: &PodSpec, namespaces: &Namespaces) -> bool {
     term.matches(&new.namespace, namespaces.labels(&new.namespace), &new.labels)
 }
 
-/// What one existing spec means for a new one, wherever its pod is, but for its required affinity, whose weight is configured.
+/// Returns what an existing spec contributes to the counts of a new one, except its required affinity, whose weight is
+/// configured.
 fn parts(
     new: &PodSpec,
     existing: &PodSpec,

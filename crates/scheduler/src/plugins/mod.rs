@@ -1,5 +1,5 @@
-//! The plugins of the default profile: one file each, and one row each in [`table`]. All are plain functions of data;
-//! nothing here waits or speaks to the API.
+//! The plugins of the default profile: one file each, and one row each in [`table`]. All are functions of data, without
+//! I/O.
 pub mod balanced_allocation;
 pub mod change;
 pub mod dynamic_resources;

@@ -1,5 +1,5 @@
-//! NodeAffinity: `nodeSelector` and node affinity, required and preferred. Names given by field narrow the search to
-//! those nodes, as NodeName does in the reference. A profile may add an affinity that holds for all of its pods.
+//! NodeAffinity: `nodeSelector` and node affinity, required and preferred. Terms that select nodes by name limit the
+//! search to those nodes, as NodeName does upstream. A profile may add an affinity for all of its pods.
 use kelson_meta::{NodeSelector, NodeSelectorTerm};
 
 use super::plugin::{Normalize, Plugin};
@@ -7,17 +7,17 @@ use crate::cluster::NodeState;
 use crate::reason::{Reason, Refusal};
 use crate::view::PodSpec;
 
-/// See the module.
+/// The plugin with its arguments; see the module.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeAffinity {
-    /// What is required for every pod.
+    /// Required for every pod of the profile.
     pub required: Option<&'static NodeSelector>,
-    /// What is preferred for every pod.
+    /// Preferred for every pod of the profile, with weights.
     pub preferred: &'static [(i64, NodeSelectorTerm)],
 }
 
 impl NodeAffinity {
-    /// As in the default profile.
+    /// The arguments of the default profile.
     pub const DEFAULT: Self = Self { required: None, preferred: &[] };
 
     fn is_excluded(&self, state: &NodeState) -> bool {
@@ -49,7 +49,7 @@ impl Plugin for NodeAffinity {
         self.is_excluded(state) || !spec.node_matches(&state.node.name, &state.node.labels)
     }
 
-    /// The sum of the weights of the preferences that match.
+    /// Returns the sum of the weights of the matching preferences.
     fn score(&self, spec: &PodSpec, state: &NodeState) -> i64 {
         let (name, labels) = (&state.node.name, &state.node.labels);
         let all = spec.node_preferences.iter().chain(self.preferred);

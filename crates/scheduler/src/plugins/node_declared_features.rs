@@ -1,10 +1,10 @@
-//! NodeDeclaredFeatures: a pod that needs what only some nodes can goes to those that say so (KEP-5328).
+//! NodeDeclaredFeatures: a pod that needs a node feature only fits on nodes that declare it (KEP-5328).
 use super::plugin::Plugin;
 use crate::cluster::NodeState;
 use crate::reason::{Reason, Refusal};
 use crate::view::PodSpec;
 
-/// See the module.
+/// The plugin; see the module.
 #[derive(Debug)]
 pub struct NodeDeclaredFeatures;
 

@@ -1,10 +1,10 @@
-//! NodePorts: a port of the node is one pod's.
+//! NodePorts: each host port of a node can be used by one pod.
 use super::plugin::Plugin;
 use crate::cluster::NodeState;
 use crate::reason::{Reason, Refusal};
 use crate::view::PodSpec;
 
-/// See the module.
+/// The plugin; see the module.
 #[derive(Debug)]
 pub struct NodePorts;
 

@@ -1,4 +1,5 @@
-//! NodeResourcesFit: a node takes no more than it has to give; by default emptier nodes are more welcome (LeastAllocated).
+//! NodeResourcesFit: the requests on a node must not exceed its allocatable resources. By default emptier nodes score
+//! higher (LeastAllocated).
 use std::borrow::Cow;
 
 use kelson_devices::allocate::Stock;
@@ -12,32 +13,32 @@ use crate::cluster::{Cluster, NodeState};
 use crate::reason::{Reason, Refusal};
 use crate::view::{Capacity, Node, PodSpec};
 
-/// How welcome a node is by how much of it is used (`NodeResourcesFitArgs.scoringStrategy`).
+/// How a node is scored by its use (`NodeResourcesFitArgs.scoringStrategy`).
 #[derive(Clone, Copy, Debug)]
 pub enum Strategy {
-    /// The emptier, the better.
+    /// Less used nodes score higher.
     LeastAllocated,
-    /// The fuller, the better.
+    /// More used nodes score higher.
     MostAllocated,
-    /// By a line through these points: used percent, and 0 to 10; percents ascend.
+    /// Linear interpolation between these points of used percent and score (0 to 10), by ascending percent.
     RequestedToCapacityRatio(&'static [(i64, i64)]),
 }
 
-/// See the module.
+/// The plugin with its arguments; see the module.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeResourcesFit {
     /// How nodes are scored.
     pub strategy: Strategy,
-    /// Resources that score, and how much each counts.
+    /// The scored resources with their weights.
     pub resources: &'static [(&'static str, i64)],
-    /// Extended resources that nobody looks at, and groups of them.
+    /// Extended resources that are not checked.
     pub ignored: &'static [&'static str],
-    /// The part before the slash of those that nobody looks at.
+    /// Groups of extended resources that are not checked: the part before the slash.
     pub ignored_groups: &'static [&'static str],
 }
 
 impl NodeResourcesFit {
-    /// As in the default profile.
+    /// The arguments of the default profile.
     pub const DEFAULT: Self = Self {
         strategy: Strategy::LeastAllocated,
         resources: &[("cpu", 1), ("memory", 1)],
@@ -45,7 +46,8 @@ impl NodeResourcesFit {
         ignored_groups: &[],
     };
 
-    /// What a node has too little of; resources that its drivers of devices are asked for are not its own to give.
+    /// Returns the resources of which a node has too little. Extended resources that drivers provide on the node are
+    /// not checked here.
     fn short(&self, want: &Capacity, state: &NodeState, extended: Option<&ExtendedNeeds>) -> Option<Refusal> {
         let (node, used) = (&state.node, &state.requested);
         let mut reasons = Vec::new();
@@ -75,7 +77,7 @@ impl NodeResourcesFit {
         for (name, weight) in self.resources {
             let Some((used, all)) = amounts(name, spec, state, stocks) else { continue };
             let score = self.strategy.score(used, all);
-            // A resource without points says nothing of the node, as upstream.
+            // A resource with a score of zero does not count, as upstream.
             if matches!(self.strategy, Strategy::RequestedToCapacityRatio(_)) && score == 0 {
                 continue;
             }
@@ -94,10 +96,10 @@ impl NodeResourcesFit {
     }
 }
 
-/// What drivers have on a node of an extended resource that no plugin has there.
+/// Returns what drivers offer on a node of an extended resource that no device plugin provides there.
 pub(super) type Stocks<'a> = &'a dyn Fn(&str) -> Option<Stock>;
 
-/// How much of an extended resource is used on a node, and how much there is.
+/// Returns how much of an extended resource is used on a node, and how much there is.
 pub(super) fn extended_amounts(name: &str, state: &NodeState, stocks: Stocks<'_>) -> (i64, i64) {
     let own = (state.requested.scalar(name), state.node.allocatable.scalar(name));
     match own {
@@ -106,14 +108,15 @@ pub(super) fn extended_amounts(name: &str, state: &NodeState, stocks: Stocks<'_>
     }
 }
 
-/// How much of a resource would be used with the pod, and how much there is; `None`: it does not count for this pod.
+/// Returns how much of a resource would be used with the pod, and how much there is; `None` when the resource does not
+/// count for this pod.
 fn amounts(name: &str, spec: &PodSpec, state: &NodeState, stocks: Stocks<'_>) -> Option<(i64, i64)> {
     let all = &state.node.allocatable;
     let (used, all) = match name {
         "cpu" => (state.assumed_cpu + spec.requests.assumed_cpu, all.cpu),
         "memory" => (state.assumed_memory + spec.requests.assumed_memory, all.memory),
         "ephemeral-storage" => (state.requested.ephemeral + spec.requests.asked.ephemeral, all.ephemeral),
-        // Where the pod does not ask for it, it says nothing of the node.
+        // A resource that the pod does not request does not count.
         _ if spec.requests.asked.scalar(name) == 0 => return None,
         _ => {
             let (used, all) = extended_amounts(name, state, stocks);
@@ -123,7 +126,7 @@ fn amounts(name: &str, spec: &PodSpec, state: &NodeState, stocks: Stocks<'_>) ->
     (all > 0).then_some((used, all))
 }
 
-/// The height at `x` of the line through these points, level beyond its ends.
+/// Returns the value at `x` of the line through these points, constant beyond its ends.
 fn height(points: &[(i64, i64)], x: i64) -> i64 {
     let Some(after) = points.iter().position(|(at, _)| x <= *at) else { return points.last().map_or(0, |(_, y)| *y) };
     let (x1, y1) = points[after];
@@ -134,14 +137,14 @@ fn height(points: &[(i64, i64)], x: i64) -> i64 {
     y0 + (y1 - y0) * (x - x0) / (x1 - x0).max(1)
 }
 
-/// Points of the configuration are 0 to this.
+/// The maximum score of a configured point.
 const POINT_MAX: i64 = 10;
 
 impl Strategy {
-    /// The score of one resource.
+    /// Returns the score of one resource.
     fn score(self, used: i64, all: i64) -> i64 {
         match self {
-            // Memory in bytes times a hundred still fits: an i64 holds 80 PiB of it.
+            // Memory in bytes times one hundred does not overflow: an i64 has room for 80 PiB of it.
             Self::LeastAllocated if used <= all => (all - used).saturating_mul(SCORE_MAX) / all,
             Self::LeastAllocated => 0,
             Self::MostAllocated => used.min(all).saturating_mul(SCORE_MAX) / all,
@@ -158,7 +161,7 @@ impl Plugin for NodeResourcesFit {
         "NodeResourcesFit"
     }
 
-    /// Which resources are whose is asked of the cluster where classes of devices may stand for some ([`Backed`]).
+    /// Whether drivers provide a resource is looked up in the cluster where classes may map to one ([`Backed`]).
     fn prepare(&self, spec: &PodSpec, cluster: &mut Cluster) -> Prepared {
         if spec.extended.is_empty() {
             return Prepared::Nothing;
@@ -202,7 +205,7 @@ impl Plugin for NodeResourcesFit {
         spec.extended.iter().any(|ask| named(&ask.resource))
     }
 
-    /// Of use is more of something that the pod asks for.
+    /// Useful is more of a resource that the pod requests.
     fn node_hint(&self, spec: &PodSpec, old: Option<&NodeState>, new: &NodeState) -> bool {
         let (want, all) = (&spec.requests.asked, &new.node.allocatable);
         let grew = |old: &Node| {
@@ -217,7 +220,7 @@ impl Plugin for NodeResourcesFit {
         old.is_none_or(|old| grew(&old.node))
     }
 
-    /// Where the pod asks for extended resources, [`Backed`] knows what drivers have of them.
+    /// For a pod with extended resources, [`Backed`] scores with what drivers offer.
     fn score(&self, spec: &PodSpec, state: &NodeState) -> i64 {
         if spec.extended.is_empty() { self.points(spec, state, &|_| None) } else { 0 }
     }
@@ -227,18 +230,18 @@ impl Plugin for NodeResourcesFit {
     }
 }
 
-/// A pod's requests, and those of them that drivers of devices may fulfil in the place of a plugin.
+/// A pod's requests, and those of them that drivers may provide instead of a device plugin.
 #[derive(Debug)]
 struct Backed {
     fit: NodeResourcesFit,
     want: Capacity,
     extended: Option<ExtendedNeeds>,
-    /// The state of devices that scores were reckoned by.
+    /// The epoch of the devices that scores were computed with.
     seen: u64,
 }
 
 impl PerNode for Backed {
-    /// What is given of devices counts only where their resource scores.
+    /// Allocations of devices only matter if a scored resource comes from devices.
     fn refresh(&mut self, spec: &PodSpec, cluster: &Cluster) -> bool {
         let scores = |name: &str| self.fit.resources.iter().any(|(n, _)| *n == name);
         let backed = self.extended.is_some() && spec.extended.iter().any(|ask| scores(&ask.resource));

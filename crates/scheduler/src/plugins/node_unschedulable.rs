@@ -1,10 +1,10 @@
-//! NodeUnschedulable: cordoned nodes take only pods that tolerate it.
+//! NodeUnschedulable: a cordoned node accepts only pods that tolerate its taint.
 use super::plugin::Plugin;
 use crate::cluster::NodeState;
 use crate::reason::{Reason, Refusal};
 use crate::view::{PodSpec, Taint, TaintEffect};
 
-/// See the module.
+/// The plugin; see the module.
 #[derive(Debug)]
 pub struct NodeUnschedulable;
 

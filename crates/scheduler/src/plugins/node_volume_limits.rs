@@ -1,5 +1,5 @@
-//! NodeVolumeLimits: how many volumes of one driver a node can have at once, as its CSINode says. A volume that several pods
-//! of a node share counts once.
+//! NodeVolumeLimits: the maximum number of volumes of one driver on a node, from its CSINode. A volume shared by
+//! several pods of a node counts once.
 use std::collections::{BTreeMap, BTreeSet};
 
 use kelson_meta::ObjectKey;
@@ -10,11 +10,11 @@ use crate::cluster::{Cluster, NodeState};
 use crate::reason::{Reason, Refusal};
 use crate::view::PodSpec;
 
-/// See the module.
+/// The plugin; see the module.
 #[derive(Debug)]
 pub struct NodeVolumeLimits;
 
-/// Volumes of drivers: driver, and what tells its volumes apart.
+/// CSI volumes: the driver, and a handle that identifies the volume for that driver.
 type Volumes = BTreeSet<(String, String)>;
 
 impl Plugin for NodeVolumeLimits {
@@ -40,13 +40,13 @@ impl Plugin for NodeVolumeLimits {
         !matches!(change, Change::ClaimAdd | Change::ClaimUpdate) || spec.has_claim(about)
     }
 
-    /// Of use is a pod with volumes that left.
+    /// Useful is a pod with volumes that left its node.
     fn pod_hint(&self, _: &PodSpec, change: PodChange<'_>) -> bool {
         change.old.is_some_and(|old| !old.claims.is_empty())
     }
 }
 
-/// The volumes of drivers that a spec wants.
+/// The CSI volumes of a spec.
 #[derive(Debug)]
 struct Limited(Volumes);
 

@@ -1,5 +1,5 @@
-//! What a plugin is. A plugin answers for one node at a time, from the pod's spec and the node alone where it can: such
-//! answers are kept until the node changes. What counts pods over many nodes keeps its counts up to date itself
+//! The plugin interface. Where possible a plugin evaluates one node at a time, from the pod's spec and the node alone:
+//! such results are cached until the node changes. A plugin that counts pods over many nodes updates its counts itself
 //! ([`Counted`]).
 use std::fmt::Debug;
 
@@ -10,153 +10,153 @@ use crate::cluster::{Cluster, Namespaces, NodeState};
 use crate::reason::Refusal;
 use crate::view::PodSpec;
 
-/// The best score of one plugin before its weight.
+/// The maximum score of one plugin before its weight.
 pub const SCORE_MAX: i64 = 100;
 
-/// How the raw scores of one plugin become 0 to [`SCORE_MAX`] over the nodes that fit.
+/// How the raw scores of one plugin are normalized to 0 to [`SCORE_MAX`] over the nodes that fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Normalize {
-    /// They are that already.
+    /// They are in that range already.
     Nothing,
-    /// In proportion to the highest.
+    /// In proportion to the highest raw score.
     ToHighest,
-    /// In proportion to the highest, turned round: the lower, the better.
+    /// In proportion to the highest raw score and inverted: a lower raw score is better.
     Reversed,
 }
 
-/// What a plugin has worked out for a spec before any node is looked at.
+/// What a plugin has computed for a spec before looking at nodes.
 #[derive(Debug)]
 pub enum Prepared {
-    /// It needs nothing beyond the spec.
+    /// It needs only the spec.
     Nothing,
-    /// No node will do; the sentence for people.
+    /// No node fits, with the message.
     Refused(String),
-    /// It asks about single nodes, with facts of the cluster at hand.
+    /// It evaluates single nodes with data of the cluster.
     PerNode(Box<dyn PerNode>),
     /// It counts pods over many nodes.
     Counted(Box<dyn Counted>),
 }
 
-/// A placed pod that came, changed or went.
+/// A placed pod that was added, updated or removed.
 #[derive(Clone, Copy, Debug)]
 pub struct PodChange<'a> {
-    /// As it was, where it was there.
+    /// The old spec, unless it was added.
     pub old: Option<&'a PodSpec>,
-    /// As it is, where it is there.
+    /// The new spec, unless it was removed.
     pub new: Option<&'a PodSpec>,
-    /// Namespaces are meant by their labels.
+    /// The labels of namespaces, for terms that select namespaces.
     pub namespaces: &'a Namespaces,
 }
 
-/// One plugin. All but its name has a default that says nothing; a plugin implements the extension points it has.
+/// A scheduling plugin. Every method except `name` has a default that does nothing; a plugin implements the extension
+/// points it supports.
 ///
-/// Verdicts and scores on one node are remembered with the node's generation, so they may depend on nothing but the
-/// spec, the node with its pods, and what [`Plugin::epoch`] or [`PerNode::refresh`] tells of.
+/// Results for one node are cached with the node's generation, so they may depend only on the spec, the node with its
+/// pods, and data whose changes [`Plugin::epoch`] or [`PerNode::refresh`] report.
 pub trait Plugin: Debug + Sync {
-    /// Its name, as in the reference's configuration and messages.
+    /// Returns the name in the configuration and in messages, which is upstream's.
     fn name(&self) -> &'static str;
 
-    /// The only nodes it lets the pod go to, by name, when it can say so before looking at any (PreFilter).
+    /// Returns the names of the only nodes that the pod may use, if that is known before looking at nodes (PreFilter).
     fn only_nodes<'a>(&self, _spec: &'a PodSpec) -> Option<&'a [Box<str>]> {
         None
     }
 
-    /// What it needs to know of the cluster to judge this spec, worked out once per spec and [`Plugin::epoch`]
+    /// Computes what the plugin needs to know of the cluster for this spec, once per spec and [`Plugin::epoch`]
     /// (PreFilter, PreScore).
     fn prepare(&self, _spec: &PodSpec, _cluster: &mut Cluster) -> Prepared {
         Prepared::Nothing
     }
 
-    /// Changes when everything it prepared for this spec is void.
+    /// Returns a number that changes when what was prepared for this spec is outdated.
     fn epoch(&self, _spec: &PodSpec, _cluster: &Cluster) -> u64 {
         0
     }
 
-    /// Why the pod must not go to this node as it is, if it must not (Filter).
+    /// Returns why the pod must not be on this node (Filter).
     fn filter(&self, _spec: &PodSpec, _node: &NodeState) -> Option<Refusal> {
         None
     }
 
-    /// Whether what it says of a node depends on what the node is, so that a change of the node may make it say otherwise: whether it
-    /// has [`never_fits`](Self::never_fits).
+    /// Reports whether [`never_fits`](Self::never_fits) is implemented: the result depends on the node itself, so that
+    /// an update of the node may change it.
     fn judges_nodes(&self) -> bool {
         false
     }
 
-    /// Whether what it says of a node by [`filter`](Self::filter) depends on the pods there, so that it may say otherwise when pods
-    /// leave the node or ask for less.
+    /// Reports whether the result of [`filter`](Self::filter) depends on the pods of the node, so that it may change
+    /// when pods leave the node or request less.
     fn counts_room(&self) -> bool {
         false
     }
 
-    /// Whether the node could never take the pod, whatever pods leave it: then its coming or changing requeues nothing.
+    /// Reports whether the node cannot accept the pod even without other pods. Changes of such a node requeue nothing.
     fn never_fits(&self, _spec: &PodSpec, _node: &NodeState) -> bool {
         false
     }
 
-    /// How welcome the node is, before [`Plugin::normalize`] (Score). Asked of nodes that fit.
+    /// Returns the score of a node that fits, before [`Plugin::normalize`] (Score).
     fn score(&self, _spec: &PodSpec, _node: &NodeState) -> i64 {
         0
     }
 
-    /// How its raw scores are made comparable with others'.
+    /// Returns how raw scores are normalized.
     fn normalize(&self) -> Normalize {
         Normalize::Nothing
     }
 
-    /// How much its score counts; zero for plugins that do not score.
+    /// Returns the weight of the score; zero for plugins that do not score.
     fn weight(&self) -> i64 {
         0
     }
 
-    /// Whether pods that the plugin refused may be tried again after a change of this kind, whichever node it is about
-    /// (EventsToRegister).
+    /// Reports whether pods rejected by the plugin may be retried after a change of this kind (EventsToRegister).
     fn requeues_on(&self, _change: Change) -> bool {
         false
     }
 
-    /// Whether a change of such a kind, of the object of that name, is of use to this spec (QueueingHint).
+    /// Reports whether a change of this kind to the object `about` is useful for this spec (QueueingHint).
     fn hint(&self, _spec: &PodSpec, _change: Change, _about: &ObjectKey) -> bool {
         true
     }
 
-    /// Whether what became of a node, which was `old` if it was there, is of use to this spec (QueueingHint). A node
-    /// that the pod could go to now and could not before is of use whatever this says; by default that alone is.
+    /// Reports whether a change of a node, which was `old` unless it was added, is useful for this spec (QueueingHint).
+    /// A node that the pod now fits on and did not before is always useful, and by default only such a node is.
     fn node_hint(&self, _spec: &PodSpec, _old: Option<&NodeState>, _new: &NodeState) -> bool {
         false
     }
 
-    /// Whether what became of a placed pod is of use to this spec (QueueingHint).
+    /// Reports whether a change of a placed pod is useful for this spec (QueueingHint).
     fn pod_hint(&self, _spec: &PodSpec, _change: PodChange<'_>) -> bool {
         true
     }
 }
 
-/// Questions about single nodes that need facts of the cluster. The answers are remembered as those of
-/// [`Plugin::filter`] and [`Plugin::score`] are.
+/// Evaluates single nodes with data of the cluster. Results are cached like those of [`Plugin::filter`] and
+/// [`Plugin::score`].
 pub trait PerNode: Debug + Send {
-    /// Reads the facts anew; whether they changed, so that what is remembered of the nodes is void.
+    /// Reads the data again. Returns whether it changed, so that cached results are outdated.
     fn refresh(&mut self, _spec: &PodSpec, _cluster: &Cluster) -> bool {
         false
     }
-    /// Why the pod must not go to this node, if it must not.
+    /// Returns why the pod must not be on this node.
     fn filter(&self, _cluster: &Cluster, _node: &NodeState) -> Option<Refusal> {
         None
     }
-    /// How welcome the node is, before [`Plugin::normalize`].
+    /// Returns the score of the node, before [`Plugin::normalize`].
     fn score(&self, _spec: &PodSpec, _cluster: &Cluster, _node: &NodeState) -> i64 {
         0
     }
 }
 
-/// Counts of pods over many nodes, kept up to date node by node.
+/// Counts pods over many nodes and is updated node by node.
 pub trait Counted: Debug + Send {
-    /// Counts the nodes that changed; whether there is anything to say on this spec now.
+    /// Counts the nodes that changed. Returns whether the plugin has a result for this spec now.
     fn sync(&mut self, spec: &PodSpec, cluster: &mut Cluster) -> bool;
-    /// Counts node `i` as if it were `state`; the preemption's "what if these pods went".
+    /// Counts node `i` with the pods of `state`; preemption uses this to evaluate a node without its victims.
     fn count_as(&mut self, spec: &PodSpec, cluster: &mut Cluster, i: usize, state: &NodeState);
-    /// Why the pod must not go to node `i`, if it must not.
+    /// Returns why the pod must not be on node `i`.
     fn filter(&self, cluster: &Cluster, i: usize) -> Option<Refusal>;
-    /// Writes the normalised scores (0 to [`SCORE_MAX`]) of these nodes to `out`; false when all are equally welcome.
+    /// Writes the normalized scores (0 to [`SCORE_MAX`]) of these nodes to `out`; false when all are equal.
     fn scores(&self, cluster: &Cluster, nodes: &[u32], out: &mut Vec<i64>) -> bool;
 }

@@ -1,5 +1,5 @@
-//! PodTopologySpread: counts of matching pods per domain, kept up to date node by node, and what they mean for a pod.
-//! One table serves the hard constraints of a spec and another the soft ones (or the cluster's defaults).
+//! PodTopologySpread: counts of matching pods per domain, updated node by node, and what they mean for a pod. One table
+//! is for the hard constraints of a spec and another for the soft ones (or the cluster's defaults).
 use kelson_meta::LabelSelector;
 
 use super::change::Change;
@@ -17,18 +17,18 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 struct Rule {
     constraint: SpreadConstraint,
     topology: usize,
-    /// Whether the pod itself is one of those counted.
+    /// Whether the pod itself matches the constraint's selector.
     own: bool,
     hostname: bool,
-    /// Matching pods by domain.
+    /// The number of matching pods, by domain.
     pods: Vec<i64>,
-    /// Nodes that count by domain.
+    /// The number of nodes that count, by domain.
     nodes: Vec<u32>,
-    /// The least count of any domain with nodes; of the last [`Spread::settle`].
+    /// The lowest count of a domain with nodes, as of the last [`Spread::settle`].
     least: Option<i64>,
 }
 
-/// One node's part in one constraint.
+/// The contribution of one node to one constraint.
 #[derive(Clone, Copy, Debug)]
 struct ConstraintEntry {
     domain: u32,
@@ -38,18 +38,19 @@ struct ConstraintEntry {
 
 const NONE: ConstraintEntry = ConstraintEntry { domain: NO_DOMAIN, counts: false, pods: 0 };
 
-/// See the module.
+/// The plugin with its arguments; see the module.
 #[derive(Clone, Copy, Debug)]
 pub struct PodTopologySpread {
-    /// The constraints of pods that have none themselves, their selectors left open; `None`: the usual ones.
+    /// Constraints for pods that have none, without selectors; `None` means the built-in ones.
     pub defaults: Option<&'static [SpreadConstraint]>,
 }
 
 impl PodTopologySpread {
-    /// As in the default profile.
+    /// The arguments of the default profile.
     pub const DEFAULT: Self = Self { defaults: None };
 
-    /// The constraints of a spec, hard or soft: its own, or where it has none and something selects it those by default.
+    /// Returns the hard or the soft constraints of a spec: its own, or the default ones if it has none and a selector
+    /// matches it.
     fn spread(&self, spec: &PodSpec, hard: bool, cluster: &mut Cluster) -> Option<Spread> {
         if !spec.spread.is_empty() {
             let rules = spec.spread.iter().filter(|c| c.hard == hard).cloned().collect();
@@ -82,7 +83,7 @@ impl Plugin for PodTopologySpread {
         Prepared::Counted(Box::new(Both { hard, soft }))
     }
 
-    /// Specs without constraints of their own follow the selectors of their namespace's workloads.
+    /// Specs without constraints use the selectors of their namespace's workloads.
     fn epoch(&self, spec: &PodSpec, cluster: &Cluster) -> u64 {
         if spec.spread.is_empty() { cluster.workloads.epoch(&spec.namespace) } else { 0 }
     }
@@ -96,7 +97,7 @@ impl Plugin for PodTopologySpread {
         matches!(change, NodeDelete | AssignedPodAdd | AssignedPodUpdate | AssignedPodDelete)
     }
 
-    /// Of use is a node that is in a domain of every constraint and was not, or the other way round, or in others, or by other taints.
+    /// Useful is a node that starts or stops having all topology labels, or whose domains or taints changed.
     fn node_hint(&self, spec: &PodSpec, old: Option<&NodeState>, new: &NodeState) -> bool {
         let hard = || spec.spread.iter().filter(|c| c.hard);
         let value = |state: &NodeState, c: &SpreadConstraint| state.node.labels.get(&*c.topology_key).cloned();
@@ -106,9 +107,9 @@ impl Plugin for PodTopologySpread {
         counts(old) != counts(new) || counts(new) && moved()
     }
 
-    /// Of use is a pod that is counted now and was not, or the other way round.
+    /// Useful is a pod that starts or stops matching a constraint.
     fn pod_hint(&self, spec: &PodSpec, change: PodChange<'_>) -> bool {
-        // What is counted by default is known only when the pod is looked at.
+        // The selector of default constraints is only known when the pod is evaluated.
         if spec.spread.is_empty() {
             return true;
         }
@@ -120,7 +121,7 @@ impl Plugin for PodTopologySpread {
     }
 }
 
-/// The hard constraints refuse, the soft ones (or the cluster's defaults) score.
+/// Hard constraints reject nodes; soft constraints, or the cluster's defaults, score them.
 #[derive(Debug)]
 struct Both {
     hard: Option<Spread>,
@@ -149,18 +150,18 @@ impl Counted for Both {
     }
 }
 
-/// The constraints of one spec, hard or soft.
+/// The hard or the soft constraints of one spec.
 #[derive(Debug)]
 struct Spread {
     rules: Vec<Rule>,
-    /// Nodes without all of the labels do not take part.
+    /// Whether nodes without all of the labels are excluded.
     all_labels: bool,
     generations: Vec<u64>,
-    /// By node, then constraint.
+    /// Contributions by node, then by constraint.
     entries: Vec<ConstraintEntry>,
 }
 
-/// The constraints a pod gets when it has none: spread over hosts and zones, softly.
+/// The built-in default constraints: soft spreading over hosts and zones.
 fn usual(selector: &LabelSelector) -> Vec<SpreadConstraint> {
     let rule = |key: &str, max_skew| SpreadConstraint {
         max_skew,
@@ -207,7 +208,7 @@ impl Spread {
         self.settle();
     }
 
-    /// Counts one node as it is in `state`, in place of what was counted of it.
+    /// Counts one node with the pods of `state`, replacing what was counted of it.
     fn apply(&mut self, spec: &PodSpec, i: usize, state: &NodeState, topologies: &Topologies) {
         let width = self.rules.len();
         let complete = self.rules.iter().all(|r| topologies.get(r.topology).of(i) != NO_DOMAIN);
@@ -242,7 +243,7 @@ impl Spread {
         }
     }
 
-    /// Finds the least counts; call after [`apply`](Self::apply) and before [`refusal`](Self::refusal).
+    /// Computes the lowest counts; must be called after [`apply`](Self::apply) and before [`refusal`](Self::refusal).
     fn settle(&mut self) {
         for r in self.rules.iter_mut().filter(|r| r.constraint.hard) {
             let mut domains = 0;
@@ -255,7 +256,7 @@ impl Spread {
         }
     }
 
-    /// Why a pod of this spec must not go to a node, if it must not.
+    /// Returns why a pod of this spec must not be on a node.
     fn refusal(&self, i: usize) -> Option<Refusal> {
         let width = self.rules.len();
         for (r, entry) in self.rules.iter().zip(&self.entries[i * width..]) {
@@ -271,7 +272,7 @@ impl Spread {
         None
     }
 
-    /// Writes the normalised scores (0 to 100) of these nodes to `out`, in their order.
+    /// Writes the normalized scores (0 to 100) of these nodes to `out`, in their order.
     fn scores(&self, nodes: &[u32], out: &mut Vec<i64>) {
         const IGNORED: i64 = -1;
         let width = self.rules.len();
@@ -307,7 +308,8 @@ impl Spread {
         }
     }
 
-    /// The weight of a constraint: more domains, more weight, so that small counts in many domains still tell.
+    /// Returns the weight of a constraint. It grows with the number of domains, so that small counts in many domains
+    /// still matter.
     fn weight<'a>(
         &'a self,
         k: usize,
@@ -321,7 +323,7 @@ impl Spread {
         } else {
             let domain = |n: &u32| of(*n)[k].domain;
             let top = nodes.iter().map(domain).filter(|d| *d != NO_DOMAIN).max().unwrap_or(0) as usize;
-            // Nodes without the label share the last slot: to upstream they are one domain, too.
+            // Nodes without the label share the last index: upstream counts them as one domain, too.
             let mut seen = vec![false; top + 2];
             let mut distinct = 0;
             for n in taking_part {
@@ -334,7 +336,7 @@ impl Spread {
     }
 }
 
-/// Pods on a node that a selector counts: of the pod's namespace, and not on their way out.
+/// Counts the pods on a node that a selector matches, of the pod's namespace and not terminating.
 fn count(selector: &LabelSelector, spec: &PodSpec, state: &NodeState) -> i64 {
     if selector.is_everything() {
         return 0;
@@ -344,7 +346,7 @@ fn count(selector: &LabelSelector, spec: &PodSpec, state: &NodeState) -> i64 {
     for p in state.pods.iter().filter(|p| !p.deleting) {
         let at = std::sync::Arc::as_ptr(&p.spec);
         let yes = match last {
-            // Siblings share their spec, and are often neighbours.
+            // Pods of one template share their spec, and are often neighbours.
             Some((seen, yes)) if seen == at => yes,
             _ => p.spec.namespace == spec.namespace && selector.matches(&p.spec.labels),
         };

@@ -1,4 +1,4 @@
-//! The table of plugins: a new plugin is one file beside this one and one row here.
+//! The table of plugins: a new plugin is one file in this folder and one row here.
 use super::balanced_allocation::NodeResourcesBalancedAllocation;
 use super::change::{CHANGES, Change};
 use super::dynamic_resources::DynamicResources;
@@ -18,7 +18,7 @@ use super::volume_restrictions::VolumeRestrictions;
 use crate::cluster::NodeState;
 use crate::view::PodSpec;
 
-/// The default profile. Filters run in this order, which is the reference's, and the first refusal stands.
+/// The default profile. Filters run in this order, which is upstream's, and the first rejection ends the evaluation.
 pub static DEFAULT: &[&dyn Plugin] = &[
     &NodeUnschedulable,
     &TaintToleration,
@@ -36,7 +36,7 @@ pub static DEFAULT: &[&dyn Plugin] = &[
     &NodeDeclaredFeatures,
 ];
 
-/// Plugins that one table may hold: a set of them is one number.
+/// The maximum number of plugins in one table: a set of plugins is a 32-bit number.
 pub const PLUGINS_MAX: usize = 31;
 
 /// A set of plugins of one table, by their rows.
@@ -44,10 +44,10 @@ pub const PLUGINS_MAX: usize = 31;
 pub struct PluginSet(u32);
 
 impl PluginSet {
-    /// Not a plugin, but extenders, whose word may change with anything.
+    /// Represents extenders, whose answer may change with any change.
     pub const EXTENDERS: Self = Self(1 << PLUGINS_MAX);
 
-    /// The plugins that either has.
+    /// Returns the union of both sets.
     pub fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
@@ -55,36 +55,36 @@ impl PluginSet {
     pub fn insert(&mut self, row: usize) {
         self.0 |= 1 << row;
     }
-    /// Whether the plugin of a row is in it.
+    /// Reports whether the plugin of a row is in the set.
     pub fn has(self, row: usize) -> bool {
         self.0 >> row & 1 == 1
     }
-    /// Whether both have a plugin in common.
+    /// Reports whether the sets have a plugin in common.
     pub fn meets(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
-    /// The plugins that both have.
+    /// Returns the intersection of both sets.
     pub fn common(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
-    /// Whether none is in it.
+    /// Reports whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
-    /// Its rows, in order.
+    /// Returns the rows in order.
     pub fn rows(self) -> impl Iterator<Item = usize> {
         (0..PLUGINS_MAX).filter(move |row| self.has(*row))
     }
 }
 
-/// A plugin as a profile has it.
+/// A plugin in a profile.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// The plugin.
+    /// The plugin with its arguments.
     pub plugin: &'static dyn Plugin,
-    /// Whether it may refuse nodes.
+    /// Whether it may reject nodes.
     pub filters: bool,
-    /// How much its score counts; zero: not at all.
+    /// The weight of its score; zero means that it does not score.
     pub weight: i64,
 }
 
@@ -94,22 +94,22 @@ impl From<&'static dyn Plugin> for Row {
     }
 }
 
-/// The plugins that decide, in their order, and what can be said of them once for all.
+/// The plugins of a profile in order, with sets that are computed once.
 #[derive(Debug)]
 pub struct Table {
     rows: Vec<&'static dyn Plugin>,
     weights: Vec<i64>,
-    /// Those that may refuse nodes.
+    /// Plugins that may reject nodes.
     filters: PluginSet,
-    /// Those of them that judge nodes by what they are.
+    /// Plugins whose rejection depends on the node itself.
     of_nodes: PluginSet,
-    /// Those of them that judge nodes by the pods there.
+    /// Plugins whose rejection depends on the pods of the node.
     of_room: PluginSet,
-    /// By kind of change: those whose refused pods are tried again after it.
+    /// The plugins whose rejected pods are requeued, by kind of change.
     requeued: Vec<PluginSet>,
-    /// Rows whose raw scores count as they are.
+    /// Rows whose raw scores need no normalization.
     plain: Vec<usize>,
-    /// Rows whose raw scores are compared over the nodes that fit.
+    /// Rows whose raw scores are normalized over the nodes that fit.
     scaled: Vec<usize>,
 }
 
@@ -120,7 +120,7 @@ impl Default for Table {
 }
 
 impl Table {
-    /// A table of these plugins; those beyond [`PLUGINS_MAX`] are left out.
+    /// Creates a table of these plugins; those beyond [`PLUGINS_MAX`] are left out.
     pub fn new(rows: impl IntoIterator<Item = Row>) -> Self {
         let rows: Vec<Row> = rows.into_iter().take(PLUGINS_MAX).collect();
         let of = |wanted: &dyn Fn(&Row) -> bool| {
@@ -149,27 +149,27 @@ impl Table {
         }
     }
 
-    /// How much the score of a row counts.
+    /// Returns the weight of a row.
     pub fn weight(&self, row: usize) -> i64 {
         self.weights[row]
     }
 
-    /// Whether a row may refuse nodes.
+    /// Reports whether a row may reject nodes.
     pub fn filters(&self, row: usize) -> bool {
         self.filters.has(row)
     }
 
-    /// The plugins that refuse nodes for what they are.
+    /// Returns the plugins whose rejection depends on the node itself.
     pub fn of_nodes(&self) -> PluginSet {
         self.of_nodes
     }
 
-    /// The plugins that refuse nodes for the pods there.
+    /// Returns the plugins whose rejection depends on the pods of the node.
     pub fn of_room(&self) -> PluginSet {
         self.of_room
     }
 
-    /// The plugins that may refuse nodes, with their rows.
+    /// Returns the plugins that may reject nodes, with their rows.
     pub fn filtering(&self) -> impl Iterator<Item = (usize, &'static dyn Plugin)> {
         self.rows.iter().copied().enumerate().filter(|(row, _)| self.filters.has(*row))
     }
@@ -178,27 +178,27 @@ impl Table {
         &self.rows
     }
 
-    /// Rows of scoring plugins whose scores count as they are.
+    /// Returns the rows whose scores need no normalization.
     pub fn plain(&self) -> &[usize] {
         &self.plain
     }
 
-    /// Rows of scoring plugins whose scores are compared over the nodes that fit.
+    /// Returns the rows whose scores are normalized over the nodes that fit.
     pub fn scaled(&self) -> &[usize] {
         &self.scaled
     }
 
-    /// The plugins whose refused pods are tried again after a change.
+    /// Returns the plugins whose rejected pods are requeued by a change.
     pub fn requeued_by(&self, change: Change) -> PluginSet {
         self.requeued[change as usize]
     }
 
-    /// Whether the node, as it is, passes all filters that need only the spec and the node.
+    /// Reports whether the node passes all filters that need only the spec and the node.
     pub fn fits(&self, spec: &PodSpec, node: &NodeState) -> bool {
         self.filtering().all(|(_, p)| p.filter(spec, node).is_none())
     }
 
-    /// Whether the node could take the pod once pods have left it.
+    /// Reports whether the node could accept the pod without other pods.
     pub fn may_fit(&self, spec: &PodSpec, node: &NodeState) -> bool {
         !self.filtering().any(|(_, p)| p.never_fits(spec, node))
     }

@@ -1,10 +1,10 @@
-//! TaintToleration: taints keep pods away that do not tolerate them, or make the node less welcome.
+//! TaintToleration: a node with a taint that the pod does not tolerate is rejected, or gets a lower score.
 use super::plugin::{Normalize, Plugin};
 use crate::cluster::NodeState;
 use crate::reason::{Reason, Refusal};
 use crate::view::PodSpec;
 
-/// See the module.
+/// The plugin; see the module.
 #[derive(Debug)]
 pub struct TaintToleration;
 
@@ -25,7 +25,7 @@ impl Plugin for TaintToleration {
         spec.has_untolerated(&state.node.taints)
     }
 
-    /// The number of `PreferNoSchedule` taints that the pod does not tolerate.
+    /// Returns the number of `PreferNoSchedule` taints that the pod does not tolerate.
     fn score(&self, spec: &PodSpec, state: &NodeState) -> i64 {
         state.node.taints.iter().filter(|t| !t.keeps_away() && !spec.tolerates(t)).count() as i64
     }

@@ -1,5 +1,5 @@
-//! VolumeBinding and VolumeZone: a pod goes only where its bound volumes can be reached, and where those it still lacks can
-//! be had. What is to be bound for the node that is chosen is decided by the same function ([`Needs::place`]).
+//! VolumeBinding and VolumeZone: the node of a pod must reach its bound volumes, and be able to get the missing ones.
+//! What is bound for the chosen node is computed by the same function ([`Needs::place`]).
 use kelson_meta::ObjectKey;
 
 use super::change::Change;
@@ -9,7 +9,7 @@ use crate::cluster::{Cluster, NodeState};
 use crate::reason::Refusal;
 use crate::view::PodSpec;
 
-/// See the module.
+/// The plugin; see the module.
 #[derive(Debug)]
 pub struct VolumeBinding;
 

@@ -1,4 +1,4 @@
-//! VolumeRestrictions: a claim with the mode `ReadWriteOncePod` is one pod's alone, in the whole cluster.
+//! VolumeRestrictions: a claim with the mode `ReadWriteOncePod` can be used by one pod in the cluster.
 use kelson_meta::ObjectKey;
 
 use super::change::Change;
@@ -7,7 +7,7 @@ use crate::cluster::{Cluster, NodeState};
 use crate::reason::{Reason, Refusal};
 use crate::view::PodSpec;
 
-/// See the module.
+/// The plugin; see the module.
 #[derive(Debug)]
 pub struct VolumeRestrictions;
 
@@ -41,7 +41,7 @@ impl Plugin for VolumeRestrictions {
         !matches!(change, Change::ClaimAdd | Change::ClaimUpdate) || spec.has_claim(about)
     }
 
-    /// Of use is a pod that left and had a claim of this one.
+    /// Useful is a pod that left its node and has a claim of this pod.
     fn pod_hint(&self, spec: &PodSpec, change: PodChange<'_>) -> bool {
         let shares = |old: &PodSpec| {
             old.namespace == spec.namespace
@@ -51,11 +51,11 @@ impl Plugin for VolumeRestrictions {
     }
 }
 
-/// The claims of a spec that no two pods may share.
+/// The claims of a spec that only one pod may use.
 #[derive(Debug)]
 struct OnePodEach {
     keys: Vec<ObjectKey>,
-    /// Of the use of claims, when verdicts were last given.
+    /// The epoch of claim use when results were last given.
     epoch: Option<u64>,
 }
 
@@ -64,7 +64,7 @@ impl PerNode for OnePodEach {
         self.epoch.replace(cluster.claim_users.epoch()) != Some(cluster.claim_users.epoch())
     }
 
-    /// In use by a pod elsewhere, or by one of those that are left on this node.
+    /// The claim is used by a pod on another node, or by a pod that remains on this node.
     fn filter(&self, cluster: &Cluster, state: &NodeState) -> Option<Refusal> {
         let mut users = self.keys.iter().flat_map(|k| cluster.claim_users.of(k));
         let counts = |uid: &std::sync::Arc<str>| {

@@ -1,5 +1,5 @@
-//! Giving the claims of a pod their devices before the pod is bound (PreBind): they are written into the claims, the pod among
-//! those that use them, and drivers that must prepare some of them first are waited for (KEP-5007).
+//! Allocates devices to the claims of a pod before the pod is bound (PreBind): writes the allocations and the
+//! reservation for the pod into the claims, and waits for drivers that must prepare devices first (KEP-5007).
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use crate::core::DeviceBinding;
 use crate::metrics::ExtensionPoint;
 use crate::view::Pod;
 
-/// What is said of devices that were not ready by then.
+/// The message when devices were not ready in time.
 const OVERDUE: &str = "device binding timeout: context deadline exceeded";
-/// Tries of one claim when others write it at the same time.
+/// The maximum number of attempts to write one claim when other clients write it at the same time.
 const TRIES_MAX: usize = 5;
 
 impl Writer {
-    /// Writes devices into the claims, waits for them, and goes on with volumes and the pod itself.
+    /// Writes allocations into the claims, waits for the devices, and continues with the volumes and the pod.
     pub(super) async fn bind_devices_and_pod(&self, binding: &DeviceBinding, binds: &Semaphore) {
         let begun = std::time::Instant::now();
         let done = self.bind_devices(binding).await;
@@ -38,7 +38,7 @@ impl Writer {
         self.bind(&binding.pod).await;
     }
 
-    /// Counts what it took to give the devices, and those of them that had to be made ready first.
+    /// Records the duration of the allocation, and the devices that had to be prepared.
     fn count(&self, binding: &DeviceBinding, why: Option<&String>, took: Duration) {
         let scheduler = &binding.pod.spec.scheduler_name;
         self.metrics.bound_in(scheduler, ExtensionPoint::PreBind, why.is_none(), took);
@@ -69,7 +69,7 @@ impl Writer {
         loop {
             let known = self.shared.known.notified();
             tokio::pin!(known);
-            // From now on, so that no news is missed between the look and the wait.
+            // Registered before the check, so that no change is missed between check and wait.
             known.as_mut().enable();
             match self.shared.core.lock().devices_progress(binding, made.as_ref()) {
                 Readiness::Ready => return Ok(()),
@@ -91,7 +91,7 @@ impl Writer {
         }
     }
 
-    /// Writes one claim's devices, and that the pod uses it.
+    /// Writes the allocation of one claim and the reservation for the pod.
     pub(super) async fn bind_claim(&self, plan: &ClaimPlan, pod: &Pod) -> Result<(), String> {
         let name = format!("{}/{}", plan.key.namespace, plan.key.name);
         let known = self.shared.core.lock().cluster.devices.claim(&plan.key).cloned();
@@ -136,7 +136,7 @@ impl Writer {
             status["allocation"] = allocation.clone();
         }
         let timed = match &claim.status.allocation {
-            // What was given may not change any more, not even by that.
+            // An allocation cannot be changed.
             Some(_) => true,
             None if plan.allocation.is_none() => {
                 return Err(Fault::Said(format!("claim {name} got deallocated elsewhere in the meantime")));
@@ -158,7 +158,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Changes a claim, and gives its new version.
+    /// Changes a claim and returns its new version.
     pub(super) async fn patch_claim(
         &self,
         key: &ObjectKey,
@@ -180,7 +180,7 @@ impl Writer {
         Ok(version)
     }
 
-    /// Takes its devices from a claim that nobody else uses, for another try to find better ones.
+    /// Deallocates a claim that no pod uses, so that the next attempt can find better devices.
     pub(super) async fn free_claim(&self, key: &ObjectKey) {
         let known = self.shared.core.lock().cluster.devices.claim(key).cloned();
         let Some(claim) = known else { return };
@@ -191,7 +191,7 @@ impl Writer {
         }
     }
 
-    /// The pod no longer uses its claims (Unreserve); devices stay with them until somebody needs others.
+    /// Removes the reservations of a pod (Unreserve). The claims keep their devices until another pod needs others.
     async fn release_claims(&self, binding: &DeviceBinding) {
         for plan in &binding.plan.claims {
             let known = self.shared.core.lock().cluster.devices.claim(&plan.key).cloned();
@@ -200,7 +200,8 @@ impl Writer {
             let patch = json!({"metadata": {"resourceVersion": claim.metadata.resource_version},
                 "status": {"reservedFor": left}});
             if let Err(e) = self.patch_claim(&plan.key, "status", &patch).await {
-                // Tried again: the next binding of the pod finds it there, and when the pod goes a controller takes it out.
+                // The next binding of the pod finds the reservation, and a controller removes it when the pod is
+                // deleted.
                 tracing::info!(claim = %plan.key, error = %e, "removing the pod's reservation from a resource claim failed");
             }
         }
@@ -214,7 +215,7 @@ impl Writer {
 
 /// Why a claim was not written.
 enum Fault {
-    /// It makes no sense any more.
+    /// The write is no longer valid.
     Said(String),
     Client(ClientError),
 }
@@ -225,7 +226,7 @@ impl From<ClientError> for Fault {
     }
 }
 
-/// Those who use a claim and are wanted, and one more.
+/// The current consumers of a claim that should stay, and one more.
 fn consumers(claim: &ResourceClaimView, wanted: impl Fn(&str) -> bool, more: Option<Value>) -> Value {
     let kept = claim.status.reserved_for.iter().filter(|c| wanted(&c.uid)).map(|c| {
         let mut out = json!({"resource": c.resource, "name": c.name, "uid": c.uid});

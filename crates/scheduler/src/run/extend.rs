@@ -1,4 +1,4 @@
-//! Asking extenders: which nodes, how welcome, which pods make room, and the binding (upstream `pkg/scheduler/extender.go`).
+//! Calls extenders: filtering, scoring, preemption and binding (upstream `pkg/scheduler/extender.go`).
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use crate::core::{Answer, Question, Room, RoomQuestion};
 use crate::extender::{Extender, ExtenderTls, SCORE_SCALE};
 use crate::view::Pod;
 
-/// The scheduler's extenders, in the order in which they are asked: those that can be done without come last.
+/// The scheduler's extenders in the order in which they are called: those that are ignorable come last.
 #[derive(Clone, Default)]
 pub struct Extenders(Arc<[Reached]>);
 
 struct Reached {
     extender: Extender,
     client: Client,
-    /// The path of its URL, without a slash at its end.
+    /// The path of the URL, without a trailing slash.
     path: String,
 }
 
@@ -31,10 +31,10 @@ impl std::fmt::Debug for Extenders {
 }
 
 impl Extenders {
-    /// Finds the way to each.
+    /// Connects each extender's URL and certificates.
     ///
     /// # Errors
-    /// The number of one whose URL or certificates do not read, and why.
+    /// The index of an extender with an invalid URL or invalid certificates, and why.
     pub fn new(all: Vec<Extender>) -> Result<Self, (usize, String)> {
         let mut reached = Vec::with_capacity(all.len());
         for (i, extender) in all.into_iter().enumerate() {
@@ -44,12 +44,12 @@ impl Extenders {
         Ok(Self(reached.into()))
     }
 
-    /// What is known of each.
+    /// Returns the settings of each extender.
     pub fn settings(&self) -> Vec<Extender> {
         self.0.iter().map(|r| r.extender.clone()).collect()
     }
 
-    /// Which of the nodes a pod may go to, and how welcome they are. `api` gives the whole objects.
+    /// Filters and scores the nodes for a pod. `api` is used to read whole objects.
     pub(super) async fn nodes(&self, api: &Client, question: &Question) -> Result<Answer, String> {
         let asked: Vec<&Reached> = self.0.iter().filter(|r| r.extender.is_asked(&question.pod.spec)).collect();
         let objects = Objects::read(api, &question.pod, asked.iter().any(|r| !r.extender.knows_nodes)).await?;
@@ -80,7 +80,7 @@ impl Extenders {
         Ok(answer)
     }
 
-    /// Which of the rooms may be made.
+    /// Filters the preemption candidates.
     pub(super) async fn rooms(&self, api: &Client, question: &RoomQuestion) -> Result<Vec<Room>, String> {
         let objects = Objects::read(api, &question.pod, false).await?;
         let mut rooms = question.rooms.clone();
@@ -103,7 +103,7 @@ impl Extenders {
         Ok(rooms)
     }
 
-    /// Has a pod bound by the extender that does so; `None`: none does.
+    /// Binds a pod by the extender that binds it; `None` when there is none.
     pub(super) async fn bind(&self, pod: &Pod) -> Option<Result<(), String>> {
         for one in self.0.iter().filter(|r| !r.extender.bind.is_empty() && r.extender.is_interested(&pod.spec)) {
             match one.bind(pod).await {
@@ -121,10 +121,10 @@ impl Extenders {
     }
 }
 
-/// The objects that extenders are sent.
+/// The objects that are sent to extenders.
 struct Objects {
     pod: Value,
-    /// By name; empty where nobody wants them.
+    /// Nodes by name; empty when all extenders take names only.
     nodes: HashMap<String, Value>,
 }
 
@@ -149,7 +149,7 @@ async fn whole(api: &Client, path: &str) -> Result<Value, String> {
     serde_json::from_slice(&bytes).map_err(|e| e.to_string())
 }
 
-/// A field of an answer, however it is capitalized: Go reads it so, and extenders are written in many languages.
+/// Reads a field of an answer ignoring case, as Go does, since extenders are written in many languages.
 fn field(answer: &mut Value, name: &str) -> Value {
     let Some(map) = answer.as_object_mut() else { return Value::Null };
     let key = map.keys().find(|key| key.eq_ignore_ascii_case(name)).cloned();
@@ -192,7 +192,7 @@ impl Reached {
             .unwrap_or_else(|_| Err(format!("Post {url:?}: {late}")))
     }
 
-    /// What nodes are asked about.
+    /// Builds the node part of a request.
     fn about<'a>(&self, objects: &Objects, names: impl Iterator<Item = &'a Box<str>>) -> Value {
         let (mut list, mut only) = (Value::Null, Value::Null);
         if self.extender.knows_nodes {
@@ -234,7 +234,7 @@ impl Reached {
         Ok(())
     }
 
-    /// The scores of nodes, weighed. An extender that does not answer gives none.
+    /// Returns the weighted scores of nodes; none if the extender does not answer.
     async fn prioritize(&self, objects: &Objects, names: &[Box<str>]) -> HashMap<String, i64> {
         let said = self.post(&self.extender.prioritize, &self.about(objects, names.iter())).await;
         let said = match said {
@@ -318,13 +318,13 @@ impl Reached {
     }
 }
 
-/// Nodes with what an extender has against them.
+/// Rejected nodes with the extender's reason.
 fn reasons(said: Value) -> Vec<(Box<str>, String)> {
     let Value::Object(said) = said else { return Vec::new() };
     said.into_iter().map(|(node, why)| (node.into(), why.as_str().unwrap_or_default().to_owned())).collect()
 }
 
-/// The way to an extender over TLS. Without an authority nothing is verified, as upstream.
+/// The TLS configuration for an extender. As upstream, nothing is verified when no CA is configured.
 fn reached_by(tls: &ExtenderTls, server: String) -> Config {
     let has_authority = !tls.ca.is_empty() || tls.ca_file.is_some();
     let credentials = match (&tls.cert_file, &tls.key_file) {

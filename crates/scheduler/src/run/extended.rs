@@ -1,5 +1,5 @@
-//! The claim that stands for extended resources of a pod (KEP-5004): it is made when the pod is about to be bound, named in the
-//! pod's status, and goes again when the pod could not be bound.
+//! The claim for extended resources of a pod (KEP-5004): created when the pod is about to be bound, recorded in the
+//! pod's status, and deleted if the pod could not be bound.
 use kelson_client::{ClientError, DeleteOptions, PatchKind, WriteOptions};
 use kelson_devices::{ResourceClaimView, names};
 use kelson_meta::ObjectKey;
@@ -10,11 +10,11 @@ use super::write::Writer;
 use crate::cluster::devices::{ClaimPlan, ExtendedPlan};
 use crate::view::Pod;
 
-/// Tries to delete a claim when others write it at the same time.
+/// The maximum number of attempts to delete a claim when other clients write it at the same time.
 const TRIES_MAX: usize = 5;
 
 impl Writer {
-    /// Makes the claim for a pod's extended resources, gives it its devices, and names it in the pod's status.
+    /// Creates the claim for a pod's extended resources, allocates its devices, and records it in the pod's status.
     pub(super) async fn bind_extended(&self, plan: &ExtendedPlan, pod: &Pod) -> Result<ClaimPlan, String> {
         let (namespace, name) = (pod.namespace(), &*pod.name);
         let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": &*pod.uid, "controller": true});
@@ -28,7 +28,7 @@ impl Writer {
         });
         let created = self.client.create::<ResourceClaimView>(namespace, &claim).await;
         self.metrics.claim_created(created.is_ok());
-        // It has no name yet.
+        // The claim has no name yet.
         let whose = || format!("create claim for extended resources {namespace}/");
         let claim = created.map_err(|e| format!("{}: {e}", whose()))?;
         let (key, uid) = (claim.metadata.key(), claim.metadata.uid.clone());
@@ -43,7 +43,7 @@ impl Writer {
         Ok(made)
     }
 
-    /// The pod was not bound: the claim that was made for it goes (Unreserve).
+    /// Deletes the claim of a pod that was not bound (Unreserve).
     pub(super) async fn drop_extended(&self, pod: &Pod) {
         let made = self.shared.core.lock().cluster.devices.extended_claim_of(&pod.uid).cloned();
         if let Some(key) = made {
@@ -51,7 +51,7 @@ impl Writer {
         }
     }
 
-    /// Deletes a claim that was made for extended resources. Where that fails, the pod's next try does it.
+    /// Deletes a claim for extended resources. If that fails, the pod's next attempt deletes it.
     pub(super) async fn drop_claim(&self, key: &ObjectKey) {
         let known = self.shared.core.lock().cluster.devices.claim(key).cloned();
         let Some(mut claim) = known.map(|c| ResourceClaimView::clone(&c)) else { return };

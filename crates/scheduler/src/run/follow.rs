@@ -1,4 +1,4 @@
-//! The informers that feed the core.
+//! The informers that update the core.
 use std::sync::Arc;
 
 use kelson_client::{Change, Client, Informer, InformerConfig, InformerHandle, Object};
@@ -18,16 +18,16 @@ use crate::view::{
     StatefulSet, StorageCapacity,
 };
 
-/// What the API server says of a gated pod.
+/// The message the API server writes for a gated pod.
 const GATED: &str = "Scheduling is blocked due to non-empty scheduling gates";
 
-/// What decisions on pods need beside the pods; kept up to date as long as this lives.
+/// Handles of the informers that decisions need beside pods. Dropping them stops the informers.
 pub(super) struct Surroundings(
     #[expect(dead_code, reason = "held until dropped")]
     (InformerHandle<Node>, InformerHandle<Namespace>, Followed4, Stored, Offered, InformerHandle<DisruptionBudget>),
 );
 
-/// Follows everything but pods; returns when all of it was read once.
+/// Starts all informers but that of pods. Returns when all have listed their objects once.
 pub(super) async fn surroundings(shared: &Arc<Shared>, client: &Client, tasks: &Tasks) -> Surroundings {
     let all = InformerConfig::default;
     let nodes = follow::<Node>(shared, client, tasks, all(), |core, c, now| match present(c) {
@@ -68,7 +68,7 @@ pub(super) async fn surroundings(shared: &Arc<Shared>, client: &Client, tasks: &
     Surroundings((nodes, namespaces, workloads, storage, devices, budgets))
 }
 
-/// Follows the pods that have not ended; returns when all were read once.
+/// Starts the informer of pods that have not ended. Returns when it has listed them once.
 pub(super) async fn pods(shared: &Arc<Shared>, writer: &Arc<Writer>, tasks: &Tasks) -> InformerHandle<Pod> {
     let unfinished =
         InformerConfig { fields: "status.phase!=Succeeded,status.phase!=Failed".into(), ..InformerConfig::default() };
@@ -85,7 +85,7 @@ pub(super) async fn pods(shared: &Arc<Shared>, writer: &Arc<Writer>, tasks: &Tas
     pods
 }
 
-/// Feeds changes of one type to the core.
+/// Passes changes of one type to the core.
 fn follow<T: Object>(
     shared: &Arc<Shared>,
     client: &Client,
@@ -103,7 +103,7 @@ fn follow<T: Object>(
         .start_in(tasks)
 }
 
-/// The present state of what changed; `None` when it is gone.
+/// Returns the current object of a change; `None` when it was deleted.
 fn present<T>(change: &Change<T>) -> Option<&Arc<T>> {
     match change {
         Change::Deleted(_) => None,
@@ -111,7 +111,7 @@ fn present<T>(change: &Change<T>) -> Option<&Arc<T>> {
     }
 }
 
-/// Tells the core what a change means to pods that wait: of an object that came, changed or went.
+/// Reports to the core what a change means for waiting pods: of an object that was added, deleted or updated.
 fn tell<T>(core: &mut Core, c: &Change<T>, means: [Option<What>; 3], about: Option<&ObjectKey>, now: Instant) {
     let what = match c {
         Change::Added(_) => means[0],
@@ -123,7 +123,7 @@ fn tell<T>(core: &mut Core, c: &Change<T>, means: [Option<What>; 3], about: Opti
     }
 }
 
-/// Handles of what selects pods.
+/// Handles of the informers for objects that select pods.
 type Followed4 = (
     InformerHandle<Service>,
     InformerHandle<ReplicationController>,
@@ -153,7 +153,7 @@ fn follow_workloads(shared: &Arc<Shared>, client: &Client, tasks: &Tasks) -> Fol
     (services, controllers, sets, stateful)
 }
 
-/// Handles of what storage is decided by.
+/// Handles of the informers for storage.
 struct Stored {
     claims: InformerHandle<ClaimView>,
     volumes: InformerHandle<VolumeView>,
@@ -200,7 +200,7 @@ fn follow_storage(shared: &Arc<Shared>, client: &Client, tasks: &Tasks) -> Store
     });
     let drivers = follow::<CsiDriver>(shared, client, tasks, all(), |core, c, now| {
         core.cluster.storage.put_driver(c.object().name(), present(c).map(|d| &**d));
-        // Once a driver says no more how much room it has, nobody is refused for that.
+        // When a driver stops publishing its capacity, capacity rejects no pod.
         let says = |d: &CsiDriver| d.spec.storage_capacity == Some(true);
         if matches!(c, Change::Updated { old, new } if !says(old) || says(new)) {
             return;
@@ -217,7 +217,7 @@ fn follow_storage(shared: &Arc<Shared>, client: &Client, tasks: &Tasks) -> Store
     Stored { claims, volumes, classes, limits, drivers, capacities }
 }
 
-/// Handles of what devices are given by.
+/// Handles of the informers for devices.
 type Offered = (InformerHandle<ResourceClaimView>, InformerHandle<ResourceSliceView>, InformerHandle<DeviceClassView>);
 
 fn follow_devices(shared: &Arc<Shared>, client: &Client, tasks: &Tasks) -> Offered {
@@ -237,7 +237,7 @@ fn follow_devices(shared: &Arc<Shared>, client: &Client, tasks: &Tasks) -> Offer
     (claims, slices, classes)
 }
 
-/// Says on gated pods that they are, where the API server has not.
+/// Writes the condition of gated pods that the API server has not written.
 struct GateReporter {
     writer: Arc<Writer>,
     tasks: Tasks,

@@ -1,5 +1,5 @@
-//! The surroundings of the core: informers feed it, one task asks it for steps, bindings and status writes run beside it
-//! in bounded numbers. At rest nothing wakes up but for what the queue says is due.
+//! Runs the core: informers update it, one task takes its steps, and bindings and status writes run concurrently in
+//! bounded numbers. An idle scheduler wakes up only for times that the queue returns.
 mod devices;
 mod extend;
 mod extended;
@@ -28,37 +28,37 @@ use crate::core::{Core, Step};
 use crate::profile::Profile;
 use crate::queue::{BACKOFF, UNSCHEDULABLE_MAX};
 
-/// The gate of extended resources that classes of devices stand for.
+/// The feature gate for extended resources that DeviceClasses map to.
 const EXTENDED_RESOURCES: &str = "DRAExtendedResource";
-/// The feature gates that change what the scheduler does.
+/// The feature gates that change the scheduler's behaviour.
 pub const FEATURE_GATES: [&str; 1] = [EXTENDED_RESOURCES];
-/// Bindings under way at once.
+/// The maximum number of bindings in progress.
 const BINDS_MAX: usize = 64;
-/// Status writes under way at once.
+/// The maximum number of status writes in progress.
 const REPORTS_MAX: usize = 16;
-/// Pods whose volumes or devices are being made ready at once; those beyond wait for their turn as pods do.
+/// The maximum number of pods whose volumes or devices are being prepared; further ones wait for their turn.
 const PREPARED_MAX: usize = 1024;
-/// How long bindings under way are waited for at the end.
+/// How long a shutdown waits for bindings in progress.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(10);
 
-/// How to schedule.
+/// The settings of a scheduler.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// At least one; no two of one name.
+    /// The profiles: at least one, with different names.
     pub profiles: Vec<Profile>,
-    /// Pauses of a pod between tries.
+    /// The back-off of a pod between attempts.
     pub pauses: Backoff,
-    /// How long a pod that fits nowhere waits at most until it is tried again.
+    /// The maximum time an unschedulable pod waits for another attempt.
     pub longest_wait: Duration,
-    /// Features that are on; those in [`FEATURE_GATES`] are asked.
+    /// The enabled features; those in [`FEATURE_GATES`] are read.
     pub gates: Arc<FeatureGates>,
-    /// Seed of the choice among equal nodes; `None`: from the system.
+    /// The seed for the choice among equal nodes; `None` takes a random one.
     pub seed: Option<u64>,
-    /// Who else has a say in where pods go.
+    /// The extenders to call.
     pub extenders: Extenders,
-    /// The machine's name, which events tell.
+    /// The host name in events.
     pub host: String,
-    /// Where it counts what it does: for one start, as a metric is registered only once. `None`: a registry of its own.
+    /// The registry for metrics, for one start only since a metric can be registered once; `None` creates a registry.
     pub metrics: Option<Registry>,
 }
 
@@ -77,7 +77,7 @@ impl Default for Config {
     }
 }
 
-/// What starts a scheduler; see [`Scheduler::start`].
+/// Starts schedulers; see [`Scheduler::start`].
 pub struct Scheduler;
 
 /// A running scheduler.
@@ -87,8 +87,9 @@ pub struct Running {
 }
 
 impl Scheduler {
-    /// Starts scheduling. Events come from `recorder`, or from one made here. A panic in a decision or a watch would leave
-    /// half a scheduler that looks well, so it ends the process; one in a single binding is that pod's alone.
+    /// Starts scheduling. Events are recorded by `recorder`, or by one created here. A panic in a decision or in a
+    /// watch ends the process, since it would leave a scheduler that looks healthy and is not; a panic in a single
+    /// binding affects that pod only.
     pub fn start(
         config: Config,
         client: Client,
@@ -109,8 +110,8 @@ impl Scheduler {
             core.cluster.devices.without_extended();
         }
         core.extenders = config.extenders.settings();
-        // Not of the group: what was decided last is still told after the scheduler has ended. Each profile has a voice of its
-        // own.
+        // Not in the task group: events of the last decisions are still sent after the scheduler has ended. Each
+        // profile has its own event source.
         let voice = |name: &str| {
             let own = || EventRecorder::new(client.clone(), Arc::clone(&clock), name, &config.host);
             recorder.clone().unwrap_or_else(own)
@@ -143,12 +144,12 @@ impl Scheduler {
 }
 
 impl Running {
-    /// Takes no more pods and waits for the bindings under way, for a while.
+    /// Stops taking pods and waits up to [`SHUTDOWN_MAX`] for bindings in progress.
     pub async fn shutdown(self) {
         self.tasks.shutdown(SHUTDOWN_MAX).await;
     }
 
-    /// What it shows under `/metrics`.
+    /// Returns the registry for `/metrics`.
     pub fn metrics(&self) -> Registry {
         self.shared.core.lock().metrics.registry().clone()
     }
@@ -161,7 +162,7 @@ impl Drop for Running {
 }
 
 async fn run(shared: Arc<Shared>, writer: Arc<Writer>, tasks: Tasks) {
-    // Pods come last: what decides on them should be there first.
+    // Pods come last, since decisions on them need the other objects.
     let _surroundings = follow::surroundings(&shared, &writer.client, &tasks).await;
     let _pods = follow::pods(&shared, &writer, &tasks).await;
     tracing::info!("scheduler is running");
@@ -204,7 +205,7 @@ async fn schedule(shared: &Arc<Shared>, writer: &Arc<Writer>, tasks: &Tasks) {
                     drop(permit);
                 });
             }
-            // Whoever is asked is asked before.
+            // Questions to extenders were answered before.
             Step::Ask(_) | Step::AskForRoom(_) => {}
             Step::Idle(None) => changed.await,
             Step::Idle(Some(due)) => {
@@ -214,7 +215,7 @@ async fn schedule(shared: &Arc<Shared>, writer: &Arc<Writer>, tasks: &Tasks) {
     }
 }
 
-/// Makes ready what a pod needs before it is bound, and binds it.
+/// Prepares what a pod needs before it is bound, and binds it.
 fn prepare(writer: &Arc<Writer>, tasks: &Tasks, (places, binds): (&Arc<Semaphore>, &Arc<Semaphore>), step: Step) {
     let pod = match &step {
         Step::BindVolumes(binding) => &binding.pod,

@@ -1,11 +1,11 @@
-//! What is counted when somebody asks for it: pods that wait, what brought them into their queues, who refused them, and how
-//! much is known.
+//! Metrics that are computed when they are scraped: waiting pods, events that queued them, plugins that rejected them,
+//! and the size of the cache.
 use kelson_meta::gates::FeatureGates;
 use kelson_metrics::Families;
 
 use crate::core::Core;
 
-/// Adds which features there are, and which are on.
+/// Adds a metric for each feature, which is 1 when it is enabled.
 pub(super) fn features(families: &mut Families, gates: &FeatureGates) {
     let mut family =
         families.gauge("kubernetes_feature_enabled", "1 if the feature gate is enabled, by name and stage.");
@@ -14,7 +14,7 @@ pub(super) fn features(families: &mut Families, gates: &FeatureGates) {
     }
 }
 
-/// Adds what is true at the moment.
+/// Adds the metrics of the current state.
 pub(super) fn scraped(families: &mut Families, core: &Core) {
     let depth = core.queue.depth();
     let mut pods = families.gauge("scheduler_pending_pods", "Number of pending pods by queue.");

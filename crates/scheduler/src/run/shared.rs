@@ -1,14 +1,14 @@
-//! What the informers feed, the decisions are made from, and the writes report to.
+//! The state shared by informers, decisions and writes.
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::core::Core;
 
-/// What the informers feed and the decisions are made from.
+/// The core behind its lock, with notifications.
 pub(super) struct Shared {
     pub core: Mutex<Core>,
-    /// Rung when there may be something to decide.
+    /// Notified when there may be something to decide.
     pub changed: Notify,
-    /// Rung for all who wait until something is known.
+    /// Notified, for all waiters, when an object changed.
     pub known: Notify,
 }

@@ -1,5 +1,5 @@
-//! Binding the volumes of a pod before the pod itself (PreBind): the choice is written, and then others are waited for: the
-//! binder, and provisioners that make volumes.
+//! Binds the volumes of a pod before the pod (PreBind): writes the choice, and waits for the binder and for
+//! provisioners.
 use kelson_client::{ClientError, PatchKind, WriteOptions};
 use kelson_meta::ObjectKey;
 use kelson_volumes::{ClaimView, VolumeView, is_bound_to, names};
@@ -13,7 +13,7 @@ use crate::core::PendingBinding;
 use crate::metrics::ExtensionPoint;
 
 impl Writer {
-    /// Binds the volumes, then the pod; the pod alone takes one of the places for `binds`.
+    /// Binds the volumes, then the pod. Only binding the pod takes a permit of `binds`.
     pub(super) async fn bind_volumes_and_pod(&self, binding: &PendingBinding, binds: &Semaphore) {
         let begun = std::time::Instant::now();
         let done = self.bind_volumes(binding).await;
@@ -39,7 +39,7 @@ impl Writer {
         loop {
             let known = self.shared.known.notified();
             tokio::pin!(known);
-            // From now on, so that no news is missed between the look and the wait.
+            // Registered before the check, so that no change is missed between check and wait.
             known.as_mut().enable();
             let progress = self.shared.core.lock().volumes_progress(binding);
             match progress {
@@ -54,14 +54,14 @@ impl Writer {
         }
     }
 
-    /// Writes the claim into the volume; the binder does the rest.
+    /// Writes the claim into the volume; the volume binder does the rest.
     async fn bind_volume(&self, claim: &ObjectKey, volume: &str) -> Result<(), ClientError> {
         let (claim, volume) = {
             let core = self.shared.core.lock();
             let storage = &core.cluster.storage;
             (storage.claim(claim).cloned(), storage.volume(volume).cloned())
         };
-        // What is gone is noticed by whoever waits for it.
+        // A deleted claim or volume is noticed by the task that waits for the binding.
         let (Some(claim), Some(volume)) = (claim, volume) else { return Ok(()) };
         let (c, v) = (&claim.metadata, &volume.metadata);
         if volume.spec.claim_ref.as_ref().is_some_and(|r| r.uid == c.uid) {
@@ -79,7 +79,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Tells the claim's provisioner for which node the volume is to be.
+    /// Writes the selected node into the claim, for its provisioner.
     async fn select_node(&self, claim: &ObjectKey, node: &str) -> Result<(), ClientError> {
         let known = self.shared.core.lock().cluster.storage.claim(claim).cloned();
         let Some(known) = known.filter(|c| c.selected_node() != Some(node)) else { return Ok(()) };

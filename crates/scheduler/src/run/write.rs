@@ -1,4 +1,4 @@
-//! What the scheduler writes: bindings, conditions of pods that wait, and the room it asks less important pods to make.
+//! Writes of the scheduler: bindings, conditions of unschedulable pods, and deletions for preemption.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,29 +17,29 @@ use crate::core::{Preemption, Report, Step};
 use crate::metrics::{ExtensionPoint, Metrics};
 use crate::view::Pod;
 
-/// Carries decisions out, and tells the core how that went.
+/// Carries out decisions and reports the results to the core.
 pub(super) struct Writer {
     pub shared: Arc<Shared>,
     pub client: Client,
     pub clock: Arc<dyn Clock>,
-    /// By profile; at least one.
+    /// The event source and limits of each profile; at least one.
     pub voices: Vec<Voice>,
     pub extenders: Extenders,
     pub metrics: Metrics,
 }
 
-/// What is done for the pods of one profile.
+/// The event source and limits of one profile.
 pub(super) struct Voice {
     /// The profile's name.
     pub name: Box<str>,
     pub recorder: EventRecorder,
-    /// How long volumes are waited for.
+    /// The time limit for volumes.
     pub volumes_within: Duration,
-    /// How long devices are waited for.
+    /// The time limit for devices.
     pub devices_within: Duration,
 }
 
-/// A binding under way, counted until this is dropped.
+/// Counts a binding in progress until it is dropped.
 pub(super) struct Binding(IntGauge);
 
 impl Drop for Binding {
@@ -51,30 +51,30 @@ impl Drop for Binding {
 const PODS: ResourceType = <Pod as Object>::TYPE;
 
 impl Writer {
-    /// Tells what becomes of a pod, in the name of the profile that decides on it.
+    /// Records an event about a pod, with the name of its profile as the source.
     pub(super) fn tell(&self, pod: &Pod, kind: EventType, reason: &str, action: &str, text: String) {
         self.voice(pod).recorder.action((&pod.reference(), None), kind, reason, action, text);
     }
 
-    /// Why a pod is not placed.
+    /// Records why a pod was not placed.
     fn tell_failed(&self, pod: &Pod, why: &str) {
         self.tell(pod, EventType::Warning, "FailedScheduling", "Scheduling", why.to_owned());
     }
 
-    /// That of the profile that decides on a pod.
+    /// The event source of the pod's profile.
     pub(super) fn voice(&self, pod: &Pod) -> &Voice {
         let own = self.voices.iter().find(|v| v.name == pod.spec.scheduler_name);
         // A pod that is decided on has a profile, and there is at least one.
         own.unwrap_or(&self.voices[0])
     }
 
-    /// Counts a binding, as long as what is given back lives.
+    /// Counts a binding for as long as the returned value lives.
     pub(super) fn begins_to_bind(&self) -> Binding {
         self.metrics.binding.inc();
         Binding(self.metrics.binding.clone())
     }
 
-    /// Asks extenders what a step wants to know, and gives the step that follows. One pod is asked about at a time.
+    /// Asks extenders for a step and returns the step that follows. Only one pod is asked about at a time.
     pub(super) async fn ask(&self, mut step: Step) -> Step {
         loop {
             step = match step {
@@ -131,13 +131,13 @@ impl Writer {
         tracing::warn!(pod = %pod.name, namespace = pod.namespace(), node = %pod.node_name, error = %e, "binding failed");
         let text = format!("binding rejected: {e}");
         self.tell_failed(pod, &text);
-        // Somebody else bound it: the API will tell, and its status is no longer ours.
+        // Another client bound it: the watch will deliver that, and its status is not ours to write.
         if !e.is(Reason::Conflict) {
             self.condition(pod, "SchedulerError", &text).await;
         }
     }
 
-    /// A plugin could not prepare what the pod needs before it is bound: the pod is tried again, unless it is gone.
+    /// Handles a failed PreBind: the pod is retried, unless it was deleted.
     pub(super) async fn pre_bind_failed(&self, pod: &Pod, plugin: &str, why: &str) {
         self.drop_extended(pod).await;
         let gone = {
@@ -168,7 +168,7 @@ impl Writer {
         self.write_status(pod, report.reason, &report.message, report.nominate.as_deref()).await;
     }
 
-    /// Promises the room first, so that it is known by the time the victims go.
+    /// Writes the nomination first, so that it is known before the victims are deleted.
     pub(super) async fn preempt(&self, p: &Preemption) {
         self.report(&p.report).await;
         for pod in &p.disappointed {
@@ -204,7 +204,7 @@ impl Writer {
         self.shared.changed.notify_one();
     }
 
-    /// Writes `PodScheduled=False`, unless the pod says just that already.
+    /// Writes `PodScheduled=False`, unless the pod has that condition already.
     pub(super) async fn condition(&self, pod: &Pod, reason: &str, message: &str) {
         self.write_status(pod, reason, message, None).await;
     }
@@ -233,7 +233,7 @@ impl Writer {
         let kind = PatchKind::Strategic;
         match self.client.patch::<Pod>(pod.namespace(), &pod.name, "status", kind, patch, &options).await {
             Ok(_) => {}
-            // Gone, or made anew under its name: nothing of ours any more.
+            // The pod was deleted, or recreated with the same name.
             Err(e) if e.is_not_found() || e.is(Reason::Conflict) => {}
             Err(e) => tracing::warn!(pod = %pod.name, error = %e, "updating the pod's status failed"),
         }

@@ -1,5 +1,4 @@
-//! What a configuration adds to every pod: affinity that it enforces, how pods are spread that do not say it, and which resources
-//! are to be used evenly.
+//! Arguments of plugins that apply to every pod: added node affinity, default spreading, and balanced resources.
 use std::sync::Arc;
 
 use kelson_meta::{LabelSelector, ObjectKey};
@@ -16,7 +15,7 @@ fn told(name: &str, args: &Value) -> Value {
     json!({"profiles": [{"pluginConfig": [{"name": name, "args": args}]}]})
 }
 
-/// Only this plugin scores.
+/// A scheduler in which only this plugin scores.
 pub fn alone(name: &str, args: &Value) -> Core {
     let plugins = json!({"score": {"disabled": [{"name": "*"}], "enabled": [{"name": name}]}});
     by(json!({"profiles": [{"pluginConfig": [{"name": name, "args": args}], "plugins": plugins}]}))
@@ -59,7 +58,7 @@ fn member(name: &str) -> Arc<Pod> {
     )
 }
 
-/// Pods of a set are on `a` and `b` already; `c` is free of them.
+/// Pods of a set are on `a` and `b`; `c` has none of them.
 fn with_set(defaulting: &Value) -> Core {
     let mut c = by(told("PodTopologySpread", defaulting));
     let labels = [("app".to_owned(), "x".to_owned())].into_iter().collect();
@@ -79,9 +78,9 @@ fn pods_that_say_nothing_are_spread_as_is_configured() {
     c.remove_pod(&on("c", member("p")), Instant::now());
     let why = decide(&mut c, member("q")).unwrap_err();
     assert!(why.contains("2 node(s) didn't match pod topology spread constraints"), "{why}");
-    // What is nobody's is not spread.
+    // A pod that nothing selects is not spread.
     assert!(decide(&mut c, pod("single", json!({"metadata": {"labels": {"app": "y"}}}))).is_ok());
-    // An empty list: nothing is.
+    // With an empty list no pod is spread.
     let mut c = with_set(&json!({"defaultConstraints": [], "defaultingType": "List"}));
     c.put_node(&node("c", json!({"spec": {"unschedulable": true}})), Instant::now());
     assert!(decide(&mut c, member("p")).is_ok());
@@ -93,7 +92,7 @@ fn other_resources_can_be_what_is_used_evenly() {
     let asks = json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "2", "example.com/gpu": "1"}}}]}});
     let resources = json!([{"name": "cpu", "weight": 1}, {"name": "example.com/gpu", "weight": 1}]);
     let mut c = alone("NodeResourcesBalancedAllocation", &json!({"resources": resources}));
-    // Half of the processors and half of the devices on `a`, an eighth of them on the others.
+    // Half of the CPUs and half of the devices on `a`, an eighth of them on the others.
     [("a", "2"), ("b", "8"), ("c", "8")]
         .into_iter()
         .for_each(|(n, gpu)| c.put_node(&node(n, with(gpu)), Instant::now()));

@@ -1,5 +1,5 @@
-//! Pods whose claims want devices: which node they go to, what their claims get there, what others may have meanwhile, and
-//! when a pod that waits is tried again.
+//! Pods with ResourceClaims: their node, the allocations, what other pods can get meanwhile, and when a waiting pod is
+//! retried.
 use std::sync::Arc;
 
 use kelson_devices::{Readiness, ResourceClaimView};
@@ -43,7 +43,7 @@ pub fn put_claim(c: &mut Core, value: &Value) {
     c.put_resource_claim(claim.metadata.key(), Some(Arc::new(claim)), Instant::now());
 }
 
-/// The claim as it is once its plan is written.
+/// The claim after its plan was written.
 fn written(value: &Value, allocation: &Value, version: &str) -> Value {
     let mut value = value.clone();
     value["metadata"]["resourceVersion"] = version.into();
@@ -56,7 +56,7 @@ fn user(name: &str, claims: &[&str]) -> Arc<Pod> {
     pod(name, json!({"spec": {"resourceClaims": claims}}))
 }
 
-/// Two nodes, `b` of which has a device.
+/// Two nodes, of which `b` has a device.
 fn cluster() -> Core {
     let mut c = core(&[node("a", json!({})), node("b", json!({}))], &[]);
     class(&mut c, "any", "");
@@ -97,7 +97,7 @@ fn a_pod_goes_where_its_devices_are() {
     let binding = planned(&mut c, user("p", &["one"]));
     let given = binding.plan.claims[0].allocation.clone().expect("devices");
     assert_eq!((&*binding.pod.node_name, &given["devices"]["results"][0]["device"]), ("b", &json!("d1")));
-    // Until they are written, the claim is nobody else's, and neither is the device.
+    // Until the allocation is written, no other pod can use the claim or the device.
     let busy = "resource claim default/one is in the process of being allocated";
     assert_eq!(
         decide(&mut c, user("sibling", &["one"])),
@@ -108,7 +108,7 @@ fn a_pod_goes_where_its_devices_are() {
     put_claim(&mut c, &written(&claim, &given, "2"));
     assert_eq!(c.devices_progress(&binding, None), Readiness::Ready);
     c.bound(&binding.pod, Instant::now());
-    // The sibling was waiting for just that, and shares the device.
+    // The sibling waited for exactly that, and shares the device.
     match step(&mut c) {
         Step::BindDevices(b) => {
             assert_eq!((&*b.pod.name, &*b.pod.node_name), ("sibling", "b"));
@@ -158,7 +158,7 @@ fn a_pod_is_not_looked_at_before_its_claims_are_there() {
     foreign["metadata"]["resourceVersion"] = "2".into();
     put_claim(&mut c, &foreign);
     assert!(matches!(step(&mut c), Step::BindDevices(_)));
-    // A claim that says there is none to be made is no reason to wait.
+    // A status that says that no claim is needed does not hold the pod.
     let none = json!({"resourceClaimStatuses": [{"name": "c"}]});
     let claims = json!([{"name": "c", "resourceClaimTemplateName": "t"}]);
     let free = pod("free", json!({"spec": {"resourceClaims": claims}, "status": none}));
@@ -172,7 +172,7 @@ fn why_no_node_will_do() {
     let tail = "2 Preemption is not helpful for scheduling";
     let missing = "request r: device class none does not exist";
     assert_eq!(decide(&mut c, user("p", &["classless"])), useless(missing, 2, tail));
-    // Its class comes: it is tried again by itself.
+    // When the class is created, the pod is requeued.
     class(&mut c, "none", "");
     assert!(matches!(step(&mut c), Step::BindDevices(_)));
     class(&mut c, "broken", "device.attributes['d.example.com'].nothing");
@@ -196,7 +196,7 @@ fn devices_elsewhere_are_given_back() {
     let why = "2 resourceclaim not available on the node. deallocation of ResourceClaim completed";
     assert_eq!(report.message, format!("0/2 nodes are available: {why}, {tail}"));
     assert_eq!(report.free, Some(key("one")));
-    // Not while others use them.
+    // A claim that other pods use is not deallocated.
     let mut used = claim.clone();
     used["metadata"]["resourceVersion"] = "3".into();
     used["status"]["reservedFor"] = json!([{"resource": "pods", "name": "x", "uid": "x"}]);
@@ -206,7 +206,7 @@ fn devices_elsewhere_are_given_back() {
         other => panic!("{other:?}"),
     };
     assert_eq!((report.free, &*report.message), (None, &*stuck("2 resourceclaim not available on the node")));
-    // Once it has none, the pod gets others.
+    // Once the claim is deallocated, the pod gets other devices.
     let mut freed = claim_value("one", "any");
     freed["metadata"]["resourceVersion"] = "4".into();
     put_claim(&mut c, &freed);
@@ -236,7 +236,7 @@ fn devices_that_must_be_prepared_are_waited_for() {
     put_claim(&mut c, &says("4", "Broken"));
     let failed = "device binding failed: claim=one, reason=R, message=\"m\"";
     assert_eq!(c.devices_progress(&binding, None), Readiness::Failed(failed.into()));
-    // The next try finds that these devices will never do.
+    // The next attempt finds that these devices cannot be used.
     c.failed(&binding.pod, false, Instant::now());
     let again = match c.step(Instant::now() + std::time::Duration::from_secs(60)) {
         Step::Report(report) => report,
@@ -247,7 +247,7 @@ fn devices_that_must_be_prepared_are_waited_for() {
 
 #[test]
 fn what_was_not_asked_says_so() {
-    // VolumeBinding refuses before DynamicResources is asked.
+    // VolumeBinding rejects the pod before DynamicResources is asked.
     let mut c = cluster();
     let volume = json!({"spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "v"}}]}});
     let why = "0/2 nodes are available: persistentvolumeclaim \"v\" not found. not found";

@@ -1,5 +1,5 @@
-//! Pods that ask for extended resources which classes of devices stand for: where a plugin has them and where drivers do, the
-//! claim that is to be made, and what an earlier try has left.
+//! Pods with extended resources that DeviceClasses map to: provided by device plugins or by drivers, the claim to
+//! create, and what an earlier attempt left.
 use std::sync::Arc;
 
 use kelson_devices::ResourceClaimView;
@@ -28,7 +28,7 @@ fn wants(name: &str, resource: &str, n: &str) -> Arc<Pod> {
     pod(name, json!({"spec": {"containers": [{"name": "c", "resources": resources}]}}))
 }
 
-/// Two nodes, `b` of which has devices of a class that stands for the resource.
+/// Two nodes, of which `b` has devices of a class that maps to the resource.
 fn cluster(devices: &[&str]) -> Core {
     let mut c = core(&[node("a", json!({})), node("b", json!({}))], &[]);
     class(&mut c, Some(GPU));
@@ -44,7 +44,7 @@ fn planned(c: &mut Core, pod: Arc<Pod>) -> DeviceBinding {
     }
 }
 
-/// A claim as it is made for a pod's extended resources.
+/// A claim as it is created for a pod's extended resources.
 fn made(pod: &str, allocation: &Value) -> Value {
     let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": pod, "controller": true});
     json!({"metadata": {"name": format!("{pod}-extended-resources-x"), "namespace": "default", "uid": "made",
@@ -66,10 +66,10 @@ fn drivers_give_what_no_plugin_has() {
     let mapping = json!({"containerName": "c", "resourceName": GPU, "requestName": "container-0-request-1"});
     assert_eq!(plan.mappings, json!([mapping]));
     assert_eq!(plan.allocation["devices"]["results"].as_array().map(Vec::len), Some(2));
-    // Until the claim is there, the devices are nobody else's.
+    // Until the claim is created, no other pod can use the devices.
     let other = decide(&mut c, wants("q", GPU, "1"));
     assert!(other.as_ref().is_err_and(|why| why.contains("2 cannot allocate all claims")), "{other:?}");
-    // And when it could not be made, they are free again.
+    // If it could not be created, they are free again.
     c.failed(&binding.pod, true, Instant::now());
     assert_eq!(&*planned(&mut c, wants("r", GPU, "2")).pod.node_name, "b");
 }
@@ -99,7 +99,7 @@ fn without_a_class_it_is_as_ever() {
     slice(&mut c, "b", &["d1"]);
     let tail = "1 Preemption is not helpful for scheduling";
     assert_eq!(decide(&mut c, wants("p", GPU, "1")), useless("1 Insufficient example.com/gpu", 1, tail));
-    // The class comes: it is tried again by itself.
+    // When the class is created, the pod is requeued.
     class(&mut c, Some(GPU));
     assert!(matches!(step(&mut c), Step::BindDevices(_)));
 }
@@ -145,7 +145,7 @@ fn a_claim_that_was_made_holds_its_devices() {
     assert!(matches!(step(&mut c), Step::BindDevices(_)), "its devices are free");
 }
 
-/// Only this plugin scores, by the resource; `a` has four devices and `b` two.
+/// Only this plugin scores, by this resource; `a` has four devices and `b` two.
 fn scored(plugin: &str, args: &Value) -> Core {
     let mut c = alone(plugin, args);
     class(&mut c, Some(GPU));
@@ -161,7 +161,7 @@ fn nodes_are_scored_by_what_drivers_have() {
         let mut c = scored("NodeResourcesFit", &args);
         assert_eq!(decide(&mut c, wants("p", GPU, "1")), Err(format!("gives devices on {expected}")), "{strategy}");
     }
-    // Three of four are given by now: what is left elsewhere is more.
+    // Three of four are allocated now: another node has more free.
     let args = json!({"scoringStrategy": {"type": "LeastAllocated", "resources": [{"name": GPU, "weight": 1}]}});
     let mut c = scored("NodeResourcesFit", &args);
     let given = |device: &str| json!({"request": "r", "driver": "d.example.com", "pool": "a", "device": device});
@@ -173,10 +173,10 @@ fn nodes_are_scored_by_what_drivers_have() {
 #[test]
 fn an_even_use_counts_what_drivers_have() {
     let args = json!({"resources": [{"name": "cpu", "weight": 1}, {"name": GPU, "weight": 1}]});
-    // Half of the processors of `b` are used, and none of its devices: with the pod that is more even.
+    // Half of the CPUs of `b` are used, and none of its devices: with the pod that is more balanced.
     let mut c = scored("NodeResourcesBalancedAllocation", &args);
     assert_eq!(decide(&mut c, wants("p", GPU, "1")), Err("gives devices on b".into()));
-    // Half of those of `a` instead: one of two devices of `b`, which is empty, is less even.
+    // Half of the CPUs of `a` instead: one of two devices of `b`, which is empty, is less balanced.
     let mut c = scored("NodeResourcesBalancedAllocation", &args);
     c.remove_pod(&on("b", asks("there", "2", json!({}))), Instant::now());
     c.put_pod(on("a", asks("here", "2", json!({}))), Instant::now());

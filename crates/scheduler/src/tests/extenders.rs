@@ -1,4 +1,4 @@
-//! What the scheduler asks extenders, what it makes of their answers, and what a configuration may say of them.
+//! Requests to extenders, handling of their answers, and validation of their configuration.
 use serde_json::{Value, json};
 use tokio::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Tests of decisions as data: nodes, placed pods and a new pod in; a node's name or the sentence why not out.
+//! Tests of decisions: the input is nodes, placed pods and a new pod; the result is the node's name or the message.
 mod arguments;
 mod devices;
 mod extended;
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::core::{Core, Step};
 use crate::view::{Node, Pod};
 
-/// Lays `over` on `base`, objects key by key.
+/// Merges `over` into `base`, objects key by key.
 fn merge(base: &mut Value, over: &Value) {
     match (base, over) {
         (Value::Object(base), Value::Object(over)) => {
@@ -31,7 +31,7 @@ fn merge(base: &mut Value, over: &Value) {
     }
 }
 
-/// A node with 4 CPUs, 8Gi and room for 10 pods, changed by `over`.
+/// A node with 4 CPUs, 8Gi and room for 10 pods, with `over` merged in.
 pub fn node(name: &str, over: Value) -> Arc<Node> {
     let mut n = json!({
         "metadata": {"name": name, "uid": name, "labels": {"kubernetes.io/hostname": name}},
@@ -41,7 +41,7 @@ pub fn node(name: &str, over: Value) -> Arc<Node> {
     Arc::new(serde_json::from_value(n).unwrap())
 }
 
-/// A pod that asks for nothing, changed by `over`.
+/// A pod without requests, with `over` merged in.
 pub fn pod(name: &str, over: Value) -> Arc<Pod> {
     let mut p = json!({
         "metadata": {"name": name, "uid": name, "namespace": "default", "labels": {}},
@@ -51,14 +51,14 @@ pub fn pod(name: &str, over: Value) -> Arc<Pod> {
     Arc::new(serde_json::from_value(p).unwrap())
 }
 
-/// A pod that asks for this much CPU.
+/// A pod that requests this much CPU.
 pub fn asks(name: &str, cpu: &str, over: Value) -> Arc<Pod> {
     let mut p = json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}});
     merge(&mut p, &over);
     pod(name, p)
 }
 
-/// Placed on a node.
+/// The pod placed on a node.
 pub fn on(node: &str, pod: Arc<Pod>) -> Arc<Pod> {
     Arc::new(pod.assigned_to(node))
 }
@@ -71,7 +71,7 @@ pub fn core(nodes: &[Arc<Node>], placed: &[Arc<Pod>]) -> Core {
     core
 }
 
-/// What becomes of a pod: `Ok(node)` or `Err(message)`.
+/// Schedules a pod: `Ok(node)` or `Err(message)`.
 pub fn decide(core: &mut Core, pod: Arc<Pod>) -> Result<String, String> {
     let now = Instant::now();
     core.put_pod(pod, now);
@@ -89,7 +89,7 @@ pub fn decide(core: &mut Core, pod: Arc<Pod>) -> Result<String, String> {
     }
 }
 
-/// The usual end of a sentence when nothing could be preempted.
+/// The message for a pod for which preemption does not help.
 pub fn useless(message: &str, nodes: usize, tail: &str) -> Result<String, String> {
     let n = nodes;
     let devices = "no new claims to deallocate";

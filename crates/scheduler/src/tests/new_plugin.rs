@@ -1,5 +1,5 @@
-//! A new plugin is one file and one row: this is such a file, and the row is in [`with_it`]. It filters, scores, narrows
-//! and requeues without any other line of the crate knowing of it.
+//! Shows that a new plugin is one file and one row: this is such a file, and the row is in [`with_it`]. It filters,
+//! scores, limits the nodes and requeues without a change to any other line of the crate.
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::profile::Profile;
 use crate::reason::{Reason, Refusal};
 use crate::view::PodSpec;
 
-/// Nodes that pods have slept on are closed, and the more dreams (label) a node has, the better.
+/// Rejects nodes that pods have slept on, and prefers nodes with more dreams (a label).
 #[derive(Debug)]
 struct Dreams;
 

@@ -1,4 +1,4 @@
-//! One table per plugin.
+//! One table of cases per plugin.
 use serde_json::{Value, json};
 
 use super::{asks, check, core, decide, node, on, pod, useless};
@@ -36,7 +36,7 @@ fn taints_and_cordons() {
     );
     let daemon = json!({"tolerations": [{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]});
     check(&[cordoned], &[], pod("p", spec(daemon)), ok("n"));
-    // Rather not, but not never; and the other node is preferred.
+    // `PreferNoSchedule` does not reject, but the other node is preferred.
     let prefer = node("a", spec(json!({"taints": [{"key": "k", "effect": "PreferNoSchedule"}]})));
     check(std::slice::from_ref(&prefer), &[], pod("p", json!({})), ok("a"));
     check(&[prefer, node("b", json!({}))], &[], pod("p", json!({})), ok("b"));
@@ -131,7 +131,7 @@ fn requests_of_init_containers_sidecars_and_pods() {
 fn emptier_and_more_even_nodes_win() {
     let nodes = [node("a", json!({})), node("b", json!({}))];
     check(&nodes, &[on("a", asks("there", "2", json!({})))], asks("p", "1", json!({})), ok("b"));
-    // Images count when they are large and spread.
+    // Images count when they are large and on many nodes.
     let image = json!({"status": {"images": [{"names": ["i:latest"], "sizeBytes": 900u64 << 20}]}});
     check(&[node("a", json!({})), node("b", image)], &[], pod("p", json!({})), ok("b"));
 }
@@ -159,7 +159,7 @@ fn topology_spread() {
         constraints (missing required label), 1 node(s) were unschedulable";
     let tail = "1 No preemption victims found for incoming pod, 2 Preemption is not helpful for scheduling";
     check(&full, &there, pod("p", spread(true)), useless(said, 3, tail));
-    // Others' pods and those on their way out do not count.
+    // Pods of other sets and terminating pods do not count.
     let leaving = pod("x", json!({"metadata": {"labels": {"app": "a"}, "deletionTimestamp": "2026-01-01T00:00:00Z"}}));
     check(&full, &[on("a", leaving)], pod("p", spread(true)), ok("a"));
 }
@@ -201,7 +201,7 @@ fn inter_pod_affinity() {
     let said = "2 node(s) didn't satisfy existing pods anti-affinity rules";
     let tail = "2 No preemption victims found for incoming pod";
     check(&nodes, &[hermit("a"), hermit("b")], web("guest"), useless(said, 2, tail));
-    // Another namespace's pods are not meant, unless the term says so.
+    // Pods of another namespace do not match, unless the term selects that namespace.
     let other = pod("x", json!({"metadata": {"namespace": "other", "labels": {"app": "web"}}}));
     let mut any = affinity("podAffinity", json!({"app": "web"}));
     let tail = "2 Preemption is not helpful for scheduling";
@@ -216,7 +216,7 @@ fn inter_pod_affinity() {
 fn claims() {
     let wants = || pod("p", spec(json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]})));
     let mut c = core(&[node("a", json!({})), node("b", json!({}))], &[]);
-    // What DynamicResources says when it was not asked before.
+    // The message of DynamicResources when it was not asked before.
     let before = |text: &str| Err(format!("0/2 nodes are available: {text}. not found"));
     assert_eq!(decide(&mut c, wants()), before("persistentvolumeclaim \"c\" not found"));
     let key = kelson_meta::ObjectKey::new("default", "c");

@@ -1,4 +1,4 @@
-//! Who goes, where, and when nobody does.
+//! Preemption: the victims, the node, and when there is none.
 use kelson_meta::ObjectKey;
 use serde_json::json;
 use tokio::time::Instant;
@@ -51,7 +51,7 @@ fn the_node_that_hurts_least() {
     assert_eq!(preempts(&mut c, ranked("p", "1", 7)).0, "a", "budgets weigh more");
 }
 
-/// A pod waits for its victim on a node; then that node is of no more use to it.
+/// A pod waits for its victim on a node; then that node becomes useless for it.
 #[test]
 fn who_waits_for_a_victim_looks_elsewhere_when_its_node_is_of_no_more_use() {
     type Happens = fn(&mut Core, &str, Instant);
@@ -80,7 +80,7 @@ fn who_waits_for_a_victim_looks_elsewhere_when_its_node_is_of_no_more_use() {
         let Step::Preempt(asked) = c.step(now) else { panic!("{what}: no preemption") };
         let first = asked.report.nominate.clone().expect("a node");
         let other = if &*first == "a" { "b" } else { "a" };
-        // The victim dies slowly.
+        // The victim terminates slowly.
         let going = json!({"metadata": {"labels": {"app": "x"}, "deletionTimestamp": "2026-01-01T00:00:00Z"},
             "spec": {"priority": 1}, "status": {"conditions": [{"type": "DisruptionTarget", "status": "True",
             "reason": "PreemptionByScheduler"}]}});
@@ -99,7 +99,7 @@ fn who_waits_for_a_victim_looks_elsewhere_when_its_node_is_of_no_more_use() {
             step => panic!("{what}: {step:?}"),
         }
     }
-    // Where no other node is of use the promise is taken back, and a node that becomes of use again is taken.
+    // When no other node is useful, the nomination is cleared; a node that becomes useful again is taken.
     let mut c = core(&[node("a", json!({}))], &[on("a", ranked("x", "4", 1))]);
     let mut now = Instant::now();
     c.put_pod(ranked("p", "3", 7), now);

@@ -1,4 +1,4 @@
-//! Profiles and their configuration: what a document says, and what comes of it for pods.
+//! Profiles and their configuration: reading a document, and its effect on pods.
 use std::sync::Arc;
 
 use kelson_metrics::Registry;
@@ -15,7 +15,7 @@ pub fn document(rest: Value) -> Value {
     all
 }
 
-/// A scheduler by this configuration, on three nodes of which `b` is half full.
+/// A scheduler with this configuration, on three nodes of which `b` is half full.
 pub fn by(rest: Value) -> Core {
     let config = configuration::read(&document(rest)).unwrap().config;
     let mut core = Core::with_profiles(config.profiles, 1, Registry::new());
@@ -76,7 +76,7 @@ fn each_profile_decides_on_its_own_pods() {
     assert_eq!(decide(&mut core, of("p", "packer")), Ok("b".into()));
     assert_ne!(decide(&mut core, of("q", "default-scheduler")), Ok("b".into()));
     assert_eq!(decide(&mut core, of("r", "somebody")), Err("idle".into()));
-    // Nobody makes room for the pods of a profile without preemption; another profile's may push.
+    // Pods of a profile without preemption preempt nothing; those of another profile may.
     let large =
         |name: &str, scheduler: &str| asks(name, "4", json!({"spec": {"schedulerName": scheduler, "priority": 10}}));
     for n in ["a", "c"] {
@@ -85,7 +85,7 @@ fn each_profile_decides_on_its_own_pods() {
     let why = decide(&mut core, large("s", "packer")).unwrap_err();
     assert!(why.contains("Insufficient cpu") && !why.contains("preempt"), "{why}");
     assert!(decide(&mut core, large("t", "default-scheduler")).unwrap_err().contains("preempts"));
-    // What frees a node wakes the pods of both.
+    // A change that frees a node requeues the pods of both profiles.
     let now = Instant::now() + std::time::Duration::from_secs(60);
     core.put_node(&node("d", json!({})), now);
     let Step::Bind(first) = core.step(now) else { panic!("it fits the new node") };

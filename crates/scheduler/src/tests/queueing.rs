@@ -1,4 +1,4 @@
-//! Order, back-off and what requeues a pod, by given times.
+//! Order, back-off and requeueing of pods, with explicit times.
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -90,7 +90,7 @@ fn gates_and_changes() {
     assert_eq!(q.depth().unschedulable, 0);
 }
 
-/// A pod is refused for what other pods are near, or not; then a placed pod comes, changes or goes.
+/// A pod is rejected because of other pods; then a placed pod is added, updated or deleted.
 #[test]
 fn which_pods_are_of_use_to_which() {
     let labelled = |name: &str, app: &str, over: Value| {
@@ -119,14 +119,14 @@ fn which_pods_are_of_use_to_which() {
         ("one is counted no more", &even, &|c, t| c.put_pod(there("x", "z"), t), true),
     ];
     for (what, over, happens, again) in table {
-        // Too small for the newcomer, so that what is seen is the hints' doing.
+        // Too small for the new pod, so that only the hints requeue it.
         let small = node("n", json!({"status": {"allocatable": {"cpu": "1"}}}));
         let mut c = core(&[small], &[there("x", "x"), there("y", "y")]);
         let mut p = json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "500m"}}}]}});
         super::merge(&mut p, over);
         c.put_pod(labelled("p", "x", p), Instant::now());
         assert!(matches!(c.step(Instant::now()), Step::Report(_)), "{what}");
-        // Full by now, for pods of which this one knows nothing.
+        // The node is full with pods that are not related to this one.
         c.put_pod(on("n", asks("full", "1", json!({"metadata": {"namespace": "other"}}))), Instant::now());
         assert!(waits(&mut c), "{what}");
         happens(&mut c, Instant::now() + s(60));
@@ -138,7 +138,7 @@ fn waits(core: &mut Core) -> bool {
     matches!(core.step(Instant::now()), Step::Idle(_))
 }
 
-/// A pod refused on one node, then something happens: whether it is tried again.
+/// A pod is rejected on one node, then something changes: whether it is requeued.
 #[test]
 fn what_requeues_a_pod() {
     type Happens = fn(&mut Core, Instant);
@@ -190,7 +190,7 @@ fn what_requeues_a_pod() {
     }
 }
 
-/// A pod is refused on nodes `n` and `m` for what plugins see there; then `n` changes.
+/// A pod is rejected on nodes `n` and `m` because of what plugins see there; then `n` changes.
 #[test]
 fn which_changes_of_a_node_are_of_use() {
     let term = json!([{"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "w"}}}]);
@@ -241,7 +241,7 @@ fn bindings_that_fail() {
     assert!(matches!(c.step(t + s(99)), Step::Idle(None)), "gone is gone");
 }
 
-/// A pod is refused and others are asked about it, an extender or the victims of a preemption; then something happens.
+/// A pod is rejected and extenders or preemption are asked; then something changes.
 #[test]
 fn what_happens_while_others_are_asked_is_not_missed() {
     type Happens = fn(&mut Queue, Instant);

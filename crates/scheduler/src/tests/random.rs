@@ -1,4 +1,4 @@
-//! What was kept up to date change by change equals what is worked out from nothing, after every change.
+//! State that is updated change by change equals state computed from scratch, after every change.
 use std::sync::Arc;
 
 use rand::rngs::StdRng;
@@ -41,12 +41,12 @@ fn some_pod(r: &mut StdRng, name: &str) -> Arc<Pod> {
     pod(name, json!({"metadata": {"labels": {"app": format!("a{}", r.random_range(0..2))}}, "spec": spec}))
 }
 
-/// No evaluations yet, by the default plugins.
+/// No evaluations yet, for the default plugins.
 fn none() -> Evaluations {
     Evaluations::new(Arc::new(Table::default()))
 }
 
-/// Every verdict and score on a spec, by node name.
+/// All results and scores for a spec, by node name.
 fn verdicts(evaluations: &mut Evaluations, cluster: &mut Cluster, pod: &Pod) -> Vec<(String, String)> {
     let e = evaluations.get(&pod.spec, cluster);
     let names: Vec<String> = cluster.nodes().iter().map(|n| n.node.name.to_string()).collect();
@@ -55,7 +55,7 @@ fn verdicts(evaluations: &mut Evaluations, cluster: &mut Cluster, pod: &Pod) -> 
     order.sort_by_key(|i| names[*i as usize].clone());
     let (mut counted, mut part) = (vec![Vec::new(); order.len()], Vec::new());
     e.counted_scores(cluster, &order, &mut part, |weight, scores| {
-        // A plugin that scores nothing but zeros and one that is silent say the same.
+        // A plugin whose scores are all zero and one without scores give the same result.
         if scores.iter().any(|s| *s != 0) {
             counted.iter_mut().zip(scores).for_each(|(all, score)| all.push((weight, *score)));
         }

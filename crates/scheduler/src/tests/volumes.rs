@@ -1,5 +1,5 @@
-//! Pods whose claims wait for them: which node they go to, what is bound and made for them there, and what others may have
-//! meanwhile.
+//! Pods with claims in `WaitForFirstConsumer` mode: their node, what is bound and provisioned, and what other pods can
+//! get meanwhile.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ fn two_nodes() -> Core {
     core(&[node("a", json!({})), node("b", json!({}))], &[])
 }
 
-/// The pod's volumes are to be bound.
+/// Expects that the pod's volumes must be bound first.
 fn planned(c: &mut Core, pod: Arc<Pod>) -> PendingBinding {
     let now = Instant::now();
     c.put_pod(pod, now);
@@ -81,16 +81,16 @@ fn a_pod_goes_where_its_claims_can_have_volumes() {
     put_volume(&mut c, &volume_value("a-9", "local", "9Gi", "a"));
     put_volume(&mut c, &volume_value("b-2", "local", "2Gi", "b"));
     put_volume(&mut c, &volume_value("b-6", "local", "6Gi", "b"));
-    // Only one node has room for both, and the smaller claim leaves the larger volume to the larger.
+    // Only one node has room for both, and the smaller claim leaves the larger volume to the larger claim.
     let binding = planned(&mut c, user("both", &["large", "small"]));
     let bind = vec![(key("small"), "b-2".to_owned()), (key("large"), "b-6".to_owned())];
     assert_eq!(*binding.plan, Plan { node: "b".into(), bind, provision: Vec::new() });
-    // What is promised is nobody else's.
+    // A volume of a plan is not available to other pods.
     put_claim(&mut c, &claim_value("third", "local", "1Gi"));
     assert_eq!(planned(&mut c, user("q", &["third"])).plan.bind, [(key("third"), "a-9".to_owned())]);
     put_claim(&mut c, &claim_value("fourth", "local", "1Gi"));
     assert_eq!(decide(&mut c, user("r", &["fourth"])), useless(none, 2, TAIL));
-    // A plan that is given up gives its volumes back.
+    // A plan that is given up releases its volumes.
     c.failed(&binding.pod, true, Instant::now());
     c.changed(Change::VolumeUpdate, None, Instant::now());
     assert_eq!(planned(&mut c, user("s", &["fourth"])).plan.bind, [(key("fourth"), "b-2".to_owned())]);

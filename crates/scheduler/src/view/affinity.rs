@@ -6,16 +6,16 @@ use kelson_meta::{LabelRequirement, LabelSelector, LabelSelectorSpec, Operator};
 use super::node::{Taint, TaintEffect};
 use super::raw::{RawPodTerm, RawToleration};
 
-/// `v1.Toleration`.
+/// The scheduling-relevant fields of `v1.Toleration`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Toleration {
-    /// Empty with `exists` matches every key.
+    /// The key; empty together with `exists` matches every key.
     pub key: Box<str>,
-    /// Operator `Exists`: any value.
+    /// Operator `Exists`: matches any value.
     pub exists: bool,
-    /// The value for `Equal`.
+    /// The value for the operator `Equal`.
     pub value: Box<str>,
-    /// `None` matches every effect.
+    /// The effect; `None` matches every effect.
     pub effect: Option<TaintEffect>,
 }
 
@@ -24,7 +24,7 @@ impl Toleration {
         let exists = match raw.operator.as_deref().unwrap_or_default() {
             "" | "Equal" => false,
             "Exists" => true,
-            // Lt and Gt are behind an alpha gate; a toleration nobody understands tolerates nothing.
+            // Lt and Gt are behind an alpha gate; a toleration with an unknown operator tolerates nothing.
             _ => return None,
         };
         let effect = match raw.effect.as_deref().unwrap_or_default() {
@@ -35,7 +35,7 @@ impl Toleration {
         Some(Self { key: text(raw.key), exists, value: text(raw.value), effect })
     }
 
-    /// Whether this taint is tolerated (`v1.Toleration.ToleratesTaint`).
+    /// Reports whether this taint is tolerated (`v1.Toleration.ToleratesTaint`).
     pub fn tolerates(&self, taint: &Taint) -> bool {
         self.effect.is_none_or(|e| e == taint.effect)
             && (self.key.is_empty() || self.key == taint.key)
@@ -43,19 +43,19 @@ impl Toleration {
     }
 }
 
-/// `v1.PodAffinityTerm`: which pods count, and over which node label they are gathered.
+/// `v1.PodAffinityTerm`: which pods count, and the node label they are counted by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PodTerm {
     pub selector: LabelSelector,
     /// Namespaces by name, sorted.
     pub namespaces: Vec<Box<str>>,
-    /// Namespaces by label.
+    /// Selects namespaces by label.
     pub namespace_selector: Option<LabelSelector>,
     /// The node label whose values are the domains.
     pub topology_key: Box<str>,
 }
 
-/// A selector from its optional wire form: absent or unreadable matches nothing.
+/// Reads an optional selector: an absent or invalid one matches nothing.
 pub(super) fn selector_of(spec: Option<&LabelSelectorSpec>) -> LabelSelector {
     spec.and_then(|s| s.selector().ok()).unwrap_or_else(LabelSelector::nothing)
 }
@@ -70,7 +70,7 @@ pub(super) fn merge_keys(
     for key in keys {
         if let Some(value) = own.get(key) {
             let r = LabelRequirement { key: key.clone(), operator, values: vec![value.clone()] };
-            // The API server merges these on creation already; once is enough.
+            // The API server merges these on creation already; they must not be added twice.
             if !selector.requirements.contains(&r) {
                 selector.requirements.push(r);
             }
@@ -92,7 +92,7 @@ impl PodTerm {
         Self { selector, namespaces, namespace_selector, topology_key: raw.topology_key.as_str().into() }
     }
 
-    /// Whether a pod with these labels in this namespace is meant.
+    /// Reports whether a pod with these labels in this namespace matches.
     pub fn matches(
         &self,
         namespace: &str,

@@ -1,5 +1,5 @@
-//! What the scheduler reads of the API's objects, decoded once into compact forms. Everything else of an object is
-//! skipped while decoding, so a cached pod costs a few hundred bytes.
+//! The fields that the scheduler reads of API objects, decoded into compact forms. All other fields are skipped while
+//! decoding, so a cached pod takes a few hundred bytes.
 mod affinity;
 mod node;
 mod objects;

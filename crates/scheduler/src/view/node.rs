@@ -1,4 +1,4 @@
-//! A node as the scheduler sees it: labels, taints, what it can hold, and which images it has.
+//! The scheduler's form of a node: labels, taints, allocatable resources, and images.
 use std::collections::BTreeMap;
 
 use kelson_client::ResourceType;
@@ -7,19 +7,19 @@ use serde::Deserialize;
 
 use super::raw::{RawMeta, Resources};
 
-/// `v1.TaintEffect`.
+/// The effect of a taint (`v1.TaintEffect`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TaintEffect {
-    /// New pods stay away.
+    /// New pods are not scheduled here.
     NoSchedule,
-    /// New pods rather stay away.
+    /// New pods are scheduled elsewhere if possible.
     PreferNoSchedule,
-    /// Running pods go, too.
+    /// Running pods are evicted as well.
     NoExecute,
 }
 
 impl TaintEffect {
-    /// By its name.
+    /// Parses the name of an effect.
     pub fn parse(s: &str) -> Option<Self> {
         Some(match s {
             "NoSchedule" => Self::NoSchedule,
@@ -30,7 +30,7 @@ impl TaintEffect {
     }
 }
 
-/// `v1.Taint`.
+/// A taint of a node (`v1.Taint`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taint {
     pub key: Box<str>,
@@ -39,27 +39,27 @@ pub struct Taint {
 }
 
 impl Taint {
-    /// Whether new pods must tolerate it, rather than only better had.
+    /// Reports whether new pods must tolerate it (`NoSchedule` or `NoExecute`).
     pub fn keeps_away(&self) -> bool {
         self.effect != TaintEffect::PreferNoSchedule
     }
 }
 
-/// Amounts by resource: CPU in thousandths, the rest in whole units (bytes, pieces).
+/// Amounts by resource: CPU in millicores, others in whole units (bytes, pieces).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Capacity {
-    /// Thousandths of a core.
+    /// CPU in millicores.
     pub cpu: i64,
-    /// Memory in whole bytes.
+    /// Memory in bytes.
     pub memory: i64,
-    /// Ephemeral storage, bytes.
+    /// Ephemeral storage in bytes.
     pub ephemeral: i64,
-    /// Extended resources, huge pages and the like; sorted by name.
+    /// Extended resources, huge pages and the like, sorted by name.
     pub scalars: Vec<(Box<str>, i64)>,
 }
 
 impl Capacity {
-    /// Reads a quantity list.
+    /// Reads a list of quantities.
     pub fn of(list: &Resources) -> Self {
         let mut c = Self::default();
         for (name, quantity) in list {
@@ -78,7 +78,7 @@ impl Capacity {
         }
     }
 
-    /// How much there is of a resource by its name; CPU in thousandths.
+    /// Returns the amount of a resource by name; CPU in millicores.
     pub fn amount(&self, name: &str) -> i64 {
         match name {
             "cpu" => self.cpu,
@@ -88,7 +88,7 @@ impl Capacity {
         }
     }
 
-    /// An extended resource's amount.
+    /// Returns the amount of an extended resource.
     pub fn scalar(&self, name: &str) -> i64 {
         self.scalars.binary_search_by(|(n, _)| (**n).cmp(name)).map_or(0, |i| self.scalars[i].1)
     }
@@ -104,7 +104,7 @@ impl Capacity {
         &mut self.scalars[i].1
     }
 
-    /// Adds `sign` times another.
+    /// Adds the other amounts, multiplied by `sign`.
     pub fn add(&mut self, other: &Self, sign: i64) {
         self.cpu += sign * other.cpu;
         self.memory += sign * other.memory;
@@ -114,7 +114,7 @@ impl Capacity {
         }
     }
 
-    /// The greater of both, resource by resource.
+    /// Raises each amount to the other's, if that is greater.
     pub fn max_with(&mut self, other: &Self) {
         self.cpu = self.cpu.max(other.cpu);
         self.memory = self.memory.max(other.memory);
@@ -125,34 +125,34 @@ impl Capacity {
         }
     }
 
-    /// Whether it holds nothing.
+    /// Reports whether all amounts are zero.
     pub fn is_zero(&self) -> bool {
         self.cpu == 0 && self.memory == 0 && self.ephemeral == 0 && self.scalars.iter().all(|(_, n)| *n == 0)
     }
 }
 
-/// `v1.Node`, what scheduling reads.
+/// The fields of `v1.Node` that scheduling reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
     pub name: Box<str>,
     uid: Box<str>,
     resource_version: Box<str>,
     pub labels: BTreeMap<String, String>,
-    /// Cordoned: only pods that tolerate it are bound here.
+    /// Whether it is cordoned: only pods that tolerate it are bound here.
     pub unschedulable: bool,
     pub taints: Vec<Taint>,
-    /// What pods may use in all.
+    /// The amounts that pods may request in total.
     pub allocatable: Capacity,
-    /// How many pods it may run.
+    /// The maximum number of pods.
     pub pods_max: i64,
-    /// Images it holds and their sizes in bytes; names as [`normalized_image`] gives them.
+    /// The images on the node with their sizes in bytes; names as [`normalized_image`] returns them.
     pub images: Vec<(Box<str>, i64)>,
-    /// `status.declaredFeatures`.
+    /// Value of `status.declaredFeatures`.
     pub features: Vec<Box<str>>,
 }
 
 impl Node {
-    /// Whether two states differ in nothing that scheduling reads (heartbeats do not count).
+    /// Reports whether both versions are equal for scheduling (heartbeats do not count).
     pub fn same_for_scheduling(&self, other: &Self) -> bool {
         self.labels == other.labels
             && self.unschedulable == other.unschedulable
@@ -162,16 +162,16 @@ impl Node {
             && self.images == other.images
             && self.features == other.features
     }
-    /// Region and zone, to visit zones in turn.
+    /// Returns region and zone, for visiting zones alternately.
     pub fn zone(&self) -> (&str, &str) {
         let label = |k: &str| self.labels.get(k).map_or("", String::as_str);
         (label("topology.kubernetes.io/region"), label("topology.kubernetes.io/zone"))
     }
 }
 
-/// An image name with `:latest` where it has neither tag nor digest.
+/// Returns an image name, with `:latest` added when it has neither tag nor digest.
 pub(crate) fn normalized_image(name: &str) -> std::borrow::Cow<'_, str> {
-    // A colon behind the last slash is a tag's (or a digest's); one before it a registry port's.
+    // A colon after the last slash starts a tag or is part of a digest; one before it starts a port.
     let tagged = name.rfind(':').map_or(-1, |i| i as i64) > name.rfind('/').map_or(-1, |i| i as i64);
     if tagged { name.into() } else { format!("{name}:latest").into() }
 }

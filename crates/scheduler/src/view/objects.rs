@@ -1,4 +1,5 @@
-//! The other objects that scheduling reads: namespaces, what selects pods, disruption budgets.
+//! The other objects that scheduling reads: namespaces, objects that select pods, storage objects, and
+//! PodDisruptionBudgets.
 use std::collections::BTreeMap;
 
 use kelson_client::{ResourceType, slim_object};
@@ -19,7 +20,7 @@ macro_rules! object {
     };
 }
 
-/// A part nobody here reads.
+/// A part of an object that is not read.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Unread {}
@@ -59,11 +60,11 @@ object!(
     ResourceType::namespaced("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 );
 
-/// A spec with a selector by equality.
+/// A spec with an equality-based selector.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct MapSelector {
-    /// Labels that must be equal; none selects nothing.
+    /// The labels that must be equal; no labels select nothing.
     pub selector: Option<BTreeMap<String, String>>,
 }
 
@@ -74,26 +75,26 @@ pub struct SetSelector {
     pub selector: Option<LabelSelectorSpec>,
 }
 
-/// What a driver can and wants.
+/// Capabilities of a CSI driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CsiDriverSpec {
-    /// Whether it says how much room there is for volumes that it makes.
+    /// Whether it publishes its capacity for provisioned volumes.
     pub storage_capacity: Option<bool>,
 }
 
-/// `storage.k8s.io/v1.CSIStorageCapacity`: room that a driver has for volumes of a class.
+/// `storage.k8s.io/v1.CSIStorageCapacity`: the capacity of a driver for volumes of a class.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StorageCapacity {
     pub metadata: ObjectMeta,
-    /// The class whose volumes find room here.
+    /// The storage class.
     pub storage_class_name: String,
-    /// The nodes that reach them; absent: none.
+    /// The nodes that reach this capacity; absent means none.
     pub node_topology: Option<LabelSelectorSpec>,
-    /// Room in all; absent: nobody knows.
+    /// The total capacity; absent means unknown.
     pub capacity: Option<Quantity>,
-    /// The largest single volume, where the driver says.
+    /// The largest single volume, if the driver publishes it.
     pub maximum_volume_size: Option<Quantity>,
 }
 slim_object!(
@@ -102,28 +103,28 @@ slim_object!(
 );
 
 impl StorageCapacity {
-    /// The largest volume that finds room.
+    /// Returns the size of the largest volume that fits.
     pub fn limit(&self) -> Option<Quantity> {
         self.maximum_volume_size.or(self.capacity)
     }
 
-    /// Whether a volume may find room that found none before.
+    /// Reports whether a volume may fit that did not fit the old version.
     pub fn has_more_than(&self, old: &Self) -> bool {
         self.limit().is_some_and(|now| old.limit().is_none_or(|was| now > was))
     }
 }
 
-/// What drivers say of a node.
+/// The CSI drivers of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct CsiNodeSpec {
-    /// One entry each; null where there is none.
+    /// One entry for each driver; null when there is none.
     #[serde(deserialize_with = "kelson_meta::null_default")]
     pub drivers: Vec<CsiNodeDriver>,
 }
 
 impl CsiNodeSpec {
-    /// Whether the node can have more volumes of some driver.
+    /// Reports whether the node allows more volumes of some driver than the old version.
     pub fn allows_more_than(&self, old: &Self) -> bool {
         let most = |d: &CsiNodeDriver| d.allocatable.count.unwrap_or(i64::MAX);
         let was = |name: &str| old.drivers.iter().find(|d| *d.name == *name).map_or(0, most);
@@ -131,32 +132,32 @@ impl CsiNodeSpec {
     }
 }
 
-/// What a driver says of a node.
+/// A CSI driver of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct CsiNodeDriver {
-    /// As its CSIDriver is named.
+    /// The name of its CSIDriver.
     pub name: Box<str>,
-    /// What the node can have of it.
+    /// The limits of the node for this driver.
     #[serde(deserialize_with = "kelson_meta::null_default")]
     pub allocatable: CsiNodeAllocatable,
 }
 
-/// What a node can have of a driver.
+/// The limits of a node for a driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct CsiNodeAllocatable {
-    /// Volumes; absent: as many as one likes.
+    /// The maximum number of volumes; absent means no limit.
     pub count: Option<i64>,
 }
 
-/// A budget's status.
+/// The status of a PodDisruptionBudget.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BudgetStatus {
-    /// How many of its pods may go now.
+    /// The number of pods that may be evicted now.
     pub disruptions_allowed: i64,
-    /// Pods that count as gone already.
+    /// Pods whose eviction is already counted.
     pub disrupted_pods: BTreeMap<String, serde::de::IgnoredAny>,
 }
 

@@ -1,4 +1,5 @@
-//! A pod: who it is and where it runs; all that its template decides is shared with its siblings ([`PodSpec`]).
+//! A pod: its identity and its node; everything that its template determines is shared with other pods of the template
+//! ([`PodSpec`]).
 use std::sync::Arc;
 
 use kelson_client::{ObjectRef, ResourceType};
@@ -10,35 +11,35 @@ use super::spec::{self, PodSpec};
 /// The `PodScheduled` condition while it is false.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduledCondition {
-    /// `Unschedulable`, `SchedulingGated`, `SchedulerError`.
+    /// The reason: `Unschedulable`, `SchedulingGated` or `SchedulerError`.
     pub reason: Box<str>,
     pub message: Box<str>,
-    /// The pod's generation that it was written for; 0: unknown.
+    /// The pod's generation for which it was written; 0 when unknown.
     pub observed_generation: i64,
 }
 
-/// `v1.Pod`, what scheduling reads.
+/// The fields of `v1.Pod` that scheduling reads.
 #[derive(Clone, Debug)]
 pub struct Pod {
     pub name: Box<str>,
     pub uid: Arc<str>,
     pub resource_version: Box<str>,
     pub generation: i64,
-    /// What its template decides, its namespace and its labels.
+    /// Everything that the template, the namespace and the labels determine.
     pub spec: Arc<PodSpec>,
-    /// Where it runs; empty while it is not assigned.
+    /// The node; empty while the pod is not assigned.
     pub node_name: Box<str>,
-    /// `status.nominatedNodeName`.
+    /// Value of `status.nominatedNodeName`.
     pub nominated: Option<Box<str>>,
-    /// Deletion has begun.
+    /// Whether it is being deleted.
     pub deleting: bool,
-    /// Succeeded or failed: holds nothing.
+    /// Whether it has succeeded or failed, and so uses no resources.
     pub terminal: bool,
-    /// Is going because the scheduler preempted it.
+    /// Whether it is being deleted because the scheduler preempted it.
     pub preempted: bool,
-    /// Start in seconds since the epoch; `i64::MAX` before it.
+    /// The start time in seconds since the epoch; `i64::MAX` before it.
     pub started_s: i64,
-    /// `PodScheduled` while false.
+    /// The `PodScheduled` condition, if it is false.
     pub condition: Option<Box<ScheduledCondition>>,
 }
 
@@ -46,15 +47,15 @@ impl Pod {
     pub fn namespace(&self) -> &str {
         &self.spec.namespace
     }
-    /// Whether it waits for this scheduler.
+    /// Reports whether it waits for this scheduler.
     pub fn is_pending(&self) -> bool {
         self.node_name.is_empty() && !self.deleting && !self.terminal
     }
-    /// What events about it name.
+    /// Returns the reference for events about it.
     pub fn reference(&self) -> ObjectRef {
         ObjectRef::of(self)
     }
-    /// The same pod, assigned.
+    /// Returns the pod with this node assigned.
     pub fn assigned_to(&self, node: &str) -> Self {
         Self { node_name: node.into(), condition: None, nominated: None, ..self.clone() }
     }
@@ -77,7 +78,7 @@ impl<'de> Deserialize<'de> for Pod {
         let started = status.start_time.as_deref().and_then(|t| t.parse::<jiff::Timestamp>().ok());
         let uid: Arc<str> = std::mem::take(&mut raw.metadata.uid).into();
         Ok(Self {
-            // Left where it is: claims made for the pod alone are named after it.
+            // Not moved: claims made for the pod alone are named after it.
             name: raw.metadata.name.as_str().into(),
             resource_version: std::mem::take(&mut raw.metadata.resource_version).into(),
             generation: raw.metadata.generation.unwrap_or(0),

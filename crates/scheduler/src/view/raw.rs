@@ -1,11 +1,11 @@
-//! The wire forms of pods, field by field as the API names them; alive only while one object is decoded.
+//! The wire forms of pods, with the field names of the API; they only exist while an object is decoded.
 use std::collections::BTreeMap;
 
 use kelson_meta::{LabelSelectorSpec, OwnerReference, Quantity, null_default};
 use kelson_meta::{NodeSelector, NodeSelectorTerm};
 use serde::Deserialize;
 
-/// A quantity list.
+/// Quantities by resource.
 pub type Resources = BTreeMap<String, Quantity>;
 
 macro_rules! wire {

@@ -1,5 +1,5 @@
-//! What decides where a pod may run. Pods made from one template have equal specs, so equal ones are kept once: that
-//! keeps a cached pod small, and makes "the same question as before" a comparison of pointers (KEP-5598's idea).
+//! Everything that decides where a pod may run. Pods of one template have equal specs, and equal specs are stored once:
+//! a cached pod is small, and comparing specs is comparing pointers (KEP-5598's idea).
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
@@ -15,23 +15,23 @@ use super::raw::{
     RawSpread,
 };
 
-/// CPU that scores assume for a container that asks for none, milli.
+/// The CPU that scores assume for a container without a request, in millicores.
 const CPU_ASSUMED: i64 = 100;
-/// Memory that scores assume for a container that asks for none, bytes.
+/// The memory that scores assume for a container without a request, in bytes.
 const MEMORY_ASSUMED: i64 = 200 << 20;
 
-/// A port on the node.
+/// A port on the node (`hostPort`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HostPort {
-    /// Address; `0.0.0.0` is all of them.
+    /// The address; `0.0.0.0` means all of them.
     pub ip: Box<str>,
-    /// `TCP`, `UDP`, `SCTP`.
+    /// The protocol: `TCP`, `UDP` or `SCTP`.
     pub protocol: Box<str>,
     pub port: i32,
 }
 
 impl HostPort {
-    /// Whether both cannot be had on one node.
+    /// Reports whether both cannot be used on one node.
     pub fn conflicts(&self, other: &Self) -> bool {
         self.port == other.port
             && self.protocol == other.protocol
@@ -39,115 +39,116 @@ impl HostPort {
     }
 }
 
-/// What a pod asks of a node.
+/// The resources that a pod requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Requests {
     pub asked: Capacity,
-    /// CPU with an assumed amount for containers that ask for none, milli.
+    /// CPU in millicores, with an assumed amount for containers without a request.
     pub assumed_cpu: i64,
-    /// Likewise memory, bytes.
+    /// Memory in bytes, with an assumed amount for containers without a request.
     pub assumed_memory: i64,
 }
 
-/// `v1.TopologySpreadConstraint`.
+/// A spreading constraint (`v1.TopologySpreadConstraint`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SpreadConstraint {
-    /// By how many pods two domains may differ.
+    /// The maximum difference of the number of pods between two domains.
     pub max_skew: i64,
     /// The node label whose values are the domains.
     pub topology_key: Box<str>,
-    /// `DoNotSchedule` rather than `ScheduleAnyway`.
+    /// `DoNotSchedule` if true, `ScheduleAnyway` if false.
     pub hard: bool,
-    /// Which pods are counted in a domain.
+    /// Selects the pods that are counted in a domain.
     pub selector: LabelSelector,
-    /// Domains below which the least count is taken as zero.
+    /// With fewer domains than this, the lowest count is taken as zero.
     pub min_domains: usize,
-    /// Only nodes that the pod's node affinity allows count.
+    /// Whether only nodes that match the pod's node affinity count.
     pub honor_affinity: bool,
-    /// Only nodes whose taints the pod tolerates count.
+    /// Whether only nodes whose taints the pod tolerates count.
     pub honor_taints: bool,
 }
 
-/// A volume by claim.
+/// A volume that is a claim.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ClaimRef {
-    /// The claim's name; for an ephemeral one the volume's, behind the pod's own name and a dash.
+    /// The name of the claim; for an ephemeral volume the pod's name, a dash, and the volume's name.
     pub name: Box<str>,
-    /// Made by the ephemeral volume controller from the pod itself: the pod's name and UID, whose the claim must be.
+    /// For an ephemeral volume: name and UID of the pod that must own the claim.
     pub made_for: Option<(Box<str>, Arc<str>)>,
 }
 
 /// A claim for devices (`spec.resourceClaims[]`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceRef {
-    /// The claim's name; `None` while the one that is to be made from a template is not there.
+    /// The name of the claim; `None` while the claim from a template is not created.
     pub claim: Option<Box<str>>,
-    /// UID of the pod, where the claim must be its own.
+    /// UID of the pod, if it must own the claim.
     pub owner: Option<Arc<str>>,
-    /// The pod's name, where messages need it: while its claim is missing, or another's.
+    /// The pod's name, if messages need it because its claim is missing or belongs to another pod.
     pub pod: Box<str>,
 }
 
-/// All that scheduling reads of a pod but its identity.
+/// All fields of a pod that scheduling reads, except its identity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PodSpec {
     pub namespace: Box<str>,
     pub labels: BTreeMap<String, String>,
-    /// Kind and name of the controlling owner, where spreading by default follows it.
+    /// Kind and name of the controlling owner, if default spreading uses it.
     pub owner: Option<(Box<str>, Box<str>)>,
-    /// Which scheduler it is for.
+    /// The scheduler name of the pod.
     pub scheduler_name: Box<str>,
     pub priority: i32,
-    /// `preemptionPolicy: Never`: it waits for room and takes none from others.
+    /// `preemptionPolicy: Never`: it waits for room and preempts no pod.
     pub never_preempts: bool,
-    /// Names of gates; with any left, the pod is not yet looked at.
+    /// Names of scheduling gates; a pod with gates is not tried.
     pub gates: Vec<Box<str>>,
     pub requests: Requests,
-    /// Ports on the node.
+    /// Host ports.
     pub ports: Vec<HostPort>,
     pub node_selector: BTreeMap<String, String>,
     /// Required node affinity.
     pub node_affinity: Option<NodeSelector>,
-    /// The only nodes that may fit, where the affinity names them.
+    /// The only nodes that can match, if the affinity selects them by name.
     pub only_nodes: Option<Vec<Box<str>>>,
-    /// Preferred node affinity and weights.
+    /// Preferred node affinity with weights.
     pub node_preferences: Vec<(i64, NodeSelectorTerm)>,
     pub tolerations: Vec<Toleration>,
     /// Required pod affinity.
     pub affinity: Vec<PodTerm>,
     /// Required pod anti-affinity.
     pub anti_affinity: Vec<PodTerm>,
-    /// Preferred pod affinity, and anti-affinity with weights below zero.
+    /// Preferred pod affinity with weights; anti-affinity has negative weights.
     pub preferences: Vec<(i64, PodTerm)>,
     pub spread: Vec<SpreadConstraint>,
     /// Images of all containers and image volumes, one entry each.
     pub images: Vec<Box<str>>,
-    /// How many containers, init containers included.
+    /// The number of containers, including init containers.
     pub containers: i64,
     pub claims: Vec<ClaimRef>,
-    /// Those that say they need none are left out.
+    /// Claims for devices, without those whose status says that none is needed.
     pub devices: Vec<DeviceRef>,
-    /// What its containers ask of resources that drivers of devices may stand for.
+    /// Requests of containers for resources that drivers may provide.
     pub extended: Vec<ExtendedAsk>,
-    /// What a node must say that it can (`status.declaredFeatures`).
+    /// The features that a node must declare (`status.declaredFeatures`).
     pub features: Vec<&'static str>,
 }
 
-/// Specs in use.
+/// All specs in use.
 static SPECS: LazyLock<Mutex<Interner<PodSpec>>> = LazyLock::new(Mutex::default);
 
-/// The shared copy of a spec.
+/// Returns the shared instance of a spec.
 pub fn intern(spec: PodSpec) -> Arc<PodSpec> {
     SPECS.lock().share(spec)
 }
 
 impl PodSpec {
-    /// Whether one of its volumes is this claim's.
+    /// Reports whether one of its volumes is this claim.
     pub fn has_claim(&self, claim: &ObjectKey) -> bool {
         *self.namespace == *claim.namespace && self.claims.iter().any(|c| *c.name == *claim.name)
     }
 
-    /// `status` tells what the node has granted, which may differ from what is asked while a pod is resized.
+    /// Decodes a spec. `status` has the resources that the node granted, which may differ from the requests while a pod
+    /// is resized.
     pub(super) fn decode(raw: RawPod, status: &RawPodStatus, uid: &Arc<str>) -> Self {
         let (meta, spec) = (raw.metadata, raw.spec);
         let labels = meta.labels.unwrap_or_default();
@@ -208,27 +209,27 @@ impl PodSpec {
         out
     }
 
-    /// Whether other pods' places matter to it, or its own to others.
+    /// Reports whether it has pod affinity or anti-affinity of any kind.
     pub fn has_pod_affinity(&self) -> bool {
         !self.affinity.is_empty() || !self.anti_affinity.is_empty() || !self.preferences.is_empty()
     }
 
-    /// Whether it tolerates a taint.
+    /// Reports whether it tolerates a taint.
     pub fn tolerates(&self, taint: &Taint) -> bool {
         self.tolerations.iter().any(|toleration| toleration.tolerates(taint))
     }
 
-    /// Whether one of these taints keeps it away.
+    /// Reports whether one of these taints rejects it.
     pub fn has_untolerated(&self, taints: &[Taint]) -> bool {
         taints.iter().any(|t| t.keeps_away() && !self.tolerates(t))
     }
 
-    /// Whether it asks for no CPU and no memory.
+    /// Reports whether it requests no CPU and no memory.
     pub fn is_best_effort(&self) -> bool {
         self.requests.asked.cpu == 0 && self.requests.asked.memory == 0
     }
 
-    /// Whether its `nodeSelector` and required node affinity allow this node.
+    /// Reports whether its `nodeSelector` and required node affinity match this node.
     pub fn node_matches(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
         self.node_selector.iter().all(|(k, v)| labels.get(k) == Some(v))
             && self.node_affinity.as_ref().is_none_or(|a| a.matches(name, labels))
@@ -283,7 +284,7 @@ fn claims(spec: &RawPodSpec, pod: &str, uid: &Arc<str>) -> Vec<ClaimRef> {
     spec.volumes.iter().filter_map(claim).collect()
 }
 
-/// The features of nodes that a pod needs (KEP-5328, `component-helpers/nodedeclaredfeatures`).
+/// Returns the node features that a pod needs (KEP-5328, `component-helpers/nodedeclaredfeatures`).
 fn features(spec: &RawPodSpec) -> Vec<&'static str> {
     let mut containers = spec.containers.iter().chain(&spec.init_containers);
     let restarts_all = containers.any(|c| c.restart_policy_rules.iter().any(|r| r.action == "RestartAllContainers"));
@@ -292,7 +293,7 @@ fn features(spec: &RawPodSpec) -> Vec<&'static str> {
     all.into_iter().filter(|(needed, _)| *needed).map(|(_, name)| name).collect()
 }
 
-/// What was made from templates is named in the pod's status.
+/// Reads the claims for devices. The names of claims from templates are in the pod's status.
 fn devices(spec: &RawPodSpec, status: &RawPodStatus, pod: &str, uid: &Arc<str>) -> Vec<DeviceRef> {
     let one = |c: &RawResourceClaim| {
         if let Some(name) = &c.resource_claim_name {
@@ -308,7 +309,7 @@ fn devices(spec: &RawPodSpec, status: &RawPodStatus, pod: &str, uid: &Arc<str>) 
     spec.resource_claims.iter().filter_map(one).collect()
 }
 
-/// What each container asks of extended resources.
+/// Returns the extended resources that each container requests.
 fn extended(spec: &RawPodSpec) -> Vec<ExtendedAsk> {
     let first = spec.init_containers.iter().map(|c| (c, !is_sidecar(c)));
     let all = first.chain(spec.containers.iter().map(|c| (c, false))).enumerate();
@@ -328,8 +329,9 @@ fn extended(spec: &RawPodSpec) -> Vec<ExtendedAsk> {
     all.flat_map(of).collect()
 }
 
-/// The sum over containers, raised to what init containers need while they run (sidecars before them included), with
-/// pod-level requests in place of the sum where given, plus overhead (component-helpers `resource.PodRequests`).
+/// Returns the total requests: the sum over containers, or the maximum needed while an init container runs (with the
+/// sidecars before it) if that is more; pod-level requests replace the sum where they are set; plus overhead
+/// (component-helpers `resource.PodRequests`).
 fn requests(spec: &RawPodSpec, status: &RawPodStatus) -> Requests {
     let asked = total(spec, status, |c| c);
     let assumed = total(spec, status, |mut c| {
@@ -344,7 +346,7 @@ fn requests(spec: &RawPodSpec, status: &RawPodStatus) -> Requests {
     Requests { asked, assumed_cpu: assumed.cpu, assumed_memory: assumed.memory }
 }
 
-/// One container's requests, and whether CPU and memory were given (zero counts as given).
+/// The requests of one container, and whether CPU and memory were set (zero counts as set).
 type Asked = (Capacity, (bool, bool));
 
 fn asked(r: Option<&RawRequirements>) -> Asked {
@@ -352,8 +354,8 @@ fn asked(r: Option<&RawRequirements>) -> Asked {
     (Capacity::of(list), (list.contains_key("cpu"), list.contains_key("memory")))
 }
 
-/// What a container takes of its node: what it asks for, or what the node has granted or it has, where that is more (KEP-1287). What can
-/// never be granted does not count.
+/// Returns what a container uses of its node: the maximum of its request and of what the node has granted or applied
+/// (KEP-1287). A request that can never be granted does not count.
 fn taken(c: &RawContainer, status: &RawPodStatus, infeasible: bool) -> Asked {
     let (mut capacity, given) = asked(c.resources.as_ref());
     let all = status.container_statuses.iter().chain(&status.init_container_statuses);

@@ -1,4 +1,5 @@
-//! The scheduler against an API server in this process: pods are bound, refused ones are told why, and are tried again when something changes.
+//! The scheduler with an API server in this process: pods are bound, rejected ones get conditions and events, and are
+//! retried when something changes.
 // Helpers of a test fail by panicking, as the test itself does.
 #![allow(clippy::unwrap_used)]
 
@@ -14,12 +15,12 @@ use kelson_scheduler::{Config, Running, Scheduler};
 use kelson_store::{Store, StoreOptions};
 use serde_json::{Value, json};
 
-/// Longest wait for something that should happen at once.
+/// The maximum wait for something that should happen immediately.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 async fn cluster() -> (Client, Running) {
     let mut config = ApiConfig::new(Store::in_memory(StoreOptions::default()));
-    // No controllers run here that would make service accounts and take the taint of new nodes away.
+    // No controllers run here to create service accounts and to remove the taint of new nodes.
     config.admission.disable = vec!["ServiceAccount".into(), "TaintNodesByCondition".into()];
     let server = ApiServer::start(config).await.unwrap();
     server.ready().await;
@@ -130,7 +131,7 @@ async fn the_more_important_pod_gets_the_room() {
         node_of(p).is_some() || p.status.as_ref().is_some_and(|s| s.nominated_node_name.as_deref() == Some("n1"))
     })
     .await;
-    // No kubelet ends the victim here; a forced delete does what it would.
+    // No kubelet ends the victim here; a forced delete has the same effect.
     until(&client, "low", "leaving", |p| p.metadata.deletion_timestamp.is_some()).await;
     client.delete::<Pod>("default", "low", &DeleteOptions::default().with_grace(0)).await.unwrap();
     until(&client, "high", "bound", |p| node_of(p) == Some("n1")).await;

@@ -1,4 +1,4 @@
-//! The scheduler with extenders that answer over HTTP: which nodes are left, how welcome they are, who makes room, who binds.
+//! The scheduler with extenders over HTTP: filtering, scoring, preemption and binding.
 // Helpers of a test fail by panicking, as the test itself does.
 #![allow(clippy::unwrap_used)]
 
@@ -24,10 +24,10 @@ use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, 
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-/// Longest wait for something that should happen at once.
+/// The maximum wait for something that should happen immediately.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A server that answers each question as it is told to, and remembers them.
+/// A server that answers each request by a function and records it.
 struct Extension {
     url: String,
     seen: Arc<Mutex<Vec<(String, Value)>>>,
@@ -38,7 +38,7 @@ impl Extension {
         Self::start_behind(tasks, None, answer).await
     }
 
-    /// Behind TLS where it has an acceptor.
+    /// Starts a server, with TLS if there is an acceptor.
     async fn start_behind(
         tasks: &Tasks,
         tls: Option<TlsAcceptor>,
@@ -110,10 +110,10 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// Three nodes of four CPUs, and a scheduler with these extenders.
+    /// Starts a scheduler with these extenders and three nodes of four CPUs.
     async fn start(tasks: &Tasks, extenders: Value) -> Self {
         let mut config = ApiConfig::new(Store::in_memory(StoreOptions::default()));
-        // No controllers run here that would make service accounts and take the taint of new nodes away.
+        // No controllers run here to create service accounts and to remove the taint of new nodes.
         config.admission.disable = vec!["ServiceAccount".into(), "TaintNodesByCondition".into(), "Priority".into()];
         let server = ApiServer::start(config).await.unwrap();
         server.ready().await;
@@ -183,7 +183,7 @@ async fn nodes_are_left_out_and_compared() {
         _ => (200, json!([{"Host": "b", "Score": 1}, {"Host": "c", "Score": 9}])),
     })
     .await;
-    // Of names alone, capitalized in its own way.
+    // An answer with names only, in its own capitalization.
     let names = Extension::start(&tasks, |_, body| (200, json!({"nodenames": body["NodeNames"]}))).await;
     let extenders = json!([
         {"urlPrefix": whole.url, "filterVerb": "filter", "prioritizeVerb": "prioritize", "weight": 100},
@@ -252,7 +252,7 @@ async fn an_extender_says_who_makes_room() {
     assert_eq!(chooser.seen("preempt")[0]["NodeNameToMetaVictims"].as_object().map(serde_json::Map::len), Some(3));
 }
 
-/// Who answers for extenders, and who may ask: certificates of one authority each, as PEM.
+/// Certificates of the extender's server CA and of its client CA, as PEM.
 struct Trust {
     server_ca: String,
     client: Issued,
@@ -265,7 +265,7 @@ fn issued(ca: &Authority, name: &str, purpose: Purpose, now: Timestamp) -> Issue
     ca.issue(&LeafSpec { common_name: name, organizations: &[], sans: &sans, purpose, lifetime }, now).unwrap()
 }
 
-/// A server that wants a certificate of `clients`.
+/// Creates the certificates for a server that requires a certificate of `clients`.
 fn trust() -> Trust {
     let now = Timestamp::now();
     let (servers, clients) = (Authority::create("servers", now).unwrap(), Authority::create("clients", now).unwrap());
@@ -295,7 +295,7 @@ async fn an_extender_behind_tls_knows_who_asks() {
     cluster.pod("p", "1", 0).await;
     assert_eq!(cluster.told("p").await, "SchedulerError: binding rejected: not today");
     assert_eq!(secured.seen("bind")[0]["PodName"], "p");
-    // Without a certificate nobody is heard, and a server of another authority is not believed.
+    // A client without a certificate is rejected, and a server of another CA is not trusted.
     let nobody = json!({"caData": data(&trust.server_ca)});
     let mut elsewhere = tls;
     elsewhere["caData"] = data(Authority::create("other", Timestamp::now()).unwrap().cert_pem()).into();

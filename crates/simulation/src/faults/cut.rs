@@ -1,4 +1,4 @@
-//! A watch that ends early.
+//! Watches that end early.
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -9,12 +9,12 @@ use http_body_util::BodyExt as _;
 use kelson_transport::{Body, TransportError};
 use tokio::time::Sleep;
 
-/// When and how a watch ends before its time.
+/// When and how a watch ends early.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CutAt {
-    /// After so many frames, or
+    /// After this number of frames, or
     pub(super) frames: u32,
-    /// so long at the latest.
+    /// after this time at the latest.
     pub(super) after: Duration,
     /// In the middle of an event instead of between two.
     pub(super) inside: bool,

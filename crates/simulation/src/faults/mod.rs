@@ -1,4 +1,5 @@
-//! Requests that fail as a network and a busy server make them fail: at a rate and by a seed, or exactly where a test says.
+//! Requests that fail as with a real network and a busy server: at a rate and by a seed, or exactly where a test wants
+//! it.
 mod cut;
 mod rates;
 mod repeat;
@@ -17,11 +18,11 @@ use tokio::sync::oneshot;
 pub use self::rates::{Failure, Rates};
 use crate::Trace;
 
-/// Requests of one component in one second of the paused clock from which on it counts as a loop that never rests.
+/// The number of requests of one component in one second of the paused clock that counts as a loop without pauses.
 const FLOOD: u32 = 500;
-/// How long each request of a component waits that sends too many: so that time passes, and the test can say so.
+/// How long each further request of such a component waits, so that time passes and the test can report it.
 const FLOOD_PAUSE: Duration = Duration::from_secs(1);
-/// Writes that are remembered.
+/// The maximum number of recorded writes.
 const WRITES_MAX: usize = 20_000;
 
 struct FaultState {
@@ -35,7 +36,7 @@ struct FaultState {
     flood: Option<String>,
 }
 
-/// A failure that a test wants at one request.
+/// A failure planned for one request.
 struct Plan {
     fits: Fits,
     left: usize,
@@ -43,10 +44,10 @@ struct Plan {
     happened: Option<oneshot::Sender<()>>,
 }
 
-/// Whether a failure may be at this request: its sender, method, path and query.
+/// Whether a failure applies to this request: its sender, method, path and query.
 type Fits = Box<dyn Fn(&str, &Method, &str) -> bool + Send>;
 
-/// Decides which requests fail and remembers what was asked; cheap to clone, all clones are one.
+/// Decides which requests fail and records requests; cheap to clone, all clones share their state.
 #[derive(Clone)]
 pub struct Faults {
     state: Arc<Mutex<FaultState>>,
@@ -54,7 +55,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// No faults yet. What becomes of each request goes to `trace`.
+    /// Creates it without faults. The result of each request is recorded in `trace`.
     pub fn new(seed: u64, trace: Trace) -> Self {
         let state = FaultState {
             rng: StdRng::seed_from_u64(seed),
@@ -69,13 +70,13 @@ impl Faults {
         Self { state: Arc::new(Mutex::new(state)), trace }
     }
 
-    /// From now on faults happen at these rates; the default ends them.
+    /// Sets the rates of faults from now on; the default ends them.
     pub fn set(&self, rates: Rates) {
         self.state.lock().rates = rates;
     }
 
-    /// The `n`th request from now on (1: the next) with this method, whose path and query contain `part`, fails like this.
-    /// Both may be empty, for any.
+    /// Makes the `n`th request from now on (1: the next) with this method, whose path and query contain `part`, fail.
+    /// Both may be empty, which matches any.
     pub fn fail_nth(&self, n: usize, method: &str, part: &str, failure: Failure) {
         let (method, part) = (method.to_owned(), part.to_owned());
         let fits =
@@ -83,18 +84,18 @@ impl Faults {
         drop(self.plan(n, Box::new(fits), failure));
     }
 
-    /// The `n`th write from now on (1: the next), as [`writes`](Self::writes) counts them, fails like this.
+    /// Makes the `n`th write from now on (1: the next), as counted by [`writes`](Self::writes), fail.
     pub fn fail_write(&self, n: usize, failure: Failure) {
         drop(self.plan(n, Box::new(|_, method, uri| is_write(method, uri)), failure));
     }
 
-    /// The `n`th write from now on of a component whose name `who` accepts is carried out, and its answer never comes. The
-    /// receiver says when: then the component can be killed in the middle of its work.
+    /// Executes the `n`th write from now on of a component whose name `who` accepts, without ever answering it. The
+    /// receiver is notified then, so that the component can be killed in the middle of its work.
     pub fn silence(&self, n: usize, who: impl Fn(&str) -> bool + Send + 'static) -> oneshot::Receiver<()> {
         self.plan(n, Box::new(move |w, method, uri| who(w) && is_write(method, uri)), Failure::Silence)
     }
 
-    /// Forgets planned failures that have not happened.
+    /// Removes planned failures that have not happened.
     pub fn forget_plans(&self) {
         self.state.lock().plans.clear();
     }
@@ -106,49 +107,49 @@ impl Faults {
         hears
     }
 
-    /// Whether a planned failure has not happened.
+    /// Reports whether a planned failure has not happened.
     pub fn planned(&self) -> bool {
         !self.state.lock().plans.is_empty()
     }
 
-    /// Every request and what became of it.
+    /// Returns every request and its result.
     pub fn trace(&self) -> &Trace {
         &self.trace
     }
 
-    /// Requests so far.
+    /// Returns the number of requests so far.
     pub fn requests(&self) -> usize {
         self.state.lock().requests
     }
 
-    /// Writes so far, `METHOD PATH`, but for events and leases.
+    /// Returns the writes so far, `METHOD PATH`, except events and leases.
     pub fn writes(&self) -> Vec<String> {
         self.state.lock().writes.iter().cloned().collect()
     }
 
-    /// Who sent more requests in one second than anything that rests would, if anybody did.
+    /// Returns the component that sent too many requests in one second, if any did.
     pub fn flood(&self) -> Option<String> {
         self.state.lock().flood.clone()
     }
 
-    /// A transport that fails in the place of `inner` at times. `who` names the component in the trace.
+    /// Wraps a transport so that its requests may fail. `who` names the component in the trace.
     pub fn wrap(&self, who: &str, inner: Arc<dyn Transport>) -> Arc<dyn Transport> {
         Arc::new(FaultyTransport { who: who.into(), inner, faults: self.clone() })
     }
 
-    /// What happens to the next call of a container runtime.
+    /// Returns the failure of the next call of a container runtime.
     pub(crate) fn call(&self) -> Option<Failure> {
         let FaultState { rng, rates, .. } = &mut *self.state.lock();
         rates.call(rng)
     }
 
-    /// How often an event of a container runtime comes: lost, once or twice.
+    /// Returns how many times an event of a container runtime is delivered: not at all, once or twice.
     pub(crate) fn times(&self) -> usize {
         let FaultState { rng, rates, .. } = &mut *self.state.lock();
         rates.times(rng)
     }
 
-    /// Whether an event of a watch comes twice.
+    /// Returns whether an event of a watch is delivered twice.
     fn repeats(&self) -> bool {
         let FaultState { rng, rates, .. } = &mut *self.state.lock();
         rng.random_bool(rates.repeated)
@@ -161,7 +162,7 @@ impl Faults {
             plan.left -= usize::from((plan.fits)(who, method, uri));
             if plan.left == 0 {
                 planned = planned.or(Some(plan.failure));
-                // Whoever planned it may not listen.
+                // The receiver may be gone.
                 let _ = plan.happened.take().map(|h| h.send(()));
             }
             plan.left > 0
@@ -174,7 +175,7 @@ impl Faults {
         rates.watch(rng)
     }
 
-    /// Counts a request; true when its sender sends too many.
+    /// Counts a request; returns true when its sender sends too many.
     fn count(&self, who: &Arc<str>, method: &Method, uri: &str) -> bool {
         let second = self.trace.now().as_secs();
         let mut s = self.state.lock();
@@ -201,7 +202,7 @@ impl Faults {
     }
 }
 
-/// Whether a request changes something that matters: events and leases are left out.
+/// Reports whether a request changes something that matters: events and leases are excluded.
 fn is_write(method: &Method, uri: &str) -> bool {
     *method != Method::GET && !uri.contains("/events") && !uri.contains("/leases")
 }
@@ -235,7 +236,7 @@ impl Transport for FaultyTransport {
                 Some(Failure::Slow(pause)) => tokio::time::sleep(pause).await,
                 Some(Failure::LostAnswer | Failure::Silence) | None => {}
             }
-            // What breaks off inside an event is bytes, as over a network.
+            // A break inside an event needs bytes, as over a network.
             request.extensions_mut().remove::<TakesObjects>();
             let body = request.body().clone();
             let answer = inner.send(request).await;

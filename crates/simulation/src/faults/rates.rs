@@ -1,4 +1,4 @@
-//! How a request fails, and how likely each way is.
+//! The kinds of failure of a request, and their probabilities.
 use std::time::Duration;
 
 use http::Method;
@@ -7,61 +7,61 @@ use rand::rngs::StdRng;
 
 use super::cut::CutAt;
 
-/// Longest pause of a slow request.
+/// The maximum delay of a slow request.
 const SLOW_MAX: Duration = Duration::from_secs(5);
-/// A watch that is to be cut is cut after so many frames or so long at the latest.
+/// The maximum number of frames and the maximum time until a watch is cut.
 const CUT_FRAMES_MAX: u32 = 40;
 const CUT_AFTER_MAX: Duration = Duration::from_secs(60);
 
-/// One way in which a request fails.
+/// A kind of failure of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The request never arrives.
     Refused,
-    /// The request is carried out and its answer is lost.
+    /// The request is executed and its answer is lost.
     LostAnswer,
     /// The server answers with this code and reason, and does nothing.
     Answer(u16, &'static str),
-    /// The request is carried out so much later.
+    /// The request is executed after this delay.
     Slow(Duration),
-    /// The request is carried out and nothing is ever heard of it: what its sender knows when it is killed meanwhile.
+    /// The request is executed and never answered, which is what its sender sees when it is killed meanwhile.
     Silence,
 }
 
 impl Failure {
-    /// Somebody else has written the object meanwhile.
+    /// Another client has written the object meanwhile.
     pub const CONFLICT: Self = Self::Answer(409, "Conflict");
-    /// The server is not able to answer.
+    /// The server is unavailable.
     pub const UNAVAILABLE: Self = Self::Answer(503, "ServiceUnavailable");
 }
 
-/// How likely each fault is, from 0 to 1.
+/// The probability of each fault, from 0 to 1.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rates {
     /// The request never arrives.
     pub refused: f64,
-    /// The request is carried out, its answer is lost.
+    /// The request is executed, its answer is lost.
     pub lost_answer: f64,
     /// The server is busy: 429, 500, 503 or 504.
     pub unavailable: f64,
-    /// A write meets somebody else's: 409.
+    /// A write conflicts with another client's: 409.
     pub conflict: f64,
-    /// The request takes its time.
+    /// The request is slow.
     pub slow: f64,
     /// A watch ends early: between two events, or inside one.
     pub cut: f64,
-    /// An event of a watch comes twice, or one of the container runtime.
+    /// An event of a watch, or of the container runtime, is delivered twice.
     pub repeated: f64,
     /// An event of the container runtime is lost. One of a watch cannot be: a watch that loses something ends.
     pub lost_event: f64,
-    /// One call of the container runtime fails, before it did anything or after it did all.
+    /// A call of the container runtime fails, before it had an effect or after it was complete.
     pub runtime: f64,
-    /// One call of the container runtime takes its time.
+    /// A call of the container runtime is slow.
     pub runtime_slow: f64,
 }
 
 impl Rates {
-    /// A bad day: about one request in ten has a fault.
+    /// High rates: about one request in ten has a fault.
     pub const BAD: Self = Self {
         refused: 0.02,
         lost_answer: 0.02,
@@ -101,7 +101,7 @@ impl Rates {
         })
     }
 
-    /// How often an event of the container runtime comes.
+    /// Returns how many times an event of the container runtime is delivered.
     pub(super) fn times(&self, rng: &mut StdRng) -> usize {
         match (rng.random_bool(self.lost_event), rng.random_bool(self.repeated)) {
             (true, _) => 0,

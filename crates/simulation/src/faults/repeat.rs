@@ -1,4 +1,4 @@
-//! A watch whose events come twice at times, as after a proxy on the way has begun it again.
+//! Watches with some events delivered twice, as after a proxy has restarted them.
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -7,7 +7,7 @@ use http_body::Frame;
 use http_body_util::BodyExt as _;
 use kelson_transport::{Body, TransportError};
 
-/// Whether the next event comes twice.
+/// Whether the next event is delivered twice.
 type Twice = Box<dyn FnMut() -> bool + Send>;
 
 /// A body in which pieces that are whole lines may be repeated.
@@ -15,7 +15,7 @@ pub(super) struct Repeat {
     inner: Body,
     twice: Twice,
     again: Option<Bytes>,
-    /// The last piece ended with its line.
+    /// Whether the last piece ended with a line.
     at_line: bool,
 }
 
@@ -41,7 +41,7 @@ impl http_body::Body for Repeat {
             && let Some(data) = frame.data_ref()
         {
             let ends = data.ends_with(b"\n");
-            // One event, neither a part of one nor many: those after it would come before it.
+            // One event, neither a part of one nor several: otherwise later ones would be delivered before it.
             let whole = self.at_line && ends && data.iter().filter(|b| **b == b'\n').count() == 1;
             self.at_line = ends;
             if whole && (self.twice)() {

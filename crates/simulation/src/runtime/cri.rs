@@ -1,4 +1,4 @@
-//! The runtime as the kubelet sees it.
+//! The CRI interface of the runtime for kubelets.
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn gone(call: &'static str, id: &str) -> CriError {
     CriError::new(call, Code::NotFound, format!("{id} is not there"))
 }
 
-/// Whether an object has all that a filter asks for; an empty ID or no labels ask for nothing.
+/// Reports whether an object matches a filter; an empty ID or no labels match everything.
 fn fits(id: &str, labels: &BTreeMap<String, String>, want_id: &str, want: &BTreeMap<String, String>) -> bool {
     (want_id.is_empty() || want_id == id) && want.iter().all(|(k, v)| labels.get(k) == Some(v))
 }
@@ -68,7 +68,7 @@ impl FakeRuntime {
             id: id.clone(),
             metadata: config.metadata,
             image: config.image,
-            // Two of one instant have an order nevertheless.
+            // Objects created at the same time are ordered nevertheless.
             created_at: now + i64::from(s.next),
             labels: config.labels,
             annotations: config.annotations,
@@ -267,7 +267,7 @@ impl Runtime for FakeRuntime {
     async fn container_events(&self) -> CriResult<EventStream> {
         self.answers("GetContainerEvents")?;
         let next = |mut events: broadcast::Receiver<()>| async move {
-            // A reader that fell behind has missed what the next event says as well.
+            // For a reader that fell behind, the next event replaces the missed ones.
             match events.recv().await {
                 Ok(()) | Err(broadcast::error::RecvError::Lagged(_)) => Some((Ok(Default::default()), events)),
                 Err(broadcast::error::RecvError::Closed) => None,

@@ -1,5 +1,5 @@
-//! A container runtime in memory: sandboxes and containers are rows of a table, a stopped one ends at once. It keeps the
-//! rules that kubelets lean on: names are reserved, filters apply, a sandbox takes its containers with it.
+//! A container runtime in memory: sandboxes and containers are rows of a table, and stopping one takes no time. It
+//! keeps the rules that kubelets rely on: names are reserved, filters apply, removing a sandbox removes its containers.
 mod cri;
 
 use std::collections::HashMap;
@@ -16,9 +16,9 @@ use tokio::time::Instant;
 
 use crate::{Failure, Faults};
 
-/// Events that one slow reader may be behind.
+/// The number of events that a slow reader may be behind.
 const EVENTS_MAX: usize = 64;
-/// Last bytes that pods' addresses have.
+/// The last bytes of pods' addresses.
 const HOSTS: std::ops::RangeInclusive<u8> = 7..=250;
 
 const RUNNING: i32 = proto::ContainerState::ContainerRunning as i32;
@@ -34,14 +34,15 @@ struct Sandbox {
 struct Container {
     status: proto::ContainerStatus,
     sandbox: String,
-    /// Seconds that it runs and its exit code, where its command says so.
+    /// How many seconds it runs and its exit code, if its command sets them.
     life: Option<(u32, i32)>,
-    /// When it was started, by the steady clock: a program that sleeps does not heed how the machine's clock is set.
+    /// When it was started, by the monotonic clock: a sleeping program ignores changes of the wall clock.
     begun: Option<Instant>,
 }
 
 impl Container {
-    /// `["exit-after", SECONDS, CODE]` is the one program that images hold here; all others run until they are stopped.
+    /// Parses `["exit-after", SECONDS, CODE]`, the only program that ends by itself; all others run until they are
+    /// stopped.
     fn life(command: &[String]) -> Option<(u32, i32)> {
         match command {
             [program, seconds, code] if program == "exit-after" => Some((seconds.parse().ok()?, code.parse().ok()?)),
@@ -64,7 +65,7 @@ impl RuntimeState {
         format!("{kind}-{}", self.next)
     }
 
-    /// An address that no sandbox has; the ones given back longest ago come first.
+    /// Returns an address that no sandbox has; the ones released longest ago come first.
     fn address(&mut self, [a, b, c]: [u8; 3]) -> Option<String> {
         let from = self.last_host + 1;
         let (host, ip) = HOSTS
@@ -76,7 +77,7 @@ impl RuntimeState {
         Some(ip)
     }
 
-    /// Ends those whose time is over; `now` is what the machine's clock shows, nanoseconds.
+    /// Ends containers whose time is over; `now` is the wall clock in nanoseconds.
     fn pass(&mut self, now: i64) {
         for c in self.containers.iter_mut().filter(|c| c.status.state == RUNNING) {
             let (Some((seconds, code)), Some(begun)) = (c.life, c.begun) else { continue };
@@ -95,7 +96,7 @@ impl RuntimeState {
     }
 }
 
-/// The runtime: what a kubelet asks of it, and knobs for the test.
+/// The runtime: the calls of a kubelet, and controls for the test.
 pub struct FakeRuntime {
     clock: Arc<dyn Clock>,
     state: Mutex<RuntimeState>,
@@ -103,37 +104,37 @@ pub struct FakeRuntime {
     pub missing: Mutex<Vec<String>>,
     /// Called after each change.
     pub changed: Mutex<Option<Box<dyn Fn() + Send + Sync>>>,
-    /// The grace of each stop, seconds.
+    /// The grace period of each stop in seconds.
     pub stops: Mutex<Vec<u64>>,
-    /// What containers were held to after they were made: their names and bounds. As older runtimes, this one does not tell.
+    /// Resource updates of containers: names and limits. Like older runtimes, this one does not report them.
     pub resizes: Mutex<Vec<(String, proto::LinuxContainerResources)>>,
-    /// How many sandboxes were asked for while none could be made; `None`: they can.
+    /// The number of sandboxes requested while none could be created; `None` when they can be created.
     pub refused: Mutex<Option<u32>>,
-    /// The next so many calls of a name panic.
+    /// The number of next calls that panic, by name of the call.
     pub panics: Mutex<HashMap<&'static str, u32>>,
-    /// How often a call that may panic was made: `run_pod_sandbox`, `list_one_pod`, `list_all_pods`.
+    /// The number of calls that may panic: `run_pod_sandbox`, `list_one_pod`, `list_all_pods`.
     pub calls: Mutex<HashMap<&'static str, u32>>,
-    /// Configurations that sandboxes were made with.
+    /// The configurations of created sandboxes.
     pub made: Mutex<Vec<proto::PodSandboxConfig>>,
-    /// First bytes of the pods' addresses.
+    /// The first bytes of the pods' addresses.
     prefix: [u8; 3],
-    /// How long calls of this name, such as `StopContainer`, take before they have their effect.
+    /// How long calls take before they have their effect, by name such as `StopContainer`.
     pub slow: Mutex<HashMap<&'static str, Duration>>,
     /// Decides which calls fail.
     faults: Option<Faults>,
-    /// Those who listen; they hear the end when the runtime does.
+    /// The sender of events; readers see its end when the runtime ends.
     events: Mutex<broadcast::Sender<()>>,
-    /// Whether nobody answers.
+    /// Whether the runtime is down.
     down: AtomicBool,
 }
 
 impl FakeRuntime {
-    /// A runtime without containers, whose calls never fail by themselves and whose pods are in 10.0.0.0/24.
+    /// Creates a runtime without containers, whose calls never fail by themselves and whose pods are in 10.0.0.0/24.
     pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
         Self::with(clock, [10, 0, 0], None)
     }
 
-    /// A runtime whose pods have addresses that begin with `prefix`, and whose calls fail as `faults` says.
+    /// Creates a runtime whose pods have addresses that begin with `prefix`, and whose calls fail as `faults` say.
     pub fn with(clock: Arc<dyn Clock>, prefix: [u8; 3], faults: Option<Faults>) -> Arc<Self> {
         Arc::new(Self {
             prefix,
@@ -158,7 +159,7 @@ impl FakeRuntime {
         i64::try_from(self.clock.now().as_nanosecond()).expect("this century")
     }
 
-    /// The table as of now.
+    /// Returns the current table.
     fn state(&self) -> MutexGuard<'_, RuntimeState> {
         let mut state = self.state.lock();
         state.pass(self.nanos());
@@ -170,19 +171,19 @@ impl FakeRuntime {
             f();
         }
         for _ in 0..self.faults.as_ref().map_or(1, Faults::times) {
-            // Nobody may be listening.
+            // There may be no reader.
             let _ = self.events.lock().send(());
         }
     }
 
-    /// Counts a call, which panics if it is to.
+    /// Counts a call, which panics if it should.
     fn called(&self, name: &'static str) {
         *self.calls.lock().entry(name).or_default() += 1;
         let panics = self.panics.lock().get_mut(name).is_some_and(|n| std::mem::replace(n, n.saturating_sub(1)) > 0);
         assert!(!panics, "{name} panics as it was told to");
     }
 
-    /// Carries out a call, unless it fails before; it may fail after, too, or take long.
+    /// Executes a call, unless it fails before; it may also fail after that, or be slow.
     async fn perform<T>(&self, call: &'static str, act: impl FnOnce(&Self) -> CriResult<T>) -> CriResult<T> {
         self.answers(call)?;
         let pause = self.slow.lock().get(call).copied();
@@ -209,18 +210,19 @@ impl FakeRuntime {
         }
     }
 
-    /// The runtime's process is killed: nobody answers and no event is told until [`Self::revive`]. Containers go on.
+    /// Kills the runtime's process: no call is answered and no event is sent until [`Self::revive`]. Containers
+    /// continue to run.
     pub fn kill(&self) {
         self.down.store(true, Ordering::Relaxed);
         *self.events.lock() = broadcast::Sender::new(EVENTS_MAX);
     }
 
-    /// The runtime is there again, with all that runs.
+    /// Starts the runtime again, with everything that runs.
     pub fn revive(&self) {
         self.down.store(false, Ordering::Relaxed);
     }
 
-    /// Namespace, pod and UID of each running container, in the order in which they were made.
+    /// Returns namespace, pod and UID of each running container, in the order of creation.
     pub fn running_pods(&self) -> Vec<(String, String, String)> {
         let state = self.state();
         let label = |c: &Container, key: &str| {
@@ -230,7 +232,7 @@ impl FakeRuntime {
         running.map(|c| (label(c, "pod.namespace"), label(c, "pod.name"), label(c, "pod.uid"))).collect()
     }
 
-    /// The `n`th running container ends with this code.
+    /// Ends the `n`th running container with this code.
     pub fn exit_nth(&self, n: usize, code: i32) {
         let now = self.nanos();
         let mut at = 0..=n;
@@ -238,14 +240,14 @@ impl FakeRuntime {
         self.tell();
     }
 
-    /// The container of this name that runs ends.
+    /// Ends the running container with this name.
     pub fn exit(&self, name: &str, code: i32) {
         let now = self.nanos();
         self.state().end(now, code, |c| container_name(&c.status) == name);
         self.tell();
     }
 
-    /// The `n`th sandbox and its containers end, as when somebody kills the pause process.
+    /// Ends the `n`th sandbox and its containers, as when the pause process is killed.
     pub fn end_sandbox(&self, n: usize) {
         let now = self.nanos();
         let mut state = self.state();
@@ -258,7 +260,7 @@ impl FakeRuntime {
         self.tell();
     }
 
-    /// The machine was started anew: nothing runs, and all is remembered.
+    /// Simulates a reboot of the machine: nothing runs, and all records remain.
     pub fn reboot(&self) {
         let now = self.nanos();
         let mut state = self.state();
@@ -270,14 +272,14 @@ impl FakeRuntime {
         self.tell();
     }
 
-    /// Names of containers that run.
+    /// Returns the names of running containers.
     pub fn running(&self) -> Vec<String> {
         let state = self.state();
         let running = state.containers.iter().filter(|c| c.status.state == RUNNING);
         running.map(|c| container_name(&c.status).to_owned()).collect()
     }
 
-    /// How many sandboxes and containers there are.
+    /// Returns the number of sandboxes and containers.
     pub fn counts(&self) -> (usize, usize) {
         let s = self.state();
         (s.sandboxes.len(), s.containers.len())

@@ -1,4 +1,4 @@
-//! The components, each of which can end and start again while the rest goes on.
+//! The components, each of which can end and start again while the others continue.
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use kelson_scheduler::Scheduler;
 use kelson_simulation::{Api, FakeRuntime, Faults, Trace};
 use kelson_tasks::Tasks;
 
-/// Nodes there are.
+/// The number of nodes.
 pub const NODES: usize = 2;
 
-/// Everything that runs.
+/// All components.
 pub struct Cluster {
     pub api: Api,
     pub faults: Faults,
@@ -36,7 +36,7 @@ pub struct Node {
 }
 
 impl Cluster {
-    /// Starts all of it; faults come later.
+    /// Starts all components; faults are enabled later.
     pub async fn start(seed: u64, trace: Trace) -> Self {
         let faults = Faults::new(seed, trace.clone());
         let api = Api::faulty(|_| {}, faults.clone()).await;
@@ -102,7 +102,7 @@ impl Cluster {
         std::fs::create_dir_all(&dir).expect("a directory for the kubelet");
         let mut config = kelson_kubelet::Config::new(&node.name, &dir);
         config.node_ips = vec![format!("192.0.2.{}", n + 1).parse().unwrap()];
-        // What the machine is short of while the test runs is not part of it.
+        // Resources of the machine that runs the test are ignored.
         config.eviction.thresholds.clear();
         config.image_gc_high_percent = 100;
         let client = self.client(&format!("system:node:{}", node.name), &node.name);
@@ -129,14 +129,14 @@ impl Cluster {
         self.trace.note("test", format_args!("kubelet {n} ended"));
     }
 
-    /// The machine of a node starts anew: its kubelet ends, and so does everything that ran.
+    /// Reboots the machine of a node: its kubelet and all its containers end.
     pub async fn reboot(&mut self, n: usize) {
         self.stop_kubelet(n).await;
         self.nodes[n].runtime.reboot();
         self.trace.note("test", format_args!("node {n} reboots"));
     }
 
-    /// The API server ends, and after a while there is one again, with all that it had kept.
+    /// Stops the API server, and starts it again after a pause with its store.
     pub async fn restart_api(&self, pause: Duration) {
         self.api.stop().await;
         self.trace.note("test", "the API server ended");
@@ -147,12 +147,12 @@ impl Cluster {
 }
 
 impl Cluster {
-    /// The power of the server's machine is cut, and after a while there is a server again, with all that it had acknowledged. Half
-    /// of the times its last write was torn.
+    /// Simulates a power failure of the server's machine, and starts a server after a pause with everything it had
+    /// acknowledged. In half of the cases its last write was torn.
     pub async fn cut_power(&self, torn: Option<bool>, pause: Duration) {
         if let Some(reaches) = torn {
             self.api.tear_write(reaches);
-            // Until somebody has written and was not told what came of it.
+            // Until a client has written and did not get the result.
             tokio::time::sleep(pause).await;
         }
         self.api.cut_power().await;
@@ -162,7 +162,7 @@ impl Cluster {
         self.trace.note("test", "the API server starts");
     }
 
-    /// The server's disk has no room for a while.
+    /// Fills the server's disk for a while.
     pub async fn fill_disk(&self, pause: Duration) {
         self.trace.note("test", "the disk is full");
         self.api.disk_full(true);
@@ -171,7 +171,7 @@ impl Cluster {
         self.trace.note("test", format_args!("the disk has room; {} writes were refused", self.api.refused_by_disk()));
     }
 
-    /// Everybody's wall clock jumps.
+    /// Makes all wall clocks jump.
     pub fn jump(&self, seconds: i64) {
         self.trace.note("test", format_args!("the clock jumps by {seconds} s"));
         self.api.clock.jump(seconds);
@@ -180,12 +180,12 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // The next run makes its own; what is left is in the system's directory for such.
+        // The next run creates its own; leftovers are in the system's temporary directory.
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 
-/// Mounts that are only noted.
+/// Mounts that are only recorded.
 struct NoMounts;
 
 impl Mounts for NoMounts {

@@ -1,4 +1,4 @@
-//! What must hold when nothing fails any more.
+//! Invariants that must hold once faults have ended.
 use std::collections::BTreeSet;
 
 use serde_json::Value;
@@ -7,7 +7,7 @@ use crate::cluster::{Cluster, NODES};
 use crate::watched::Watched;
 use crate::workloads::{ALL, DAEMON_SETS, DEPLOYMENTS, JOBS, STATEFUL_SETS};
 
-/// Says why, unless `holds`.
+/// Returns the error `why` unless `holds`.
 fn must(holds: bool, why: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(why()) }
 }
@@ -25,7 +25,7 @@ fn is_ready(object: &Value) -> bool {
     conditions.is_some_and(|all| all.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
 }
 
-/// Whether the cluster is what its objects say, and nothing is left of what is gone.
+/// Checks that the cluster is as its objects say, and that nothing is left of deleted objects.
 pub async fn settled(cluster: &Cluster, watched: &Watched, doomed: &str) -> Result<(), String> {
     let pods = cluster.api.list("v1/pods").await;
     nodes(cluster).await?;
@@ -88,7 +88,8 @@ async fn namespace_is_gone(cluster: &Cluster, doomed: &str) -> Result<(), String
     Ok(())
 }
 
-/// Whether a workload that serves has what it asks for, by its own count and by ours, and all of it is new.
+/// Checks that a workload that serves has the desired replicas, by its own count and by ours, and that all of them are
+/// up to date.
 fn servers(resource: &str, workload: &Value, pods: &[Value]) -> Result<(), String> {
     let (namespace, name) = (text(workload, "/metadata/namespace"), text(workload, "/metadata/name"));
     let keys: &[&str] = match resource {
@@ -138,7 +139,7 @@ fn servers(resource: &str, workload: &Value, pods: &[Value]) -> Result<(), Strin
     must(ordered, || format!("{namespace}/{name}: {slots:?}"))
 }
 
-/// Whether a job has ended, unless it is suspended, and its counts are exactly what happened.
+/// Checks that a job has ended, unless it is suspended, and that its counts are exact.
 fn finished(job: &Value, watched: &Watched) -> Result<(), String> {
     let (name, status) = (text(job, "/metadata/name"), &job["status"]);
     let number = |value: &Value| value.as_u64().unwrap_or(0);
@@ -158,7 +159,7 @@ fn finished(job: &Value, watched: &Watched) -> Result<(), String> {
     must(complete && number(&status["succeeded"]) == wanted, || format!("job {name}: {wanted} wanted, {status}"))
 }
 
-/// Whether no owner is missing: what a gone owner leaves is collected.
+/// Checks that no owner is missing: dependents of a deleted owner are collected.
 async fn owners(cluster: &Cluster, pods: &[Value]) -> Result<(), String> {
     let mut all = Vec::new();
     for resource in ALL.into_iter().chain(["apps/v1/replicasets", "apps/v1/controllerrevisions"]) {
@@ -178,7 +179,7 @@ async fn owners(cluster: &Cluster, pods: &[Value]) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether exactly the containers of bound pods run, each on its pod's node.
+/// Checks that exactly the containers of bound pods run, each on its pod's node.
 fn containers(cluster: &Cluster, pods: &[Value]) -> Result<(), String> {
     for node in &cluster.nodes {
         let bound = pods.iter().filter(|p| text(p, "/spec/nodeName") == node.name && !is_terminal(p));
@@ -191,7 +192,7 @@ fn containers(cluster: &Cluster, pods: &[Value]) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether slices and the legacy object hold exactly the addresses of the service's ready pods.
+/// Checks that slices and the Endpoints object have exactly the addresses of the service's ready pods.
 async fn endpoints(cluster: &Cluster, service: &Value, pods: &[Value]) -> Result<(), String> {
     let (namespace, name) = (text(service, "/metadata/namespace"), text(service, "/metadata/name"));
     let app = text(service, "/spec/selector/app");

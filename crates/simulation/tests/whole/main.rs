@@ -1,10 +1,11 @@
-//! The whole cluster on one paused clock and one seed: API server in memory, controllers, scheduler, and two kubelets with
-//! a container runtime in memory. A script of users' and administrators' deeds runs while requests, watches and runtime
-//! calls fail and components are restarted; then the faults end, and the cluster must become what its objects say.
+//! The whole cluster on one paused clock and one seed: API server in memory, controllers, scheduler, and two kubelets
+//! with a container runtime in memory. A script of user and administrator actions runs while requests, watches and
+//! runtime calls fail and components are restarted; then the faults end, and the cluster must converge to what its
+//! objects say.
 //!
-//! Without more it runs a few seeds, a process each, and the first of them twice: both runs must have the same trace.
-//! `KELSON_SEED=n cargo test -p kelson-simulation --test whole` runs that seed, `KELSON_SEEDS=a..b` all from `a` to `b`, and
-//! `KELSON_SEEDS=n` so many from a random one on.
+//! By default it runs a few seeds, a process each, and the first of them twice: both runs must have the same trace.
+//! `KELSON_SEED=n cargo test -p kelson-simulation --test whole` runs that seed, `KELSON_SEEDS=a..b` all from `a` to
+//! `b`, and `KELSON_SEEDS=n` this number of seeds from a random one on.
 // Helpers of a test fail by panicking, as the test itself does.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -24,15 +25,15 @@ use std::time::Duration;
 use kelson_simulation::{Trace, run_seeded};
 use parking_lot::Mutex;
 
-/// Longest run of a seed by the real clock.
+/// The maximum real time of a seed's run.
 const RUN_MAX: Duration = Duration::from_secs(300);
-/// Seeds of the gate.
+/// The seeds that run by default.
 const SEEDS: [u64; 3] = [1, 2, 5];
-/// Lines of the trace that a failure shows, unless `KELSON_TRACE` says how many.
+/// The number of trace lines that a failure prints, unless `KELSON_TRACE` sets it.
 const TRACE_SHOWN: usize = 150;
 
 fn main() -> ExitCode {
-    // What the test harness would take: `cargo test NAME` of another test, and lists for tools.
+    // Arguments of the test harness: `cargo test NAME` for another test, and lists for tools.
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.iter().any(|a| a == "--list") {
         println!("whole: test");
@@ -50,7 +51,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// `a..b`, both included, or a number of new ones.
+/// Parses `a..b`, both included, or a number of new seeds.
 fn seeds(text: &str) -> Vec<u64> {
     let number = |text: &str| -> u64 { text.parse().unwrap_or_else(|_| panic!("KELSON_SEEDS={text}: not a number")) };
     match text.split_once("..") {
@@ -91,7 +92,7 @@ fn one(seed: u64) -> ExitCode {
     }
 }
 
-/// Ends a run that does not end by itself: then no time passes any more on the paused clock, or too much is done in it.
+/// Ends a run that does not end by itself: then the paused clock does not advance any more, or too much happens.
 fn watchdog(seed: u64, trace: Arc<OnceLock<Trace>>) {
     let watch = move || {
         std::thread::sleep(RUN_MAX);
@@ -102,8 +103,8 @@ fn watchdog(seed: u64, trace: Arc<OnceLock<Trace>>) {
     std::thread::Builder::new().name("watchdog".into()).spawn(watch).expect("a thread");
 }
 
-/// Runs each seed in a process of its own, since a process has state that the first run would leave to the second; as many
-/// at a time as there are processors. The first seed runs twice.
+/// Runs each seed in a separate process, since a process has state that the first run would leave to the second; as
+/// many at a time as there are CPUs. The first seed runs twice.
 fn several(seeds: &[u64]) -> ExitCode {
     let queue = Mutex::new(seeds.iter().take(1).chain(seeds).copied().collect::<VecDeque<u64>>());
     let (said, failed) = (Mutex::new(BTreeMap::<u64, String>::new()), AtomicBool::new(false));

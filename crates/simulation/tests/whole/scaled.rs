@@ -1,5 +1,5 @@
-//! Budgets and autoscalers beside the other workloads: users evict what budgets protect, and what pods measure is served as custom
-//! resources, so that an autoscaler has something to go by.
+//! Budgets and autoscalers in addition to the other workloads: users evict pods that budgets protect, and pod metrics
+//! are served as custom resources for autoscalers.
 use std::collections::BTreeSet;
 
 use kelson_meta::{Clock as _, format_seconds};
@@ -13,15 +13,15 @@ use crate::workloads::DEPLOYMENTS;
 const BUDGETS: &str = "policy/v1/poddisruptionbudgets";
 const AUTOSCALERS: &str = "autoscaling/v2/horizontalpodautoscalers";
 const METRICS: &str = "metrics.k8s.io/v1beta1/pods";
-/// What an autoscaler wants each pod to use, in thousandths of a processor.
+/// The target CPU usage per pod of an autoscaler, in millicores.
 const TARGET: u64 = 500;
-/// So much of it in hundredths is what a pod uses where there are just as many pods as bear the load: what each of them uses is rounded
-/// up to thousandths, and at the whole of it that alone would ask for one more pod.
+/// The percentage of the target that a pod uses when there are exactly as many pods as the load needs: each usage is
+/// rounded up to millicores, which at 100 percent would request one more pod.
 const USED: u64 = 95;
-/// The load of all pods of a deployment stands in this annotation, as a number of pods that bear it.
+/// The annotation with the load of all pods of a deployment, as a number of pods.
 const LOAD: &str = "example.com/load";
 
-/// Metrics of pods, as if an extension served them.
+/// Serves metrics of pods, as an extension would.
 pub async fn serve_metrics(cluster: &Cluster) {
     let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
     let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
@@ -31,7 +31,7 @@ pub async fn serve_metrics(cluster: &Cluster) {
     cluster.api.create("apiextensions.k8s.io/v1/customresourcedefinitions", definition).await;
 }
 
-/// A deployment that an autoscaler sees to, and a budget of another one.
+/// Creates a deployment with an autoscaler, and a budget for another one.
 pub async fn begin(cluster: &Cluster, namespace: &str, n: usize, rng: &mut StdRng) {
     let meta = |name: &str| json!({"name": name, "namespace": namespace});
     let web = format!("web{n}");
@@ -52,13 +52,13 @@ fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// How many pods bear the load of a deployment; one that was made anew says nothing.
+/// Returns the number of pods that the load of a deployment needs; the default if it was recreated.
 fn load(deployment: &Value) -> u64 {
     deployment["metadata"]["annotations"][LOAD].as_str().and_then(|n| n.parse().ok()).unwrap_or(2)
 }
 
-/// Writes what each running pod of an elastic deployment uses by now, and forgets what pods used that are gone. What a namespace that is
-/// going refuses does not matter.
+/// Writes the usage of each running pod of an autoscaled deployment, and removes that of deleted pods. Errors in a
+/// terminating namespace are ignored.
 pub async fn measure(cluster: &Cluster) {
     let (pods, now) = (cluster.api.list("v1/pods").await, format_seconds(cluster.api.clock.now()));
     let mut measured = BTreeSet::new();
@@ -94,7 +94,7 @@ fn metrics_of(namespace: &str, pod: &str) -> String {
     format!("/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods/{pod}")
 }
 
-/// A user evicts a pod that a budget protects; how that ends is the budget's matter.
+/// Evicts a pod that a budget protects, which may be rejected.
 pub async fn evict(cluster: &Cluster, rng: &mut StdRng) {
     let pods = cluster.api.list("v1/pods").await;
     let mine: Vec<&Value> = pods.iter().filter(|p| text(p, "/metadata/labels/app").starts_with("web")).collect();
@@ -111,7 +111,7 @@ pub async fn evict(cluster: &Cluster, rng: &mut StdRng) {
     cluster.trace.note("user", format_args!("evicts {namespace}/{name}: {code}"));
 }
 
-/// At no moment is more allowed than a budget has, whatever failed meanwhile.
+/// Checks that no budget ever allows more disruptions than it has, whatever failed meanwhile.
 pub async fn within_budgets(cluster: &Cluster) -> Result<(), String> {
     for budget in cluster.api.list(BUDGETS).await {
         let of = |field: &str| budget["status"][field].as_i64().unwrap_or(0);
@@ -123,7 +123,7 @@ pub async fn within_budgets(cluster: &Cluster) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether budgets count what is there, and autoscaled deployments have come to the size that bears their load.
+/// Checks that budgets count the existing pods, and that autoscaled deployments have the size that their load needs.
 pub async fn settled(cluster: &Cluster) -> Result<(), String> {
     let deployments = cluster.api.list(DEPLOYMENTS).await;
     let named = |object: &Value| {
@@ -142,7 +142,7 @@ pub async fn settled(cluster: &Cluster) -> Result<(), String> {
     for autoscaler in cluster.api.list(AUTOSCALERS).await {
         let Some(deployment) = named(&autoscaler) else { continue };
         let replicas = deployment["spec"]["replicas"].as_u64().unwrap_or(1);
-        // One that somebody scaled to nothing is left alone.
+        // A deployment that was scaled to zero is not autoscaled.
         let bearing = load(deployment).clamp(2, 5);
         if replicas != 0 && replicas != bearing {
             let name = text(&autoscaler, "/metadata/name");

@@ -1,4 +1,4 @@
-//! What users and administrators do and what fails meanwhile, drawn from the seed, and what must come of it.
+//! The actions of users and administrators and the faults, drawn from the seed, and the final checks.
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -14,29 +14,30 @@ use crate::scaled;
 use crate::watched::Watched;
 use crate::workloads::{self, ALL, DAEMON_SETS, DEPLOYMENTS, JOBS, STATEFUL_SETS};
 
-/// How often a workload is made anew while the old one is still there, a second apart.
+/// How many times to try to recreate a workload while the old one still exists, a second apart.
 const RECREATE_TRIES: usize = 60;
-/// Deeds, with pauses between them.
+/// The number of actions, with pauses between them.
 const STEPS: usize = 40;
 const PAUSE_MAX: Duration = Duration::from_secs(12);
-/// Longest time that a part is down.
+/// The maximum time that a part is down.
 const DOWN_MAX: Duration = Duration::from_secs(100);
-/// Longest time without power, longest time without room on the disk, and the farthest that a clock jumps.
+/// The maximum time without power, the maximum time with a full disk, and the largest jump of a clock.
 const POWERLESS_MAX: Duration = Duration::from_secs(20);
 const FULL_MAX: Duration = Duration::from_secs(30);
 const JUMP_MAX_S: i64 = 7200;
-/// Writes of a part before it is killed within one, and how long they are waited for.
+/// The maximum number of writes of a part before it is killed during one, and how long they are waited for.
 const WRITES_MAX: usize = 12;
 const WRITES_WITHIN: Duration = Duration::from_secs(60);
-/// After the last fault all is well within this: longer than the longest back-off and the node monitor's grace.
+/// The time limit for convergence after the last fault: longer than the longest back-off and the node monitor's grace
+/// period.
 const HEALED_WITHIN: Duration = Duration::from_secs(1800);
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 const NAMESPACES: [&str; 2] = ["blue", "green"];
-/// This one is deleted on the way.
+/// This namespace is deleted during the run.
 const DOOMED: &str = "doomed";
 
-/// Runs a seed to its end; the error says what does not hold.
+/// Runs a seed to its end; the error says which check failed.
 pub async fn run(seed: u64, trace: Arc<OnceLock<Trace>>) -> Result<(), String> {
     let mut cluster = Cluster::start(seed, trace.get_or_init(Trace::new).clone()).await;
     play(&mut cluster, seed).await
@@ -93,7 +94,7 @@ async fn all_settled(cluster: &Cluster, watched: &Watched) -> Result<(), String>
     scaled::settled(cluster).await
 }
 
-/// One of the objects of a resource, as namespace and name.
+/// Returns one of the objects of a resource, as namespace and name.
 async fn any(cluster: &Cluster, resource: &str, rng: &mut StdRng) -> Option<(String, String)> {
     let all = cluster.api.list(resource).await;
     let meta = |o: &Value, key: &str| o["metadata"][key].as_str().unwrap_or_default().to_owned();
@@ -142,7 +143,7 @@ async fn step(cluster: &mut Cluster, rng: &mut StdRng) {
     }
 }
 
-/// Something that ends and starts again.
+/// A component that can be restarted.
 #[derive(Clone, Copy)]
 enum Part {
     Controllers,
@@ -150,8 +151,8 @@ enum Part {
     Kubelet(usize),
 }
 
-/// A part is killed, half of the times when a write of its has just been carried out and it does not know yet, and starts
-/// again after a while.
+/// Kills a part, in half of the cases when one of its writes was just executed and not answered yet, and starts it
+/// again after a pause.
 async fn restart(cluster: &mut Cluster, part: Part, rng: &mut StdRng) {
     if rng.random() {
         let is_its = move |who: &str| match part {
@@ -184,8 +185,8 @@ async fn restart(cluster: &mut Cluster, part: Part, rng: &mut StdRng) {
     }
 }
 
-/// The container runtime of a node is killed, half of the times with the node's kubelet, which then starts while nobody answers
-/// it. Some of what ran ends meanwhile, and nobody is told.
+/// Kills the container runtime of a node, in half of the cases with the node's kubelet, which then starts while the
+/// runtime is down. Some containers end meanwhile, without an event.
 async fn kill_runtime(cluster: &mut Cluster, rng: &mut StdRng) {
     let n = rng.random_range(0..NODES);
     let (with_kubelet, ends) = (rng.random_bool(0.5), rng.random_bool(0.5));
@@ -230,7 +231,7 @@ async fn roll_out(cluster: &Cluster, rng: &mut StdRng) {
     cluster.api.change(resource, &namespace, &name, set).await;
 }
 
-/// A job pauses or goes on.
+/// Suspends or resumes a job.
 async fn suspend(cluster: &Cluster, rng: &mut StdRng) {
     let Some((namespace, name)) = any(cluster, JOBS, rng).await else { return };
     let suspend = rng.random_bool(0.5);
@@ -238,14 +239,15 @@ async fn suspend(cluster: &Cluster, rng: &mut StdRng) {
     cluster.api.change(JOBS, &namespace, &name, |j| j["spec"]["suspend"] = json!(suspend)).await;
 }
 
-/// A workload goes one of the three ways, and one of the same name is made again at once.
+/// Deletes a workload with one of the three propagation policies, and creates one with the same name immediately.
 async fn delete_workload(cluster: &Cluster, rng: &mut StdRng) {
     let resource = ALL[rng.random_range(0..ALL.len())];
     let Some((namespace, name)) = any(cluster, resource, rng).await else { return };
     let policy = ["Foreground", "Background", "Orphan"][rng.random_range(0..3)];
     cluster.trace.note("user", format_args!("deletes {namespace}/{name}, {policy}"));
     cluster.api.delete(resource, &namespace, &name, json!({"propagationPolicy": policy})).await;
-    // While the old one waits for its dependents the new one is refused; dependents may wait for a kubelet that is down.
+    // While the old one waits for its dependents the new one is rejected; dependents may wait for a kubelet that is
+    // down.
     for _ in 0..RECREATE_TRIES {
         let Err(e) = cluster.api.try_create(resource, workloads::any(resource, &namespace, &name, rng)).await else {
             return;
@@ -255,7 +257,7 @@ async fn delete_workload(cluster: &Cluster, rng: &mut StdRng) {
     }
 }
 
-/// A container ends by itself, or a sandbox does with all that is in it.
+/// Ends a container, or a sandbox with all its containers.
 fn crash(cluster: &Cluster, rng: &mut StdRng) {
     let runtime = &cluster.nodes[rng.random_range(0..NODES)].runtime;
     let running = runtime.running().len();
@@ -272,7 +274,7 @@ fn crash(cluster: &Cluster, rng: &mut StdRng) {
     }
 }
 
-/// A node takes no new pods, or does again.
+/// Cordons or uncordons a node.
 async fn mark(cluster: &Cluster, n: usize, cordoned: bool) {
     let name = &cluster.nodes[n].name;
     cluster.trace.note("user", format_args!("node {name} unschedulable: {cordoned}"));

@@ -1,4 +1,4 @@
-//! What must hold at every moment, looked at whenever a pod, a job or a container changes.
+//! Invariants that must hold at every moment, checked whenever a pod, a job or a container changes.
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use tokio::time::Instant;
 
 use crate::cluster::Cluster;
 
-/// How long one watch may be behind another: a client waits up to half a minute to watch again, and is refused meanwhile.
+/// How long one watch may be behind another: a client waits up to half a minute before it watches again, and its
+/// requests are rejected meanwhile.
 const BEHIND_MAX: Duration = Duration::from_secs(300);
 
 #[derive(Deserialize, Default)]
@@ -26,7 +27,7 @@ struct PodStatus {
     phase: String,
 }
 
-/// What the checks read of a pod.
+/// The fields of a pod for the checks.
 #[derive(Deserialize)]
 pub struct Pod {
     metadata: ObjectMeta,
@@ -50,7 +51,7 @@ struct JobStatus {
     failed: u32,
 }
 
-/// What the checks read of a job.
+/// The fields of a job for the checks.
 #[derive(Deserialize)]
 pub struct Job {
     metadata: ObjectMeta,
@@ -63,10 +64,10 @@ slim_object!(Job, ResourceType::namespaced("batch", "v1", "jobs", "Job"));
 struct State {
     /// The node of each bound pod, by UID.
     bound: BTreeMap<String, String>,
-    /// Pods that ended well, by the UID of the job that owns them.
+    /// Pods that succeeded, by the UID of their job.
     succeeded: BTreeMap<String, BTreeSet<String>>,
-    /// Jobs, by UID, that count more successes than were seen, since when, and what to say. Pods and jobs are watched one by one, and
-    /// after a break the watch of pods may be the later one to go on: it has its time to catch up.
+    /// Jobs that count more successes than were observed, by UID, with the time since when and a message. Pods and jobs
+    /// have separate watches, and after a break the watch of pods may resume later: it has time to catch up.
     ahead: BTreeMap<String, (usize, Instant, String)>,
     /// The UIDs that run on each node, with namespace and name.
     runs: BTreeMap<String, BTreeMap<String, (String, String)>>,
@@ -122,7 +123,7 @@ impl State {
         }
     }
 
-    /// Finds the jobs that counted what never was.
+    /// Reports jobs that counted successes which never happened.
     fn catch_up(&mut self) {
         let succeeded = &self.succeeded;
         self.ahead.retain(|uid, (counted, ..)| succeeded.get(uid).map_or(0, BTreeSet::len) < *counted);
@@ -136,7 +137,7 @@ impl State {
         let mut here = BTreeMap::new();
         for (namespace, name, uid) in running {
             let bound = self.bound.get(&uid).cloned();
-            // A pod may have been removed from the API meanwhile, but it never runs anywhere but where it was bound.
+            // A pod may have been removed from the API meanwhile, but it only runs on the node it was bound to.
             self.must(bound.as_deref().is_none_or(|b| b == node), || {
                 format!("{name} runs on {node}, bound to {bound:?}")
             });
@@ -152,7 +153,7 @@ impl State {
     }
 }
 
-/// What a watcher of the cluster has seen, in order.
+/// Records what a watcher of the cluster has seen, in order.
 pub struct Watched {
     state: Arc<Mutex<State>>,
     _pods: InformerHandle<Pod>,
@@ -160,7 +161,7 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Looks from now on.
+    /// Starts watching.
     pub fn start(cluster: &Cluster) -> Self {
         let state = Arc::new(Mutex::new(State::default()));
         let (client, pods, jobs) = (cluster.api.client(), Arc::clone(&state), Arc::clone(&state));
@@ -186,7 +187,7 @@ impl Watched {
         Self { state, _pods: pods, _jobs: jobs }
     }
 
-    /// What has been wrong since the start, if anything.
+    /// Returns an error if an invariant was violated since the start.
     pub fn verdict(&self, cluster: &Cluster) -> Result<(), String> {
         let mut state = self.state.lock();
         state.catch_up();
@@ -196,7 +197,7 @@ impl Watched {
         }
     }
 
-    /// How many pods of a job ended well.
+    /// Returns the number of a job's pods that succeeded.
     pub fn succeeded(&self, job: &str) -> usize {
         self.state.lock().succeeded.get(job).map_or(0, BTreeSet::len)
     }

@@ -1,4 +1,4 @@
-//! What users run: one maker for each kind, so that what was deleted can be made again.
+//! The workloads of users: one constructor for each kind, so that deleted ones can be recreated.
 use rand::Rng as _;
 use rand::rngs::StdRng;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ fn template(name: &str, container: Value) -> Value {
         "terminationGracePeriodSeconds": 5, "containers": [container]}})
 }
 
-/// An object of one of the kinds, as a user might write it.
+/// Returns an object of one of the kinds, as a user might write it.
 pub fn any(resource: &str, namespace: &str, name: &str, rng: &mut StdRng) -> Value {
     let meta = json!({"name": name, "namespace": namespace});
     let server = json!({"name": "c", "image": "example.com/c:1", "ports": [{"name": "http", "containerPort": 8080}],
@@ -43,7 +43,7 @@ pub fn any(resource: &str, namespace: &str, name: &str, rng: &mut StdRng) -> Val
     json!({"metadata": meta, "spec": spec})
 }
 
-/// A service in front of the pods of a workload.
+/// Returns a service for the pods of a workload.
 pub fn service(namespace: &str, name: &str) -> Value {
     json!({"metadata": {"name": name, "namespace": namespace}, "spec": {
         "selector": {"app": name}, "ports": [{"port": 80, "targetPort": "http"}]}})

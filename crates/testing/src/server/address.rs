@@ -1,12 +1,12 @@
-//! Where the server of clusters may listen.
+//! The addresses on which the test server may listen.
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Where the server listens.
+/// The address of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A loopback address; port 0 takes a free one. Whoever has an account on the machine may ask.
+    /// A loopback address; port 0 takes a free one. All users of the machine can access it.
     Tcp(SocketAddr),
-    /// A socket that its owner alone may use.
+    /// A unix socket, accessible to its owner only.
     Unix(PathBuf),
 }

@@ -1,4 +1,4 @@
-//! The clusters of one test server, by name.
+//! The clusters of a test server, by name.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -8,26 +8,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Cluster, Error, Options};
 
-/// What a client asks for.
+/// A request for a cluster.
 #[derive(Deserialize, Debug, Default, PartialEq, Eq)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Wanted {
-    /// The cluster to begin like.
+    /// The cluster to fork.
     pub from: Option<String>,
-    /// What it is like; of a fork, when not given, what the original is like.
+    /// The options; for a fork the default is those of the original.
     pub options: Option<Options>,
 }
 
-/// What a client is told of a cluster.
+/// The answer about a cluster.
 #[derive(Serialize, Debug)]
 #[serde(rename_all = "camelCase")]
 pub struct Shown {
     pub name: String,
-    /// `https://127.0.0.1:PORT`.
+    /// The URL: `https://127.0.0.1:PORT`.
     pub server: String,
-    /// What the certificate of `server` leads to, PEM.
+    /// The CA of the server's certificate, PEM.
     pub certificate_authority: String,
-    /// How the administrator reaches it, YAML.
+    /// The kubeconfig of the administrator, YAML.
     pub kubeconfig: String,
 }
 
@@ -38,7 +38,7 @@ pub struct Listed {
     pub server: String,
 }
 
-/// Why a request is not fulfilled.
+/// Why a request is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
     #[error("cluster {0:?} does not exist")]
@@ -49,16 +49,16 @@ pub enum Refused {
     Cluster(#[from] Error),
 }
 
-/// All of them.
+/// All clusters of the server.
 pub struct Clusters {
     live: Mutex<BTreeMap<String, Arc<Cluster>>>,
     made: AtomicU64,
-    /// Those in `live`, and those that are being made.
+    /// The number of clusters in `live`, and of those that are being started.
     count: AtomicUsize,
     max: usize,
 }
 
-/// A place among the clusters, given back unless it is kept.
+/// A slot for a cluster, released unless it is kept.
 struct Place<'a> {
     count: &'a AtomicUsize,
     kept: bool,
@@ -85,7 +85,7 @@ impl Clusters {
         Ok(place)
     }
 
-    /// Makes a cluster, and gives it a name that no other one had.
+    /// Starts a cluster, and gives it a name that no other one had.
     pub async fn create(&self, wanted: Wanted) -> Result<Shown, Refused> {
         let mut place = self.place()?;
         let cluster = match wanted.from {
@@ -114,7 +114,7 @@ impl Clusters {
         self.live.lock().iter().map(|(name, c)| Listed { name: name.clone(), server: c.url() }).collect()
     }
 
-    /// Ends one, and waits for it.
+    /// Stops a cluster, and waits for it.
     pub async fn delete(&self, name: &str) -> Result<(), Refused> {
         let cluster = self.live.lock().remove(name).ok_or_else(|| Refused::NotFound(name.to_owned()))?;
         end(cluster).await;
@@ -122,7 +122,7 @@ impl Clusters {
         Ok(())
     }
 
-    /// Ends all of them, each without waiting for the others.
+    /// Stops all clusters concurrently.
     pub async fn end_all(&self) {
         let all = std::mem::take(&mut *self.live.lock());
         for cluster in all.values() {
@@ -138,7 +138,7 @@ impl Clusters {
     }
 }
 
-/// Somebody who forks it at this moment may still hold it; then its last holder ends it.
+/// A fork in progress may still hold it; then the last holder stops it.
 async fn end(cluster: Arc<Cluster>) {
     cluster.stop();
     if let Some(cluster) = Arc::into_inner(cluster) {

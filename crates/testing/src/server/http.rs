@@ -1,4 +1,4 @@
-//! The test server's HTTP: who may ask, what is asked, and how it is answered.
+//! The test server's HTTP interface: access control, routing and answers.
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,18 +22,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::address::Address;
 use super::clusters::{Clusters, Refused, Wanted};
 
-/// Bytes of a request's body.
+/// The maximum size of a request's body in bytes.
 const BODY_BYTES_MAX: usize = 64 * 1024;
-/// Connections at once; more wait.
+/// The maximum number of connections; further ones wait.
 const CONNECTIONS_MAX: usize = 256;
-/// How long a client may take for the head of its request, also between two.
+/// The time limit for a request's headers, and for idle connections.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(120);
-/// Pause after a connection could not be taken: the process is out of descriptors.
+/// The pause after a connection could not be accepted: the process is out of descriptors.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 type Answer = Response<Full<Bytes>>;
 
-/// Listens and serves until the group ends; gives the address with its port.
+/// Listens and serves until the group ends; returns the address with its port.
 pub async fn listen(address: Address, clusters: Arc<Clusters>, tasks: &Tasks) -> std::io::Result<Address> {
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let group = tasks.clone();
@@ -70,7 +70,7 @@ pub async fn listen(address: Address, clusters: Arc<Clusters>, tasks: &Tasks) ->
     }
 }
 
-/// A socket that its owner alone may use. One that is left of a server that was killed is replaced.
+/// Binds a socket that only its owner may use. One left by a killed server is replaced.
 #[allow(clippy::disallowed_methods, reason = "blocking: at start, before anything is served")]
 fn private(path: &std::path::Path) -> std::io::Result<UnixListener> {
     if !sockets::is_served(path) && path.exists() {
@@ -91,7 +91,7 @@ where
         });
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-        // Whoever breaks a connection off hears of nothing.
+        // A client that disconnects gets no answer.
         drop(http.serve_connection(TokioIo::new(stream), answers).await);
         drop(permit);
     });
@@ -99,7 +99,7 @@ where
 
 async fn answer(clusters: &Clusters, request: Request<Incoming>) -> Answer {
     let (head, body) = request.into_parts();
-    // A page in a browser of this machine may send requests here; none of them is wanted.
+    // A web page in a browser of this machine may send requests here; they are rejected.
     if head.headers.contains_key(header::ORIGIN) || !names_this_machine(head.headers.get(header::HOST)) {
         return fault(StatusCode::FORBIDDEN, "requests from web pages or for other hosts are not allowed");
     }
@@ -121,11 +121,11 @@ async fn answer(clusters: &Clusters, request: Request<Incoming>) -> Answer {
     }
 }
 
-/// Whether a `Host` is this machine's loopback; by a unix socket it may be anything that has no port.
+/// Reports whether a `Host` is this machine's loopback; with a unix socket it may be anything without a port.
 fn names_this_machine(host: Option<&header::HeaderValue>) -> bool {
     let Some(Ok(host)) = host.map(|h| h.to_str()) else { return true };
     let Ok(authority) = host.parse::<http::uri::Authority>() else { return false };
-    // What is left besides host and port would be a user.
+    // A part besides host and port would be a user.
     let name = authority.host();
     let port = authority.port().map_or(0, |port| port.as_str().len() + 1);
     let name_alone = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(name);

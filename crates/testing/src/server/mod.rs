@@ -1,14 +1,14 @@
-//! Clusters handed out over HTTP, for tests in other languages: `http` speaks, `clusters` holds them.
+//! Test clusters over HTTP, for tests in other languages: `http` has the interface, `clusters` the clusters.
 //!
 //! | request | answer |
 //! |---|---|
-//! | `POST /clusters` `{"from": NAME, "options": {…}}`, both optional | 201, a cluster: new, or as the one named is now |
+//! | `POST /clusters` `{"from": NAME, "options": {…}}`, both optional | 201, a cluster: new, or a fork of the named one |
 //! | `GET /clusters` | 200, the names and addresses of all |
 //! | `GET /clusters/NAME` | 200, that cluster |
 //! | `DELETE /clusters/NAME` | 204 when nothing of it runs any more |
 //! | `GET /healthz` | 200 |
 //!
-//! A cluster is `{"name", "server", "certificateAuthority", "kubeconfig"}`. What goes wrong is `{"error": TEXT}` with a fitting status.
+//! A cluster is `{"name", "server", "certificateAuthority", "kubeconfig"}`. An error is `{"error": TEXT}` with a matching status.
 mod address;
 mod clusters;
 mod http;
@@ -24,10 +24,10 @@ pub struct Running {
     address: Address,
 }
 
-/// Starts serving; `clusters_max` is how many may live at once.
+/// Starts serving; `clusters_max` is the maximum number of clusters.
 ///
 /// # Errors
-/// When the address cannot be listened on, or is not on this machine.
+/// The address cannot be bound, or is not on this machine.
 pub async fn start(address: Address, clusters_max: usize, tasks: &Tasks) -> std::io::Result<Running> {
     let tasks = tasks.child("test-server");
     let clusters = std::sync::Arc::new(clusters::Clusters::new(clusters_max));
@@ -36,12 +36,12 @@ pub async fn start(address: Address, clusters_max: usize, tasks: &Tasks) -> std:
 }
 
 impl Running {
-    /// Where it listens, with the port that it got.
+    /// Returns the address, with the actual port.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Ends it and all its clusters.
+    /// Stops it and all its clusters.
     pub async fn shutdown(self) {
         self.tasks.shutdown(std::time::Duration::from_secs(2)).await;
         self.clusters.end_all().await;

@@ -1,4 +1,4 @@
-//! Joining against scripted servers, machines and clusters, on a paused clock.
+//! Joining with scripted servers, machines and clusters, on a paused clock.
 use super::*;
 use kelson_pki::{Authority, certificates_from_pem, public_key_pin, sign_detached};
 use serde_json::json;
@@ -47,7 +47,7 @@ fn only_what_the_token_signed_is_believed() {
     }
 }
 
-/// A machine from before its program was built, and a server that answers at the third attempt.
+/// A machine whose clock is before the program's build, and a server that answers the third attempt.
 #[derive(Default)]
 struct Early {
     asked: parking_lot::Mutex<Vec<(String, String, bool)>>,
@@ -101,7 +101,7 @@ async fn a_clock_that_cannot_be_right_is_set_before_a_certificate_is_judged() {
     let asked = machine.asked.lock().len();
     mend_clock("https://h:1", "CA", &machine, &machine).await.map_err(said).unwrap();
     assert_eq!(machine.asked.lock().len(), asked, "a clock that can be right is left alone");
-    // Who may not set the clock waits for somebody who may, and says so.
+    // A process that may not set the clock logs that and waits.
     let refused = Early { refuses: true, ..Early::default() };
     let fault = async || mend_clock("https://h:1", "CA", &refused, &refused).await.map_err(said).unwrap_err();
     assert!(fault().await.contains("connection refused"));
@@ -147,7 +147,7 @@ async fn what_may_mend_itself_is_waited_for() {
     assert_eq!(at_once.unwrap_err().to_string(), "bad");
 }
 
-/// A server that answers with these codes, one after the other, and then with a `cluster-info` that holds nothing.
+/// A server that answers with these codes in turn, and then with an empty `cluster-info`.
 struct Scripted(parking_lot::Mutex<Vec<u16>>);
 
 impl kelson_client::Transport for Scripted {
@@ -181,7 +181,7 @@ async fn a_new_cluster_that_lets_nobody_read_its_cluster_info_yet_is_waited_for(
         assert_eq!(found.unwrap(), "here", "{codes:?}");
         assert_eq!(took, Duration::from_millis(500 + 1_000 + 2_000 + 4_000), "{codes:?}");
     }
-    // A cluster that never lets anybody: the way without it is told.
+    // If a cluster never allows it, the error names the alternative.
     let (found, took) = read(vec![403; 1_000]).await;
     let error = found.unwrap_err().to_string();
     assert!(error.contains("does not allow anonymous reads") && error.contains("--server-ca"), "{error}");

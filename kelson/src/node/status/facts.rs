@@ -1,28 +1,28 @@
-//! What is known of a data directory and of what runs with it.
+//! The state of a data directory and of its processes.
 use std::path::PathBuf;
 
 use jiff::Timestamp;
 use serde::Serialize;
 
-/// Everything; what is not there, or was not answered, is `None`.
+/// The whole state; what does not exist or did not answer is `None`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Facts {
-    /// When this was gathered.
+    /// When the state was read.
     pub time: Timestamp,
-    /// This program's version.
+    /// The version of this program.
     pub version: String,
-    /// The data directory, absolute.
+    /// The absolute path of the data directory.
     pub data_dir: PathBuf,
-    /// Whether it is a server's: it has CAs.
+    /// Whether it is that of a server: it has CAs.
     pub is_server: bool,
-    /// The process that works with it.
+    /// The process that uses it.
     pub process: Option<ProcessFacts>,
     /// Its container runtime, and the shims of containers.
     pub runtime: Vec<ProcessFacts>,
-    /// Where the process listens.
+    /// The addresses on which the process listens.
     pub listens: Vec<String>,
-    /// The API, as its server's administrator sees it.
+    /// The API, as seen by its administrator.
     pub api: Option<ApiFacts>,
     /// Certificates and kubeconfigs.
     pub certificates: Vec<CertificateFacts>,
@@ -32,25 +32,25 @@ pub struct Facts {
     pub containers: Option<ContainerFacts>,
 }
 
-/// A process that works for the data directory.
+/// A process that uses the data directory.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessFacts {
     /// The process ID.
     pub pid: u32,
-    /// Its command line.
+    /// The command line.
     pub command: String,
-    /// Resident memory, bytes.
+    /// Resident memory in bytes.
     pub resident_bytes: u64,
 }
 
-/// What the API's server answers.
+/// The answers of the API server.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ApiFacts {
-    /// Why it is not ready; `None`: it is.
+    /// Why it is not ready; `None` when it is ready.
     pub not_ready: Option<String>,
-    /// Nodes by name.
+    /// The nodes by name.
     pub nodes: Vec<NodeFacts>,
 }
 
@@ -58,13 +58,13 @@ pub struct ApiFacts {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeFacts {
-    /// `metadata.name`.
+    /// Value of `metadata.name`.
     pub name: String,
-    /// Why it is not ready; `None`: it is.
+    /// Why it is not ready; `None` when it is ready.
     pub not_ready: Option<String>,
-    /// `status.nodeInfo.kubeletVersion`.
+    /// Value of `status.nodeInfo.kubeletVersion`.
     pub version: String,
-    /// `spec.unschedulable`.
+    /// Value of `spec.unschedulable`.
     pub unschedulable: bool,
 }
 
@@ -72,25 +72,25 @@ pub struct NodeFacts {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CertificateFacts {
-    /// What it is called in `kelson certificate list`.
+    /// Its name in `kelson certificate list`.
     pub name: String,
     /// When it expires.
     pub expires: Timestamp,
-    /// Which component renews it.
+    /// The component that renews it.
     pub renewed: &'static str,
 }
 
-/// Room of the file system, bytes.
+/// The size of the file system in bytes.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DiskRoom {
-    /// All of the file system.
+    /// The total size.
     pub total_bytes: u64,
-    /// What is free for this user.
+    /// The space available to this user.
     pub free_bytes: u64,
 }
 
-/// What the runtime holds.
+/// The images and pods of the runtime.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerFacts {
@@ -98,11 +98,11 @@ pub struct ContainerFacts {
     pub endpoint: String,
     /// Its name and version.
     pub runtime: String,
-    /// Why it does not answer; `None`: it does.
+    /// Why it does not answer; `None` when it does.
     pub unavailable: Option<String>,
-    /// How many images there are.
+    /// The number of images.
     pub images: usize,
-    /// Their sizes together, bytes; layers that several share are counted for each.
+    /// The sum of their sizes in bytes; layers that several images share count for each.
     pub image_bytes: u64,
     /// Pods whose sandbox is ready.
     pub pods: usize,

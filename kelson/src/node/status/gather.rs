@@ -1,4 +1,5 @@
-//! Gathers what `kelson status` shows: files of the data directory, `/proc`, the API and the runtime, each of which may be missing.
+//! Reads the state that `kelson status` shows: files of the data directory, `/proc`, the API and the runtime, each of
+//! which may be missing.
 #![allow(clippy::disallowed_methods, reason = "blocking: by a command that does nothing else")]
 
 use std::path::Path;
@@ -19,15 +20,15 @@ use crate::lock::DataDirLock;
 use crate::node::cleanup;
 use crate::{certificate, token};
 
-/// How long a server or runtime may take to answer.
+/// The timeout for an answer of the server or the runtime.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// State of a sandbox that runs (`PodSandboxState`).
+/// The state of a running sandbox (`PodSandboxState`).
 const SANDBOX_READY: i32 = 0;
 
-/// Everything there is to know.
+/// Reads the whole state.
 ///
 /// # Errors
-/// The directory is not there or cannot be read.
+/// The directory does not exist or cannot be read.
 pub async fn gather(dir: &Path) -> anyhow::Result<Facts> {
     let dir = dir.canonicalize().with_context(|| format!("data directory {}", dir.display()))?;
     if !["kelson.lock", "pki", "kubelet"].iter().any(|name| dir.join(name).exists()) {
@@ -51,7 +52,8 @@ pub async fn gather(dir: &Path) -> anyhow::Result<Facts> {
         command: processes.iter().find(|p| p.pid == pid).map(|p| p.command.clone()).unwrap_or_default(),
         resident_bytes: resident(&host.text(format!("/proc/{pid}/status"))),
     };
-    // Its own containerd names its configuration, shims name the socket: both are in the directory.
+    // The command line of Kelson's containerd has its configuration file, that of shims the socket: both are in the
+    // directory.
     let below = format!("{}/containerd/", dir.display());
     let runtime = processes.iter().filter(|p| Some(p.pid) != pid && p.command.contains(&below)).map(|p| facts(p.pid));
     let listens = pid.map(|pid| kelson_check::listens(&host, pid)).unwrap_or_default();
@@ -75,7 +77,7 @@ pub async fn gather(dir: &Path) -> anyhow::Result<Facts> {
     })
 }
 
-/// The process that has the directory's lock.
+/// Returns the process that holds the directory's lock.
 fn holder(dir: &Path) -> anyhow::Result<Option<u32>> {
     let file = dir.join("kelson.lock");
     if !file.exists() || DataDirLock::is_free(dir)? {
@@ -84,7 +86,7 @@ fn holder(dir: &Path) -> anyhow::Result<Option<u32>> {
     Ok(std::fs::read_to_string(&file).ok().and_then(|pid| pid.trim().parse().ok()))
 }
 
-/// `VmRSS` of `/proc/PID/status`, bytes.
+/// Returns `VmRSS` of `/proc/PID/status` in bytes.
 fn resident(status: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
     line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024
@@ -99,7 +101,7 @@ fn room(dir: &Path) -> DiskRoom {
     .unwrap_or_default()
 }
 
-/// Whether the API's server is ready, and which nodes it has.
+/// Reads whether the API server is ready, and its nodes.
 async fn ask(client: &Client) -> ApiFacts {
     let late = || format!("no answer within {} s", ANSWER_MAX.as_secs());
     let ready = tokio::time::timeout(ANSWER_MAX, client.call(Method::GET, "/readyz", "", Bytes::new())).await;

@@ -1,5 +1,5 @@
-//! `kelson status`: what runs here, where it listens, what it keeps, what ends soon, and what to do about it. `facts` is gathered in
-//! `gather`, what it means is decided in `warn`, which is pure, and written in `show`.
+//! `kelson status`: running processes, their addresses and data, certificates that expire soon, and what to do about
+//! problems. `gather` reads the `facts`, `warn` derives warnings from them (pure), and `show` formats both.
 mod facts;
 mod gather;
 mod show;
@@ -10,10 +10,10 @@ use kelson_check::Level;
 
 use super::args::StatusArgs;
 
-/// Prints it.
+/// Prints the status.
 ///
 /// # Errors
-/// No data directory is there, or a warning says that something does not work.
+/// There is no data directory, or a warning says that something does not work.
 pub async fn run(args: &StatusArgs) -> anyhow::Result<()> {
     let facts = gather::gather(&args.data_dir).await?;
     let warnings = warn::warnings(&facts);

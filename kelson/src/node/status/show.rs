@@ -1,4 +1,4 @@
-//! As lines for people, and as a document for programs.
+//! Formats the status as lines for people, and as a document for programs.
 use std::fmt::Write as _;
 
 use kelson_check::{Finding, Level};
@@ -7,17 +7,17 @@ use super::facts::{CertificateFacts, Facts};
 
 const MIB: u64 = 1 << 20;
 
-/// A document: the facts, and `warnings` beside them.
+/// Returns a document: the facts with `warnings`.
 ///
 /// # Errors
-/// None that is known.
+/// None is known.
 pub fn json(facts: &Facts, warnings: &[Finding]) -> anyhow::Result<String> {
     let mut document = serde_json::to_value(facts)?;
     document["warnings"] = serde_json::to_value(warnings)?;
     Ok(serde_json::to_string_pretty(&document)?)
 }
 
-/// Lines, the warnings last.
+/// Returns lines, with the warnings last.
 pub fn text(facts: &Facts, warnings: &[Finding]) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {

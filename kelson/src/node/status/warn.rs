@@ -1,16 +1,16 @@
-//! What is wrong, or will be soon, and what to do about it.
+//! Derives warnings from the status: what is wrong or soon will be, and what to do about it.
 use jiff::Timestamp;
 use kelson_check::{Finding, Level};
 
 use super::facts::{CertificateFacts, Facts};
 
 const DAY_S: i64 = 24 * 3600;
-/// A leaf is renewed long before: one that has less left was not.
+/// A leaf certificate is renewed long before this; one with less time left was not renewed.
 const LEAF_DAYS: i64 = 14;
-/// Replacing a CA takes time: nodes and users take part.
+/// Rotating a CA takes time, since nodes and users take part.
 const CA_DAYS: i64 = 180;
 
-/// Everything worth a warning.
+/// Returns all warnings.
 pub fn warnings(facts: &Facts) -> Vec<Finding> {
     let mut all = Vec::new();
     let mut add = |probe, level, found: String, meaning: &str, action: &str| {
@@ -70,7 +70,7 @@ pub fn warnings(facts: &Facts) -> Vec<Finding> {
     all
 }
 
-/// What is said of a certificate that expires soon.
+/// Returns the warning about a certificate that expires soon.
 fn expiring(certificate: &CertificateFacts, now: Timestamp) -> Option<(Level, String, &'static str, &'static str)> {
     let left = certificate.expires.duration_since(now).as_secs().div_euclid(DAY_S);
     let (name, is_ca) = (&certificate.name, certificate.renewed == "by rotate-ca");
@@ -87,7 +87,7 @@ fn expiring(certificate: &CertificateFacts, now: Timestamp) -> Option<(Level, St
             "kelson certificate rotate-ca",
         ));
     }
-    // An administrator's kubeconfig is renewed by starts alone.
+    // An administrator's kubeconfig is only renewed at a start.
     if !is_ca && left < LEAF_DAYS && certificate.renewed != "trusted until rotate-ca --finish" {
         let found = format!("{name} expires in {left} days");
         let meaning = "It should have been renewed by now.";

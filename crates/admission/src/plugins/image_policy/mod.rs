@@ -1,5 +1,5 @@
-//! ImagePolicyWebhook: a server of the operator's says which images pods may have (`imagepolicy.k8s.io/v1alpha1`). Its answers
-//! are kept for a while, and when it cannot be asked the configuration says what happens.
+//! ImagePolicyWebhook: a webhook decides which images pods may use (`imagepolicy.k8s.io/v1alpha1`). Its answers are
+//! cached for a configured time, and the configuration decides what happens when it cannot be called.
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,21 +17,21 @@ use crate::configuration::only;
 use crate::containers::{ContainerKind, containers};
 use crate::{AsyncPlugin, Attributes, Dependencies, Notes, Operation, Operations, Plugin};
 
-/// Answers of the webhook kept for their time to live; the oldest goes first.
+/// The maximum number of cached answers; the least recently used is evicted.
 const ANSWERS_MAX: usize = 1024;
 const ANSWER_BYTES_MAX: usize = 1 << 20;
-/// One try may take this long.
+/// The timeout of one attempt.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Tries before the server is given up, each after a longer pause than the one before.
+/// The maximum number of attempts, with growing pauses.
 const TRIES: u32 = 5;
 const PAUSE_FACTOR: f64 = 1.5;
 
-/// What the plugin's annotations of audit events begin with.
+/// The prefix of the plugin's audit annotations.
 const PREFIX: &str = "imagepolicywebhook.image-policy.k8s.io/";
-/// What a pod's annotations hold that are shown to the server.
+/// Pod annotations whose key contains this are sent to the webhook.
 const SHOWN: &str = ".image-policy.k8s.io/";
 
-/// See the module.
+/// The plugin; see the module.
 pub struct ImagePolicyWebhook {
     client: WebhookClient,
     target: Target,
@@ -54,7 +54,7 @@ struct ReviewStatus {
     annotations: Vec<(String, String)>,
 }
 
-/// `1h0m30s`, `500ms`: as Go writes a duration.
+/// Formats a duration as Go does: `1h0m30s`, `500ms`.
 fn words(duration: Duration) -> String {
     let (seconds, ms) = (duration.as_secs(), duration.subsec_millis());
     match (seconds / 3600, seconds / 60 % 60, seconds % 60, ms) {
@@ -70,7 +70,7 @@ fn words(duration: Duration) -> String {
 impl Settings {
     fn read(part: &Value) -> Result<Self, String> {
         only(part, "imagePolicy.", &["kubeConfigFile", "allowTTL", "denyTTL", "retryBackoff", "defaultAllow"])?;
-        // Given in a unit; -1 is none at all, 0 the default.
+        // Given in a unit; -1 disables it, 0 is the default.
         let duration = |field: &str, unit: Duration, least: Duration, most: Duration, default: Duration| {
             let given = at(part, &[field]);
             let number = if given.is_null() { Some(0) } else { given.as_i64() };
@@ -101,10 +101,10 @@ impl Settings {
 }
 
 impl ImagePolicyWebhook {
-    /// With the plugin's part of the configuration, which there must be.
+    /// Creates the plugin from its section of the configuration, which is required.
     ///
     /// # Errors
-    /// What is wrong with it, or with the kubeconfig it names.
+    /// The section or the kubeconfig it references is invalid.
     pub fn new(d: &Dependencies, configuration: &Value) -> Result<Self, String> {
         if configuration.is_null() {
             return Err("no config specified".to_owned());
@@ -149,7 +149,7 @@ impl ImagePolicyWebhook {
         Ok(answer)
     }
 
-    /// Asks until there is an answer, as often as makes sense.
+    /// Calls the webhook until it answers or the attempts are used up.
     async fn ask(&self, review: &Value) -> Result<bytes::Bytes, String> {
         let body = bytes::Bytes::from(review.to_string());
         let mut pause = self.settings.pause;
@@ -175,7 +175,8 @@ impl ImagePolicyWebhook {
     }
 }
 
-/// What the server is shown. A debugging container is asked about alone: the others were asked about before.
+/// Returns the spec sent to the webhook. For an ephemeral container only that container is sent: the others were
+/// checked before.
 fn spec_of(a: &Attributes<'_>) -> Value {
     let pod = a.new_object();
     let debugging = a.subresource == "ephemeralcontainers";
@@ -186,7 +187,7 @@ fn spec_of(a: &Attributes<'_>) -> Value {
         })
         .map(|(kind, _, c)| (kind, text(c, &["image"])))
         .collect();
-    // Upstream names those of `containers` first.
+    // Upstream lists those of `containers` first.
     asked.sort_by_key(|(kind, _)| *kind != ContainerKind::Regular);
     let images: Vec<Value> = asked.into_iter().map(|(_, image)| json!({"image": image})).collect();
     let mut spec = json!({"containers": images, "namespace": a.namespace});

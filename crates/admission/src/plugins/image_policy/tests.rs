@@ -1,4 +1,4 @@
-//! The plugin against a server of its own.
+//! The plugin with a webhook server in this process.
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kelson_doubles::webhook::{Behaviour, Seen, TestServer};
@@ -6,7 +6,7 @@ use kelson_doubles::webhook::{Behaviour, Seen, TestServer};
 use super::*;
 use crate::testing::{Ask, dependencies, run};
 
-/// A plugin that asks this server, with more of its configuration.
+/// A plugin that calls this server, with additional configuration.
 fn plugin(server: &TestServer, more: Value) -> ImagePolicyWebhook {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("kubeconfig");
@@ -28,7 +28,7 @@ fn answer(status: Value) -> Behaviour {
     Behaviour::Answer(200, review.to_string().into_bytes())
 }
 
-/// Refuses images that are called so.
+/// Denies images with this name.
 fn judge(seen: &Seen) -> Behaviour {
     let review: Value = serde_json::from_slice(&seen.body).unwrap();
     let images = review["spec"]["containers"].as_array().unwrap();

@@ -1,5 +1,5 @@
-//! The checks of the Pod Security Standards: each looks at a pod's metadata and spec and says what is wrong, in upstream's
-//! words (`pod-security-admission/policy`). Which of them count in which version is `rules`' to say.
+//! The checks of the Pod Security Standards: each reads a pod's metadata and spec and returns upstream's message
+//! (`pod-security-admission/policy`). `rules` defines which checks apply in which version.
 use std::collections::BTreeSet;
 
 use kelson_meta::tree::path::{at, list, strings, text};
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::containers::containers;
 
-/// What a check looks at.
+/// The pod that a check reads.
 #[derive(Clone, Copy)]
 pub(super) struct Pod<'a> {
     pub metadata: &'a Value,
@@ -18,23 +18,24 @@ impl Pod<'_> {
     pub fn is_windows(&self) -> bool {
         text(self.spec, &["os", "name"]) == "windows"
     }
-    /// Users of the pod's own make some checks needless, as the reference has it. That is sound because the kubelet either
-    /// gives such a pod a user namespace or refuses it; it never runs with the node's users.
+    /// Reports whether the pod has a user namespace, which makes some checks unnecessary, as upstream. That is safe
+    /// because the kubelet either creates a user namespace for such a pod or rejects it; it never runs the pod in the
+    /// node's user namespace.
     pub fn has_own_users(&self) -> bool {
         at(self.spec, &["hostUsers"]) == false
     }
 }
 
-/// A broken rule.
+/// A violation of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Which rule, the same for all pods that break it.
+    /// The reason, the same for all pods that violate the check.
     pub reason: String,
-    /// Who breaks it and how.
+    /// The fields or containers in violation.
     pub detail: String,
 }
 
-/// What a check finds.
+/// The result of a check.
 type Found = Option<Violation>;
 
 fn fault(reason: &str, detail: String) -> Violation {
@@ -56,7 +57,7 @@ const CAPABILITIES: [&str; 13] = [
     "SETUID",
     "SYS_CHROOT",
 ];
-/// Each with the first minor version that allows it.
+/// Allowed sysctls, each with the first minor version that allows it.
 const SYSCTLS: [(&str, u32); 12] = [
     ("kernel.shm_rmid_forced", 0),
     ("net.ipv4.ip_local_port_range", 0),
@@ -71,7 +72,7 @@ const SYSCTLS: [(&str, u32); 12] = [
     ("net.ipv4.tcp_rmem", 32),
     ("net.ipv4.tcp_wmem", 32),
 ];
-/// The same for types of SELinux.
+/// Allowed SELinux types, each with the first minor version that allows it.
 const SELINUX_TYPES: [(&str, u32); 5] =
     [("", 0), ("container_t", 0), ("container_init_t", 0), ("container_kvm_t", 0), ("container_engine_t", 31)];
 const VOLUMES: [&str; 9] = [
@@ -94,12 +95,12 @@ fn quote<S: AsRef<str>>(items: impl IntoIterator<Item = S>) -> String {
     items.into_iter().map(|i| format!("{:?}", i.as_ref())).collect::<Vec<_>>().join(", ")
 }
 
-/// `container "a"` or `containers "a", "b"`.
+/// Formats names as `container "a"` or `containers "a", "b"`.
 fn named(names: &[&str]) -> String {
     format!("{} {}", plural(names.len(), "container", "containers"), quote(names))
 }
 
-/// Names of the containers for which `bad` holds.
+/// Returns the names of the containers for which `bad` is true.
 fn which<'a>(spec: &'a Value, mut bad: impl FnMut(&'a Value) -> bool) -> Vec<&'a str> {
     containers(spec).filter(|(_, _, c)| bad(c)).map(|(_, _, c)| text(c, &["name"])).collect()
 }
@@ -108,7 +109,7 @@ fn security<'a>(of: &'a Value, path: &[&str]) -> &'a Value {
     at(at(of, &["securityContext"]), path)
 }
 
-/// `pod`, the containers, or both.
+/// Formats `pod`, the containers, or both.
 fn setters(pod: bool, bad: &[&str]) -> Vec<String> {
     let mut out = Vec::new();
     if pod {
@@ -120,7 +121,7 @@ fn setters(pod: bool, bad: &[&str]) -> Vec<String> {
     out
 }
 
-/// A rule on one value that pod and containers may set.
+/// Checks a field that may be set by the pod and by each container.
 fn explicit(spec: &Value, mut bad: impl FnMut(&Value) -> bool) -> Vec<String> {
     let pod = bad(spec);
     let list = which(spec, bad);
@@ -284,7 +285,7 @@ pub(super) fn proc_mount(pod: Pod<'_>, _: u32) -> Found {
     (!bad.is_empty()).then(|| fault("procMount", detail))
 }
 
-/// As [`proc_mount`], but for pods with users of their own.
+/// As [`proc_mount`], but for pods with a user namespace.
 pub(super) fn proc_mount_baseline(pod: Pod<'_>, minor: u32) -> Found {
     if minor >= 35 && pod.has_own_users() { None } else { proc_mount(pod, minor) }
 }
@@ -421,7 +422,7 @@ fn seccomp(spec: &Value, required: bool) -> Found {
     (!bad.is_empty()).then(|| fault(REASON, detail))
 }
 
-/// Profiles were annotations before version 1.19.
+/// Before version 1.19 profiles were annotations.
 fn seccomp_annotations(pod: Pod<'_>) -> Found {
     const OF_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
     const OF_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";

@@ -1,4 +1,4 @@
-//! `PodSecurityConfiguration`: what is demanded where labels say nothing, and who is exempt.
+//! `PodSecurityConfiguration`: the default levels and the exemptions.
 use kelson_codec::strict::{Fields, Shape};
 use kelson_meta::tree::path::{at, list};
 use kelson_meta::{FieldErrors, FieldPath, is_dns1123_label, is_dns1123_subdomain};
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::level::Demands;
 use crate::configuration::Part;
 
-/// The plugin's part of the configuration, read.
+/// The plugin's section of the configuration, decoded.
 pub(super) struct SecurityConfiguration {
     pub defaults: Demands,
     users: Vec<String>,

@@ -1,4 +1,4 @@
-//! Pods that a namespace's raised level would refuse: they run on, and whoever raised it is told of them
+//! Existing pods that violate a namespace's new level: they continue to run, and the client gets warnings about them
 //! (upstream `EvaluatePodsInNamespace`).
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
@@ -11,20 +11,20 @@ use super::configuration::SecurityConfiguration;
 use super::level::Demand;
 use super::rules;
 
-/// Most pods that are looked at.
+/// The maximum number of pods to evaluate.
 const PODS_MAX: usize = 3000;
-/// Looking ends by then.
+/// The time limit for the evaluation.
 const TIME_MAX: Duration = Duration::from_secs(1);
-/// Pods looked at before others have their turn.
+/// The number of pods evaluated before the task yields.
 const AT_ONCE: usize = 32;
 
-/// How many pods break the same rules, and the first of their names.
+/// The number of pods with the same violations, and the first of their names.
 struct Count {
     pod: String,
     pods: usize,
 }
 
-/// The warnings, at most one for each set of broken rules and two besides.
+/// Returns the warnings: at most one for each set of violations, and two more.
 pub(super) async fn warnings(
     namespace: &str,
     demand: Demand,
@@ -34,7 +34,7 @@ pub(super) async fn warnings(
     let begun = Instant::now();
     let (mut broken, mut controllers) = (BTreeMap::<String, Count>::new(), HashSet::new());
     let (mut looked, mut total, mut of_known_controllers) = (0, 0, Vec::new());
-    // The first pod of each controller goes before the others, which are most likely like it.
+    // The first pod of each controller is evaluated before the others, which are most likely equal.
     for (i, bytes) in pods.iter().enumerate() {
         if i % AT_ONCE == AT_ONCE - 1 {
             tokio::task::yield_now().await;
@@ -90,7 +90,7 @@ impl Count {
     }
 }
 
-/// UID of the pod's controller; empty for none.
+/// Returns the UID of the pod's controller; empty for none.
 fn controller(pod: &Value) -> &str {
     let owners = list(pod, &["metadata", "ownerReferences"]);
     owners.iter().find(|o| at(o, &["controller"]) == true).map_or("", |o| text(o, &["uid"]))

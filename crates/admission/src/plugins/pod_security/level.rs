@@ -1,4 +1,4 @@
-//! Levels and versions of the Pod Security Standards, and what a namespace's labels demand of pods
+//! Levels and versions of the Pod Security Standards, and the policy that a namespace's labels set
 //! (`pod-security-admission/api`).
 use std::borrow::Cow;
 
@@ -6,29 +6,29 @@ use kelson_meta::tree::path::{at, text};
 use kelson_meta::{FieldErrors, FieldPath};
 use serde_json::Value;
 
-/// What all labels of the standards begin with, and annotations of audit events as well.
+/// The prefix of the labels and of the audit annotations.
 pub(super) const PREFIX: &str = "pod-security.kubernetes.io/";
 
-/// The labels of namespaces, by mode: level and version.
+/// The labels of namespaces by mode: level and version.
 const LABELS: [[&str; 2]; 3] = [
     ["pod-security.kubernetes.io/enforce", "pod-security.kubernetes.io/enforce-version"],
     ["pod-security.kubernetes.io/audit", "pod-security.kubernetes.io/audit-version"],
     ["pod-security.kubernetes.io/warn", "pod-security.kubernetes.io/warn-version"],
 ];
 
-/// A level of the standards.
+/// A level of the Pod Security Standards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Pods are not judged at all (`privileged`).
+    /// Pods are not restricted (`privileged`).
     Privileged,
-    /// Known privilege escalations are prevented.
+    /// Known privilege escalations are prevented (`baseline`).
     Baseline,
-    /// Current practice for hardened pods (`restricted`).
+    /// Current hardening practice (`restricted`).
     Restricted,
 }
 
 impl Level {
-    /// From a label's value.
+    /// Parses the value of a label.
     pub fn parse(s: &str) -> Option<Self> {
         match s {
             "privileged" => Some(Self::Privileged),
@@ -37,7 +37,7 @@ impl Level {
             _ => None,
         }
     }
-    /// The label's value.
+    /// Returns the value of the label.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Privileged => "privileged",
@@ -47,17 +47,17 @@ impl Level {
     }
 }
 
-/// The version of Kubernetes 1.x whose checks count.
+/// The Kubernetes version (1.x) whose checks apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
-    /// Of the minor version.
+    /// The checks of this minor version.
     Minor(u32),
-    /// Of the newest that this server knows.
+    /// The newest checks that this server has.
     Latest,
 }
 
 impl Version {
-    /// From a label's value: `latest` or `v1.x`.
+    /// Parses the value of a label: `latest` or `v1.x`.
     pub fn parse(s: &str) -> Option<Self> {
         if s == "latest" {
             return Some(Self::Latest);
@@ -78,12 +78,12 @@ impl std::fmt::Display for Version {
     }
 }
 
-/// What one mode demands.
+/// The level and version of one mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
-    /// Which of the three sets of checks applies.
+    /// The level.
     pub level: Level,
-    /// By the checks of which version.
+    /// The version whose checks apply.
     pub version: Version,
 }
 
@@ -94,14 +94,14 @@ impl std::fmt::Display for Demand {
 }
 
 impl Demand {
-    /// The policy of namespaces that ask for none.
+    /// The policy of a namespace without labels.
     pub const NONE: Self = Self { level: Level::Privileged, version: Version::Latest };
 
-    /// Level and version as metrics have them, where versions are a bounded set.
+    /// Returns level and version as label values of metrics, in which the set of versions is bounded.
     pub fn labels(&self) -> (&'static str, Cow<'static, str>) {
         let newest = |minor: u32| minor <= kelson_meta::version::MINOR_NUMBER.into();
         let version = match self.version {
-            // Nothing is demanded, in whichever version.
+            // The privileged level has no checks in any version.
             _ if self.level == Level::Privileged => "latest".into(),
             Version::Latest => "latest".into(),
             Version::Minor(minor) if !newest(minor) => "future".into(),
@@ -115,14 +115,14 @@ impl Demand {
     }
 }
 
-/// What all modes demand.
+/// The levels of all modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demands {
-    /// Pods that break it are refused.
+    /// Pods that violate it are rejected.
     pub enforce: Demand,
-    /// They are noted in the audit log.
+    /// Violations are recorded in the audit log.
     pub audit: Demand,
-    /// Their makers are warned.
+    /// Clients are warned of violations.
     pub warn: Demand,
 }
 
@@ -130,7 +130,7 @@ const LEVEL: &str = "must be one of privileged, baseline, restricted";
 const VERSION: &str = "must be \"latest\" or \"v1.x\"";
 
 impl Demands {
-    /// From the `defaults` of a `PodSecurityConfiguration`.
+    /// Reads `defaults` of a `PodSecurityConfiguration`.
     pub fn of_defaults(defaults: &Value, faults: &mut FieldErrors) -> Self {
         let path = FieldPath::new("defaults");
         let mut demand = |mode: &str| {
@@ -151,8 +151,8 @@ impl Demands {
         Self { enforce: demand("enforce"), audit: demand("audit"), warn: demand("warn") }
     }
 
-    /// What a namespace's labels demand, over the defaults. A label that nobody can read enforces the most, by the newest
-    /// version, and neither audits nor warns.
+    /// Reads a namespace's labels, with the defaults for missing ones. An invalid level enforces the restricted level
+    /// in the newest version, and neither audits nor warns.
     pub fn of_namespace(namespace: &Value, defaults: &Self, faults: &mut FieldErrors) -> Self {
         let labels = at(namespace, &["metadata", "labels"]);
         let path = |key: &str| FieldPath::new("metadata").child("labels").key(key);
@@ -180,7 +180,7 @@ impl Demands {
                 }
             }
         }
-        // Whoever enforces more than is warned of by default is warned of that.
+        // A namespace that enforces a higher level than the default warning level also warns about the enforced one.
         let ([enforces, ..], [.., [warn, warn_version]]) = (readable, LABELS);
         if labels.get(warn).is_none() && enforces && policy.enforce.level > policy.warn.level {
             policy.warn.level = policy.enforce.level;
@@ -191,17 +191,17 @@ impl Demands {
         policy
     }
 
-    /// Whether nothing is demanded in any mode.
+    /// Reports whether no mode restricts pods.
     pub fn is_privileged(&self) -> bool {
         [self.enforce, self.audit, self.warn].iter().all(|d| d.level == Level::Privileged)
     }
 
-    /// Whether both demand the same.
+    /// Reports whether both are equal.
     pub fn same_as(&self, other: &Self) -> bool {
         self.enforce.same_as(&other.enforce) && self.audit.same_as(&other.audit) && self.warn.same_as(&other.warn)
     }
 
-    /// The modes that labels set and that demand something, as messages list them.
+    /// Returns the restricting modes that labels set, as messages list them.
     pub fn words(&self, namespace: &Value) -> String {
         let labels = at(namespace, &["metadata", "labels"]);
         let set = |mode: &str| {
@@ -239,7 +239,7 @@ mod tests {
         assert!(Version::Minor(u32::MAX) < Version::Latest);
     }
 
-    /// What labels (without their prefix) demand, as `enforce audit warn`.
+    /// Returns the policy that labels (without their prefix) set, as `enforce audit warn`.
     fn demanded(labels: &[(&str, &str)]) -> (String, usize) {
         let labels: serde_json::Map<_, _> = labels.iter().map(|(k, v)| (format!("{PREFIX}{k}"), json!(v))).collect();
         let mut faults = FieldErrors::new();

@@ -1,7 +1,8 @@
-//! PodSecurity: pods keep to the level their namespace's labels demand; what would break it elsewhere is warned of
-//! (upstream `pod-security-admission`).
+//! PodSecurity: enforces the Pod Security level that a namespace's labels set; other modes warn or audit (upstream
+//! `pod-security-admission`).
 //!
-//! `level` is what is demanded, `checks` and `rules` what pods must keep to, `existing` what a raised level would break.
+//! `level` has the policy of a namespace, `checks` and `rules` the checks of pods, `existing` the evaluation of
+//! existing pods.
 mod checks;
 mod configuration;
 mod existing;
@@ -25,11 +26,11 @@ use configuration::SecurityConfiguration;
 use kelson_meta::tree::path::{at, strings, text};
 use level::PREFIX;
 
-/// Annotation of the audit event: what was enforced, and how nothing reads.
+/// The audit annotation with the enforced policy, and its text for a policy that cannot be read.
 const ENFORCED: &str = "pod-security.kubernetes.io/enforce-policy";
 const NO_DEMAND: &str = "privileged:latest";
 
-/// See the module.
+/// The plugin; see the module.
 pub struct PodSecurity {
     objects: Arc<dyn Objects>,
     metrics: Arc<Metrics>,
@@ -37,16 +38,16 @@ pub struct PodSecurity {
 }
 
 impl PodSecurity {
-    /// With a `PodSecurityConfiguration`, if there is one.
+    /// Creates the plugin with a `PodSecurityConfiguration`, if there is one.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The configuration is invalid.
     pub fn new(d: &Dependencies, configuration: &Value) -> Result<Self, String> {
         let configuration = SecurityConfiguration::read(configuration)?;
         Ok(Self { objects: d.objects.clone(), metrics: d.metrics.clone(), configuration })
     }
 
-    /// Judges what makes pods. `enforced` says whether it is a pod itself.
+    /// Evaluates a pod or an object with a pod template. `enforced` is true for a pod.
     fn check(&self, a: &Attributes<'_>, pod: &Value, enforced: bool, notes: &mut Notes) -> Result<(), Status> {
         let exempt = |notes: &mut Notes, why: &str| {
             self.metrics.security_exemption(a);
@@ -115,7 +116,7 @@ impl PodSecurity {
             self.count(false, policy.audit, SecurityMode::Audit, a);
             notes.annotate(format!("{PREFIX}audit-violations"), format!("would violate {why}"));
         }
-        // Whoever is refused need not be warned as well.
+        // A rejected request gets no warnings.
         refused?;
         if let Some(why) = rules::violated(policy.warn, metadata, spec) {
             self.count(false, policy.warn, SecurityMode::Warn, a);
@@ -124,13 +125,13 @@ impl PodSecurity {
         Ok(())
     }
 
-    /// What a new or changed namespace demands; its labels must say something that is understood.
+    /// Checks a new or changed namespace, whose labels must be valid.
     fn namespace(&self, a: &Attributes<'_>, notes: &mut Notes) -> Result<Option<Demand>, Status> {
         let defaults = &self.configuration.defaults;
         let (mut faults, mut faults_before) = (FieldErrors::new(), FieldErrors::new());
         let policy = Demands::of_namespace(a.new_object(), defaults, &mut faults);
         let before = Demands::of_namespace(a.stored(), defaults, &mut faults_before);
-        // An unreadable label that was there before does not stand in the way of other changes.
+        // An invalid label that was there before does not prevent other changes.
         if !faults.is_empty() && (a.operation == Operation::Create || faults.to_string() != faults_before.to_string()) {
             let kind = GroupKind { group: String::new(), kind: "Namespace".into() };
             return Err(Status::invalid(&kind, a.object_name(), &faults));
@@ -156,7 +157,7 @@ impl PodSecurity {
     }
 }
 
-/// Pod metadata and spec within an object that makes pods.
+/// Returns pod metadata and spec of an object with a pod template.
 fn template<'a>(a: &'a Attributes<'_>) -> Option<&'a Value> {
     let path: &[&str] = match (a.resource.group.as_str(), a.resource.resource.as_str()) {
         ("", "podtemplates") => &["template"],
@@ -170,8 +171,8 @@ fn template<'a>(a: &'a Attributes<'_>) -> Option<&'a Value> {
     (a.subresource.is_empty() && !template.is_null()).then_some(template)
 }
 
-/// Whether an update of a pod changes what the checks look at: images and containers, and profiles in annotations. The rest of
-/// a pod that they look at does not change.
+/// Reports whether an update of a pod changes fields that the checks read: images, containers, and annotations with
+/// profiles. The other fields that they read are immutable.
 fn significant(old: &Value, new: &Value) -> bool {
     let images =
         |pod| crate::containers::containers(at(pod, &["spec"])).map(|(kind, i, c)| (kind, i, text(c, &["image"])));
@@ -191,7 +192,7 @@ impl Plugin for PodSecurity {
         if let Some(template) = template(a) {
             return self.check(a, template, false, notes);
         }
-        // Other subresources do not change what the checks look at.
+        // Other subresources do not change fields that the checks read.
         if a.is("", "pods") && matches!(a.subresource, "" | "ephemeralcontainers" | "resize") {
             return self.check(a, a.new_object(), true, notes);
         }

@@ -1,19 +1,19 @@
-//! Which checks of the Pod Security Standards count at which level in which version (`pod-security-admission/policy`): a
-//! namespace that asks for an older version keeps the rules it was made for.
+//! Which checks of the Pod Security Standards apply at which level in which version (`pod-security-admission/policy`):
+//! a namespace with an older version keeps the checks of that version.
 use serde_json::Value;
 
 use super::checks::{self, Pod, Violation};
 use super::level::{Demand, Level, Version};
 
-/// The version that last changed a check; newer ones have the same rules.
+/// The version that last changed a check; newer versions have the same checks.
 const NEWEST: u32 = 35;
 
-/// A check, at a level, since a minor version.
+/// A check with its level and its first minor version.
 struct SecurityCheck {
     id: &'static str,
     since: u32,
     check: fn(Pod<'_>, u32) -> Option<Violation>,
-    /// The baseline rule that is not asked where this one is.
+    /// The baseline check that this one replaces.
     instead_of: &'static str,
 }
 
@@ -21,7 +21,7 @@ const fn rule(id: &'static str, since: u32, check: fn(Pod<'_>, u32) -> Option<Vi
     SecurityCheck { id, since, check, instead_of: "" }
 }
 
-/// In the order of their names, as messages list them.
+/// The baseline checks in the order of their names, as messages list them.
 const BASELINE: [SecurityCheck; 12] = [
     rule("appArmorProfile", 0, checks::app_armor),
     rule("capabilities_baseline", 0, checks::capabilities_baseline),
@@ -37,7 +37,7 @@ const BASELINE: [SecurityCheck; 12] = [
     rule("windowsHostProcess", 0, checks::host_process),
 ];
 
-/// Asked after those of the level below that they do not replace.
+/// The restricted checks, evaluated after those of the baseline level that they do not replace.
 const RESTRICTED: [SecurityCheck; 7] = [
     rule("allowPrivilegeEscalation", 8, checks::escalation),
     SecurityCheck {
@@ -54,7 +54,7 @@ const RESTRICTED: [SecurityCheck; 7] = [
     },
 ];
 
-/// Everything a pod does against a demand, in the order of the rules; empty when it keeps to it.
+/// Returns all violations of a policy, in the order of the checks.
 pub fn faults(demand: Demand, metadata: &Value, spec: &Value) -> Vec<Violation> {
     let pod = Pod { metadata, spec };
     let minor = match demand.version {
@@ -72,7 +72,7 @@ pub fn faults(demand: Demand, metadata: &Value, spec: &Value) -> Vec<Violation> 
     baseline.chain(restricted()).filter_map(|r| (r.check)(pod, minor)).collect()
 }
 
-/// What is wrong, as clients read it: `reason (detail), reason (detail)`; `None` where nothing is.
+/// Returns the message for clients: `reason (detail), reason (detail)`; `None` when there is no violation.
 pub fn violated(demand: Demand, metadata: &Value, spec: &Value) -> Option<String> {
     let faults = faults(demand, metadata, spec);
     let words: Vec<String> = faults.iter().map(|f| format!("{} ({})", f.reason, f.detail)).collect();
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(check(Level::Restricted, json!({"hostUsers": false, "securityContext": {"runAsUser": 0}})), [""; 0]);
     }
 
-    /// The reasons at a level, version by version: each line is the first minor version in which this is the answer.
+    /// Returns the reasons at a level, version by version: each line has the first minor version with this result.
     fn history(level: Level, metadata: Value, spec: Value) -> Vec<(u32, Vec<String>)> {
         let mut history: Vec<(u32, Vec<String>)> = Vec::new();
         for minor in 0..=NEWEST + 1 {

@@ -1,5 +1,4 @@
-//! From claims that are believed to a user: rules that the claims must fulfil, mappings by claim or by expression, and rules
-//! that the user must fulfil.
+//! Maps verified claims to a user: rules for claims, mappings by claim or by expression, and rules for the user.
 use std::collections::BTreeMap;
 
 use kelson_cel::{Activation, Budget, Env, PER_CALL_LIMIT, Program, Type};
@@ -8,12 +7,12 @@ use serde_json::{Map, Value, json};
 use super::document::{Jwt, Mapping};
 use crate::user::{self, UserInfo};
 
-/// Steps that the expressions of one token may cost together.
+/// The total cost budget for the expressions of one token.
 const BUDGET: u64 = 10 * PER_CALL_LIMIT;
-/// Domains that no extra key of a configuration may be of.
+/// Domains that extra keys of a configuration may not use.
 const RESERVED: [&str; 2] = ["kubernetes.io", "k8s.io"];
 
-/// What an issuer's claims mean.
+/// The compiled rules and mappings of an issuer.
 #[derive(Debug)]
 pub(super) struct Rules {
     claim_rules: Vec<ClaimRule>,
@@ -36,7 +35,7 @@ enum Source {
     Expression(Program),
 }
 
-/// Where expressions stand, and what is wrong with them.
+/// Collects the compiled expressions and their errors.
 pub(super) struct Compiled<'a> {
     pub at: &'a str,
     pub faults: &'a mut Vec<String>,
@@ -47,12 +46,13 @@ impl Compiled<'_> {
         self.faults.push(format!("{}.{field}: {why}", self.at));
     }
 
-    /// What a rule says: true or false.
+    /// Compiles a rule, which must return a boolean.
     fn rule(&mut self, field: &str, env: &Env, source: &str) -> Option<Program> {
         self.judged(field, source, kelson_cel::admission::compile(env, source, &[Type::Bool]))
     }
 
-    /// What a claim is mapped to. Every type may be compiled; a token for which another value than texts comes of it is refused.
+    /// Compiles a mapping. Every type is accepted; a token is rejected if the value is not a string or a list of
+    /// strings.
     fn mapping(&mut self, field: &str, env: &Env, source: &str) -> Option<Program> {
         self.judged(field, source, env.compile(source).map_err(|e| format!("compilation failed: {e}")))
     }
@@ -90,7 +90,7 @@ impl Compiled<'_> {
 }
 
 impl Rules {
-    /// Compiles what a configuration says.
+    /// Compiles the rules of a configuration.
     pub(super) fn new(to: &mut Compiled<'_>, jwt: &Jwt) -> Self {
         let claims = Env::builder().typed("claims", Type::map(Type::String, Type::Dyn)).build();
         let user = Env::builder().typed("user", Type::map(Type::String, Type::Dyn)).build();
@@ -150,7 +150,7 @@ impl Rules {
         rules
     }
 
-    /// The claim that is the user's groups, where they are not an expression.
+    /// Returns the claim with the user's groups, unless they are an expression.
     pub(super) fn groups_claim(&self) -> Option<&str> {
         match &self.groups {
             Some(Source::Claim { claim, .. }) => Some(claim),
@@ -172,10 +172,10 @@ impl Rules {
         std::iter::once(username).chain(rules).chain(extra).any(|program| uses(program, "email_verified"))
     }
 
-    /// The user that claims describe.
+    /// Returns the user that claims describe.
     ///
     /// # Errors
-    /// Why they describe none; values are not repeated.
+    /// Why they do not describe a user; the message contains no values.
     pub(super) fn user(&self, claims: &Map<String, Value>) -> Result<UserInfo, String> {
         let tree = Value::Object(claims.clone());
         let mut budget = Budget::new(BUDGET);
@@ -265,7 +265,7 @@ fn text(value: Value, what: &str) -> Result<String, String> {
     }
 }
 
-/// A text or a list of such; empty ones and null say nothing.
+/// Returns a string or a list of strings; empty strings and null give none.
 fn texts(value: Value, what: &str) -> Result<Vec<String>, String> {
     let list = match value {
         Value::Null => Vec::new(),
@@ -276,7 +276,7 @@ fn texts(value: Value, what: &str) -> Result<Vec<String>, String> {
     Ok(texts.into_iter().filter(|text| !text.is_empty()).collect())
 }
 
-/// What is wrong with a key of `extra`.
+/// Returns what is wrong with a key of `extra`.
 fn bad_key(key: &str) -> Option<&'static str> {
     let Some((domain, path)) = key.split_once('/') else { return Some("must be a domain-prefixed path") };
     let reserved = RESERVED.iter().any(|r| domain == *r || domain.ends_with(&format!(".{r}")));

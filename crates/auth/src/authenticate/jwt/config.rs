@@ -1,5 +1,5 @@
-//! `AuthenticationConfiguration` (`apiserver.config.k8s.io`, KEP-3331): who issues tokens and what their claims mean, and who
-//! may come without credentials. `--oidc-*` flags are one such issuer.
+//! `AuthenticationConfiguration` (`apiserver.config.k8s.io`, KEP-3331): token issuers and the meaning of their claims,
+//! and anonymous access. The `--oidc-*` flags describe one such issuer.
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -9,31 +9,31 @@ use super::document::{ClaimRuleDocument, IssuerPart, Jwt, Mapping, Mappings};
 use super::keys::ALGORITHMS;
 use crate::authenticate::Anonymous;
 
-/// Issuers in one file, by upstream's bound.
+/// The maximum number of issuers in a file, as upstream.
 const ISSUERS_MAX: usize = 64;
 const GROUP: &str = "apiserver.config.k8s.io";
 
-/// The file, judged.
+/// A validated configuration.
 #[derive(Debug)]
 pub struct AuthenticationConfiguration {
-    /// Who issues tokens, in the order in which they are asked.
+    /// The token issuers, in order of evaluation.
     pub issuers: Vec<Arc<Issuer>>,
-    /// Who may come without credentials; `None`: flags say.
+    /// Anonymous access; `None` leaves it to flags.
     pub anonymous: Option<Anonymous>,
 }
 
-/// One issuer of tokens.
+/// A token issuer.
 #[derive(Debug)]
 pub struct Issuer {
-    /// The `iss` of its tokens.
+    /// The `iss` claim of its tokens.
     pub url: String,
-    /// Where its discovery document is.
+    /// The URL of its discovery document.
     pub discovery_url: String,
-    /// Authorities of its server, PEM; empty: the system's.
+    /// The CAs of its server, PEM; empty uses the system's CAs.
     pub ca_pem: Vec<u8>,
-    /// A token must be for one of these.
+    /// The accepted audiences; a token must have one of them.
     pub audiences: Vec<String>,
-    /// Algorithms that its signatures may be of.
+    /// The accepted signature algorithms.
     pub algorithms: Vec<String>,
     pub(super) rules: Rules,
 }
@@ -63,34 +63,35 @@ struct Condition {
     path: String,
 }
 
-/// What `--oidc-*` say.
+/// The values of the `--oidc-*` flags.
 #[derive(Clone, Debug, Default)]
 pub struct OidcFlags {
-    /// `--oidc-issuer-url`.
+    /// The value of `--oidc-issuer-url`.
     pub issuer_url: String,
-    /// `--oidc-client-id`.
+    /// The value of `--oidc-client-id`.
     pub client_id: String,
-    /// The content of `--oidc-ca-file`, PEM; empty: the system's authorities.
+    /// The content of `--oidc-ca-file`, PEM; empty uses the system's CAs.
     pub ca_pem: String,
-    /// `--oidc-username-claim`.
+    /// The value of `--oidc-username-claim`.
     pub username_claim: String,
-    /// `--oidc-username-prefix`; `-` is none, and without one all but `email` are prefixed with the issuer.
+    /// The value of `--oidc-username-prefix`; `-` means none, and without a value all claims but `email` are prefixed
+    /// with the issuer.
     pub username_prefix: String,
-    /// `--oidc-groups-claim`.
+    /// The value of `--oidc-groups-claim`.
     pub groups_claim: String,
-    /// `--oidc-groups-prefix`.
+    /// The value of `--oidc-groups-prefix`.
     pub groups_prefix: String,
-    /// `--oidc-signing-algs`.
+    /// The value of `--oidc-signing-algs`.
     pub signing_algs: Vec<String>,
-    /// `--oidc-required-claim`, as key and value.
+    /// The values of `--oidc-required-claim`, as key and value.
     pub required_claims: Vec<(String, String)>,
 }
 
 impl AuthenticationConfiguration {
-    /// Reads and judges the file.
+    /// Reads and validates the file.
     ///
     /// # Errors
-    /// All that is wrong with it, each by its field's path.
+    /// All errors, each with the path of its field.
     pub fn parse(text: &[u8]) -> Result<Self, Vec<String>> {
         let read = kelson_codec::yaml::to_value(text).map_err(|e| vec![e.to_string()])?;
         let (tree, duplicates) = read;
@@ -137,10 +138,10 @@ impl AuthenticationConfiguration {
 }
 
 impl Issuer {
-    /// The issuer that flags describe.
+    /// Creates the issuer described by flags.
     ///
     /// # Errors
-    /// All that is wrong with them.
+    /// All errors in the flags.
     pub fn of_flags(flags: &OidcFlags) -> Result<Self, Vec<String>> {
         let prefix = match (flags.username_prefix.as_str(), flags.username_claim.as_str()) {
             ("-", _) | ("", "email") => String::new(),

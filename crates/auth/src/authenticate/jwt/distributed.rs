@@ -1,6 +1,6 @@
-//! Distributed claims (OpenID Connect Core, 5.6.2): a token that does not hold its user's groups, and says by `_claim_names` and
-//! `_claim_sources` who does. That server is asked, and gives another token, which is judged by the keys of whoever issued it.
-//! Upstream resolves the groups claim alone, and so does this.
+//! Distributed claims (OpenID Connect Core, 5.6.2): a token without its user's groups that names another server for
+//! them in `_claim_names` and `_claim_sources`. That server answers with another token, which is verified with the keys
+//! of its issuer. As upstream, only the groups claim is resolved.
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use serde_json::{Map, Value};
 use super::means::{Means, Uncounted};
 use super::publisher::{Publisher, UnverifiedToken};
 
-/// Issuers of such tokens whose keys are kept, for each issuer that is configured. Who they are is said by servers that a good
-/// token names, so the bound only keeps a server that goes mad from filling the memory.
+/// The maximum number of issuers of such tokens whose keys are cached, for each configured issuer. They are named by
+/// servers that a valid token names, so the bound only prevents a faulty server from filling the memory.
 const ISSUERS_MAX: usize = 16;
 
-/// Where a claim is to be had.
+/// The location of a claim.
 #[derive(Deserialize)]
 #[cfg_attr(test, derive(Debug, PartialEq, Eq))]
 pub(super) struct ClaimEndpoint {
@@ -25,10 +25,10 @@ pub(super) struct ClaimEndpoint {
     access_token: String,
 }
 
-/// Where the token says that this claim is; `None`: nowhere else than in the token.
+/// Returns where the token says that this claim is; `None` if it is in the token.
 ///
 /// # Errors
-/// What is wrong with what it says.
+/// The reference is invalid.
 pub(super) fn source(claims: &Map<String, Value>, claim: &str) -> Result<Option<ClaimEndpoint>, &'static str> {
     if claims.contains_key(claim) {
         return Ok(None);
@@ -41,7 +41,7 @@ pub(super) fn source(claims: &Map<String, Value>, claim: &str) -> Result<Option<
     let Some(name) = names.get(claim).and_then(Value::as_str) else { return Ok(None) };
     let found = sources.get(name).ok_or("_claim_names names a source that is not in _claim_sources")?;
     let found: ClaimEndpoint = ClaimEndpoint::deserialize(found).map_err(|_| "could not parse claim sources")?;
-    // A claim that comes along as a token of its own (an aggregated one) is not looked at, as upstream.
+    // A claim that is included as a separate token (an aggregated claim) is ignored, as upstream.
     if found.endpoint.is_empty() {
         return Ok(None);
     }
@@ -51,18 +51,18 @@ pub(super) fn source(claims: &Map<String, Value>, claim: &str) -> Result<Option<
     Ok(Some(found))
 }
 
-/// The keys of those who issue what endpoints answer.
+/// The keys of the issuers of distributed claims.
 #[derive(Default)]
 pub(super) struct Resolver {
     issuers: Mutex<HashMap<String, Arc<Publisher>>>,
 }
 
 impl Resolver {
-    /// The value of a claim, from where it is. `own` is the issuer of the token that says where: the same authorities vouch for
-    /// the servers that are asked, and the same audiences and algorithms are wanted.
+    /// Returns the value of a claim from its location. `own` is the issuer of the token: its CAs verify the servers,
+    /// and its audiences and algorithms are required.
     ///
     /// # Errors
-    /// Why it is not to be had. Neither the token nor what was answered is repeated.
+    /// Why the claim is not available. The message contains neither the token nor the answer.
     pub(super) async fn resolve(
         &self,
         own: &Publisher,
@@ -81,7 +81,7 @@ impl Resolver {
             return Err("the issuer of a distributed claim is not an https URL".into());
         }
         let publisher = self.publisher(own, issuer);
-        // What is counted is of issuers that are configured.
+        // Metrics cover configured issuers only.
         publisher.prepare(&parsed.header.kid, &Means { told: &Uncounted, ..*means }).await;
         let verified = publisher.verify(&parsed, means.clock.now());
         verified.map_err(|why| format!("verify distributed claim token: {why}"))?;

@@ -1,4 +1,4 @@
-//! One issuer as a configuration file writes it: what is judged, not yet what is meant.
+//! One issuer in a configuration file, before validation.
 use serde::Deserialize;
 
 #[derive(Deserialize)]

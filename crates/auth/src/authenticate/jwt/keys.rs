@@ -1,12 +1,12 @@
-//! The public keys of an issuer (JWKS, RFC 7517), and signatures made with them (RFC 7515).
+//! The public keys of an issuer (JWKS, RFC 7517), and signature verification (RFC 7515).
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::signature::{self, RsaParameters, RsaPublicKeyComponents, UnparsedPublicKey, VerificationAlgorithm};
 use serde::Deserialize;
 
-/// Algorithms that a signature may be of. `none` and HMAC never are; ES512 is not known to the library that verifies.
+/// The supported signature algorithms. `none` and HMAC never are; the library does not support ES512.
 pub const ALGORITHMS: [&str; 8] = ["RS256", "RS384", "RS512", "ES256", "ES384", "PS256", "PS384", "PS512"];
-/// Keys of one issuer; a list that is longer is cut.
+/// The maximum number of keys of one issuer; further ones are ignored.
 const KEYS_MAX: usize = 100;
 
 #[derive(Deserialize)]
@@ -28,26 +28,26 @@ struct Jwk {
     y: String,
 }
 
-/// What a key is.
+/// A public key.
 enum Public {
     Rsa {
         n: Vec<u8>,
         e: Vec<u8>,
     },
-    /// An uncompressed point, and how many bytes a coordinate has.
+    /// An uncompressed point, and the number of bytes of a coordinate.
     Ec(Vec<u8>, usize),
 }
 
-/// One key of an issuer.
+/// A key of an issuer.
 pub(super) struct IssuerKey {
     kid: String,
     public: Public,
 }
 
-/// Reads a key set; keys of other kinds or uses are passed over.
+/// Reads a key set; keys of other types or uses are skipped.
 ///
 /// # Errors
-/// When it is no key set, or has no key that can be used.
+/// The document is not a key set, or has no usable key.
 pub(super) fn parse(text: &[u8]) -> Result<Vec<IssuerKey>, String> {
     let set: Set = serde_json::from_slice(text).map_err(|e| format!("fetching the key set failed: {e}"))?;
     let keys: Vec<IssuerKey> = set.keys.into_iter().take(KEYS_MAX).filter_map(key).collect();
@@ -78,12 +78,12 @@ fn key(jwk: Jwk) -> Option<IssuerKey> {
 }
 
 impl IssuerKey {
-    /// Whether a token that names this key may be signed with it; one that names none may be with any.
+    /// Reports whether a token with this key ID may be signed with the key; an empty ID matches any key.
     pub(super) fn is_named(&self, kid: &str) -> bool {
         kid.is_empty() || self.kid.is_empty() || self.kid == kid
     }
 
-    /// Whether this key made the signature; the algorithm must fit its kind.
+    /// Reports whether this key made the signature; the algorithm must match the key type.
     pub(super) fn verifies(&self, algorithm: &str, signed: &[u8], signature: &[u8]) -> bool {
         match &self.public {
             Public::Rsa { n, e } => {

@@ -1,27 +1,27 @@
-//! What it takes to ask an issuer: who fetches, what time it is, and who hears of it.
+//! What issuers need: fetching documents, the clock, and metrics.
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use kelson_meta::Clock;
 
-/// Reads documents over HTTPS. The implementation bounds time and size.
+/// Reads documents over HTTPS. An implementation bounds time and size.
 #[async_trait]
 pub trait Fetch: Send + Sync {
-    /// The body of a good answer; `ca_pem` empty: the system's authorities vouch for the server. `bearer` is a token that is shown
-    /// to the server, and never repeated in an error.
+    /// Returns the body of a successful answer; with an empty `ca_pem` the system's CAs verify the server. `bearer` is
+    /// a token for the server, and never part of an error.
     async fn get(&self, url: &str, ca_pem: &[u8], bearer: Option<&str>) -> Result<Bytes, String>;
 }
 
-/// Hears what becomes of tokens and keys of the issuers that are configured, each named by its URL.
+/// Records the use of tokens and keys of the configured issuers, each named by its URL.
 pub trait IssuerUse: Send + Sync {
-    /// A token of this issuer was judged, in this time; waiting for keys and claims is part of it.
+    /// A token of this issuer was verified in this time, including the wait for keys and claims.
     fn judged(&self, issuer: &str, good: bool, took: Duration);
-    /// The issuer's keys were fetched: the document, or nothing where there was none that can be used.
+    /// The issuer's keys were fetched: the document, or `None` when there was no usable one.
     fn keys_fetched(&self, issuer: &str, document: Option<&[u8]>);
 }
 
-/// Told by those who were given nobody to tell.
+/// Records nothing.
 pub(super) struct Uncounted;
 
 impl IssuerUse for Uncounted {
@@ -29,14 +29,14 @@ impl IssuerUse for Uncounted {
     fn keys_fetched(&self, _: &str, _: Option<&[u8]>) {}
 }
 
-/// What it takes to ask an issuer.
+/// The dependencies of an issuer.
 pub(super) struct Means<'a> {
     pub fetch: &'a dyn Fetch,
     pub clock: &'a dyn Clock,
     pub told: &'a dyn IssuerUse,
 }
 
-/// Where an issuer's document is when nothing else is said.
+/// Returns the default URL of an issuer's discovery document.
 pub(super) fn well_known(issuer: &str) -> String {
     format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'))
 }

@@ -1,6 +1,6 @@
-//! Tokens of other issuers (OpenID Connect): a JSON Web Token whose issuer is configured, signed with one of the keys that the
-//! issuer publishes, for one of its audiences, in force now, with claims that name a user. Keys are fetched when they are
-//! first needed, and again for a token that names one not known.
+//! Tokens of external issuers (OpenID Connect): a JSON Web Token with a configured issuer, signed with one of the keys
+//! that the issuer publishes, for one of its audiences, valid now, with claims that name a user. Keys are fetched when
+//! they are first needed, and again for a token with an unknown key ID.
 mod claims;
 mod config;
 mod distributed;
@@ -41,13 +41,13 @@ struct Known {
 }
 
 impl Issuers {
-    /// Of these issuers; documents are read through `fetch`.
+    /// Creates the authenticator for these issuers; documents are read through `fetch`.
     pub fn new(issuers: Vec<Arc<Issuer>>, fetch: Arc<dyn Fetch>, clock: Arc<dyn Clock>) -> Self {
         let issuers = RwLock::new(issuers.into_iter().map(Known::new).collect());
         Self { issuers, fetch, clock, told: Arc::new(Uncounted) }
     }
 
-    /// The same, with somebody who hears of tokens and keys.
+    /// Reports the use of tokens and keys to `told`.
     pub fn telling(self, told: Arc<dyn IssuerUse>) -> Self {
         Self { told, ..self }
     }
@@ -56,11 +56,11 @@ impl Issuers {
         Means { fetch: &*self.fetch, clock: &*self.clock, told: &*self.told }
     }
 
-    /// Believes tokens of these issuers and no others from now on. First their keys are fetched: nobody's good token is refused
-    /// because of the change.
+    /// Accepts only tokens of these issuers from now on. Their keys are fetched first, so that no valid token is
+    /// rejected because of the change.
     ///
     /// # Errors
-    /// The first issuer whose keys cannot be had; nothing changes then.
+    /// The first issuer whose keys are not available; nothing changes then.
     pub async fn replace(&self, issuers: Vec<Arc<Issuer>>) -> Result<(), String> {
         let next: Vec<Arc<Known>> = issuers.into_iter().map(Known::new).collect();
         for known in &next {
@@ -71,7 +71,7 @@ impl Issuers {
         Ok(())
     }
 
-    /// The token, and who says to have issued it; `None` where that is none of ours.
+    /// Parses the token and finds its issuer; `None` when it is not a configured one.
     fn issued<'t>(&self, token: &'t str) -> Option<(UnverifiedToken<'t>, Arc<Known>)> {
         let parsed = UnverifiedToken::of(token)?;
         let iss = parsed.issuer()?;
@@ -91,7 +91,7 @@ impl Known {
         Arc::new(Self { issuer, publisher, resolver: Resolver::default() })
     }
 
-    /// Whether this token cannot be judged without asking somebody.
+    /// Reports whether verifying this token requires a request to the issuer.
     fn must_ask(&self, parsed: &UnverifiedToken<'_>, now: jiff::Timestamp) -> bool {
         let elsewhere = |claim| matches!(distributed::source(&parsed.claims, claim), Ok(Some(_)));
         self.publisher.lacks(&parsed.header.kid, now) || self.issuer.rules.groups_claim().is_some_and(elsewhere)
@@ -101,7 +101,7 @@ impl Known {
         self.publisher.verify(parsed, now).map_err(|why| Rejected(format!("oidc: verify token: {why}")))
     }
 
-    /// The user whom a verified token describes; all its claims are there.
+    /// Returns the user of a verified token whose claims are complete.
     fn user(&self, parsed: &UnverifiedToken<'_>) -> Result<Authenticated, Rejected> {
         let user = self.issuer.rules.user(&parsed.claims).map_err(|why| Rejected(format!("oidc: {why}")))?;
         Ok(Authenticated::new(user))
@@ -113,7 +113,7 @@ impl Known {
         means: &Means<'_>,
     ) -> Result<Authenticated, Rejected> {
         self.publisher.prepare(&parsed.header.kid, means).await;
-        // Nobody is asked anything because of a token that is not good.
+        // No request is made for an invalid token.
         self.verify(parsed, means.clock.now())?;
         if let Some(claim) = self.issuer.rules.groups_claim() {
             let fault = |why: &str| Rejected(format!("oidc: could not expand distributed claims: {why}"));

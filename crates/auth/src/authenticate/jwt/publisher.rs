@@ -1,5 +1,5 @@
-//! Who signs tokens of one issuer: the keys that it publishes, fetched when they are first needed and again for a token that
-//! names one not known, and whether a token is its own, for us, and in force.
+//! The keys of one issuer, fetched when they are first needed and again for a token with an unknown key ID, and the
+//! verification of its tokens.
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -13,16 +13,16 @@ use super::config::Issuer;
 use super::keys;
 use super::means::{Means, well_known};
 
-/// Longest token looked at.
+/// The maximum length of a token in bytes.
 pub(super) const TOKEN_MAX_BYTES: usize = 32 * 1024;
-/// Keys are not fetched more often than this, whatever tokens name.
+/// The minimum interval between fetching keys, whatever tokens name.
 const REFETCH: Duration = Duration::from_secs(10);
 /// How far `nbf` may be in the future, since clocks differ (as upstream's go-oidc 2).
 const NOT_BEFORE_LEEWAY: Duration = Duration::from_secs(60);
-/// What Google's older tokens call their issuer, and what its documents do (OpenID Connect Core, 15.6.2).
+/// The issuer in Google's older tokens, and in its documents (OpenID Connect Core, 15.6.2).
 const GOOGLE: [&str; 2] = ["accounts.google.com", "https://accounts.google.com"];
 
-/// What a signature is made over and by.
+/// The header of a token.
 #[derive(Deserialize)]
 pub(super) struct Header {
     alg: String,
@@ -36,7 +36,7 @@ struct Discovery {
     jwks_uri: String,
 }
 
-/// A token taken apart; nothing of it is believed yet.
+/// A parsed token; nothing in it is trusted yet.
 pub(super) struct UnverifiedToken<'a> {
     signed: &'a str,
     signature: Vec<u8>,
@@ -45,7 +45,7 @@ pub(super) struct UnverifiedToken<'a> {
 }
 
 impl<'a> UnverifiedToken<'a> {
-    /// `None`: it is no such token at all.
+    /// Parses a token; `None` when it is not a JSON Web Token.
     pub(super) fn of(token: &'a str) -> Option<Self> {
         if token.len() > TOKEN_MAX_BYTES {
             return None;
@@ -58,7 +58,7 @@ impl<'a> UnverifiedToken<'a> {
         Some(Self { signed, signature: decode(signature)?, header, claims })
     }
 
-    /// Who it says to be of.
+    /// Returns the issuer that the token names.
     pub(super) fn issuer(&self) -> Option<&str> {
         let iss = self.claims.get("iss")?.as_str()?;
         Some(if iss == GOOGLE[0] { GOOGLE[1] } else { iss })
@@ -71,21 +71,21 @@ struct Fetched {
     tried: Option<Timestamp>,
 }
 
-/// One issuer's keys, and what its tokens must be like.
+/// The keys of one issuer, and the requirements for its tokens.
 pub(super) struct Publisher {
     pub url: String,
     discovery_url: String,
-    /// Authorities of its server, PEM; empty: the system's.
+    /// The CAs of its server, PEM; empty uses the system's CAs.
     ca_pem: Vec<u8>,
     audiences: Vec<String>,
     algorithms: Vec<String>,
     keys: RwLock<Fetched>,
-    /// Held while keys are fetched: whoever comes meanwhile waits for them.
+    /// Held while keys are fetched, so that other requests wait for them.
     turn: tokio::sync::Mutex<()>,
 }
 
 impl Publisher {
-    /// The keys of a configured issuer.
+    /// Creates the publisher of a configured issuer.
     pub(super) fn of(issuer: &Issuer) -> Self {
         Self {
             url: issuer.url.clone(),
@@ -98,7 +98,7 @@ impl Publisher {
         }
     }
 
-    /// Those of another issuer, to whose tokens the same is asked.
+    /// Creates the publisher of another issuer with the same requirements.
     pub(super) fn beside(&self, url: &str) -> Self {
         Self {
             url: url.to_owned(),
@@ -115,7 +115,7 @@ impl Publisher {
         &self.ca_pem
     }
 
-    /// Whether keys must be fetched before this token can be judged.
+    /// Reports whether keys must be fetched before this token can be verified.
     pub(super) fn lacks(&self, kid: &str, now: Timestamp) -> bool {
         let fetched = self.keys.read();
         let there = !fetched.keys.is_empty() && (kid.is_empty() || fetched.keys.iter().any(|key| key.is_named(kid)));
@@ -123,7 +123,7 @@ impl Publisher {
         !there && !lately
     }
 
-    /// Has the keys that this token may be signed with, as far as they are to be had. What was known stays good.
+    /// Fetches the keys for this token if necessary and possible. Known keys stay valid.
     pub(super) async fn prepare(&self, kid: &str, means: &Means<'_>) {
         let _turn = self.turn.lock().await;
         if !self.lacks(kid, means.clock.now()) {
@@ -137,7 +137,7 @@ impl Publisher {
     /// Fetches the keys now.
     ///
     /// # Errors
-    /// Why they are not to be had; those that were known stay.
+    /// Why they are not available; known keys stay.
     pub(super) async fn refresh(&self, means: &Means<'_>) -> Result<(), String> {
         let found = self.fetched(means).await;
         let mut fetched = self.keys.write();
@@ -162,10 +162,10 @@ impl Publisher {
         keys
     }
 
-    /// Whether a token of this issuer is its own, for us, and in force.
+    /// Verifies signature, audience and times of a token of this issuer.
     ///
     /// # Errors
-    /// Why it is not; nothing of the token is repeated.
+    /// Why it is not valid; the message contains nothing of the token.
     pub(super) fn verify(&self, parsed: &UnverifiedToken<'_>, now: Timestamp) -> Result<(), &'static str> {
         self.signature(parsed)?;
         let claims = &parsed.claims;

@@ -1,4 +1,4 @@
-//! Tokens of an issuer in memory: what is believed, what is not, and what claims become.
+//! Tokens of an issuer in memory: accepted and rejected ones, and the mapping of claims.
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -18,16 +18,16 @@ use crate::UserInfo;
 
 const NOW: &str = "2026-05-06T07:08:09Z";
 
-/// An issuer's server, with one key.
+/// The server of an issuer with one key.
 struct Server {
     key: Key,
     asked: AtomicUsize,
     says: &'static str,
-    /// What further addresses answer to whoever shows the right token.
+    /// Answers of further addresses to clients with the right token.
     elsewhere: Mutex<HashMap<String, String>>,
 }
 
-/// What endpoints of claims want to be shown.
+/// The access token that claim endpoints require.
 const ACCESS: &str = "open-sesame";
 
 impl Server {
@@ -93,7 +93,7 @@ fn good() -> Value {
         "iat": now.as_second(), "exp": now.as_second() + 600})
 }
 
-/// A token with this header, signed with this key.
+/// Returns a token with this header, signed with this key.
 fn token(key: &Key, header: &Value, claims: &Value) -> String {
     let signed = format!("{}.{}", number(header.to_string().as_bytes()), number(claims.to_string().as_bytes()));
     let der = key.sign(signed.as_bytes()).unwrap();
@@ -119,7 +119,7 @@ async fn keys_are_fetched_once_and_a_good_token_is_a_user() {
         assert_eq!(user.extra[crate::user::CREDENTIAL_ID], ["JTI=7"]);
     }
     assert_eq!(world.server.asked.load(Ordering::SeqCst), 2, "the document and the keys");
-    // A key that nobody knows is asked for again, but not by every token.
+    // An unknown key ID causes a fetch, but not for every token.
     let other = json!({"alg": "ES256", "kid": "two"});
     for _ in 0..3 {
         assert!(prove(&world, &token(&world.server.key, &other, &good())).await.is_err());
@@ -325,7 +325,7 @@ fn flags_are_one_issuer() {
     assert!(Issuer::of_flags(&OidcFlags { signing_algs: vec!["HS256".into()], ..flags }).is_err());
 }
 
-/// What was heard of issuers, in words.
+/// Records the reported uses as text.
 #[derive(Default)]
 struct Heard(Mutex<Vec<String>>);
 
@@ -374,7 +374,7 @@ async fn groups_that_are_elsewhere_are_fetched_and_judged_like_any_token() {
     put(groups, format!("{}\n", token(&other, &es256(), &claims(json!({})))));
     assert!(world.issuers.as_async(&made, &[]).is_some(), "somebody must be asked");
     assert_eq!(prove(&world, &made).await.unwrap().expect("known").groups, ["far"]);
-    // Of the configured issuer alone is told.
+    // Only the configured issuer is reported.
     let heard = ["https://issuer.example keys true", "https://issuer.example true"];
     assert_eq!(*told.0.lock(), heard);
     // The issuer of the groups may be that of the token.
@@ -406,13 +406,13 @@ async fn groups_that_are_elsewhere_are_fetched_and_judged_like_any_token() {
         let why = prove(&world, &with(source)).await.expect_err(what);
         assert!(why.contains(part) && !why.contains("guess"), "{what}: {why}");
     }
-    // Whoever forges a token has nobody asked.
+    // A forged token causes no requests.
     let mut forged = with(json!({"endpoint": groups, "access_token": ACCESS}));
     forged.replace_range(forged.len() - 8.., "AAAAAAAA");
     let before = world.server.asked.load(Ordering::SeqCst);
     assert!(prove(&world, &forged).await.is_err());
     assert_eq!(world.server.asked.load(Ordering::SeqCst), before);
-    // An aggregated claim is none, as upstream.
+    // An aggregated claim is ignored, as upstream.
     let aggregated = prove(&world, &with(json!({"JWT": "a.b.c"}))).await.unwrap().expect("known");
     assert!(aggregated.groups.is_empty());
 }

@@ -1,5 +1,5 @@
-//! Which node reaches which object, kept up to date from the store's log. Unlike upstream's general graph this keeps a
-//! counted set of nodes per object, so that every decision is one or two hash look-ups.
+//! Which objects each node may access, updated from the store's log. Unlike upstream's general graph this has a counted
+//! set of nodes per object, so that every decision is one or two hash lookups.
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -8,23 +8,23 @@ use parking_lot::RwLock;
 use super::views::{Key, Kind, NodeNameView, PodView, VolumeView, path};
 use crate::objects::{Change, decode};
 
-/// Resources the graph follows.
+/// Resources that the graph follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NodeResource {
-    /// `pods`, which name most of the others
+    /// The resource `pods`, which refer to most of the others.
     Pods,
-    /// `persistentvolumes`
+    /// The resource `persistentvolumes`.
     PersistentVolumes,
-    /// `volumeattachments.storage.k8s.io`
+    /// The resource `volumeattachments.storage.k8s.io`.
     VolumeAttachments,
-    /// `resourceslices.resource.k8s.io`
+    /// The resource `resourceslices.resource.k8s.io`.
     ResourceSlices,
-    /// `podcertificaterequests.certificates.k8s.io`
+    /// The resource `podcertificaterequests.certificates.k8s.io`.
     PodCertificateRequests,
 }
 
 impl NodeResource {
-    /// From group and plural.
+    /// Returns the resource of a group and plural name.
     pub fn parse(group: &str, resource: &str) -> Option<Self> {
         match (group, resource) {
             ("", "pods") => Some(Self::Pods),
@@ -39,19 +39,19 @@ impl NodeResource {
 
 #[derive(Default)]
 struct GraphState {
-    /// How many pods (or direct links) connect an object to a node.
+    /// The number of pods (or direct links) that connect an object to a node.
     nodes: HashMap<Key, HashMap<Arc<str>, u32>>,
     pods: HashMap<Arc<str>, PodLinks>,
-    /// Persistent volume to its claim (`namespace/name`) and the secrets it needs.
+    /// The claim (`namespace/name`) and the secrets of each persistent volume.
     volumes: HashMap<Arc<str>, VolumeLinks>,
-    /// Secret to the volumes that need it.
+    /// The volumes that need a secret.
     secret_volumes: HashMap<Arc<str>, HashSet<Arc<str>>>,
 }
 
 struct PodLinks {
     node: Arc<str>,
     uid: String,
-    /// Changes of these are the only ones that add references to a bound pod.
+    /// Ephemeral containers are the only change that adds references to a bound pod.
     ephemeral: usize,
     claims: Vec<(String, Option<String>)>,
     extended_claim: Option<String>,
@@ -63,19 +63,23 @@ struct VolumeLinks {
     secrets: Vec<Arc<str>>,
 }
 
-/// The graph; share by `Arc`, feed by [`NodeGraph::apply`].
+/// Which objects each node may access, by the pods bound to it.
+///
+/// Share it by `Arc`, and call [`NodeGraph::apply`] for each change of the followed resources. Objects are counted per
+/// node, so that a secret used by two pods stays accessible until the second is gone; a lookup takes a read lock and
+/// one or two hash lookups.
 #[derive(Default)]
 pub struct NodeGraph {
     state: RwLock<GraphState>,
 }
 
 impl NodeGraph {
-    /// Without any object.
+    /// Creates an empty graph.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes in one stored change.
+    /// Applies a change of a stored object.
     pub fn apply(&self, resource: NodeResource, namespace: &str, name: &str, change: Change<'_>) {
         let key = path(namespace, name);
         match resource {
@@ -99,7 +103,7 @@ impl NodeGraph {
         }
     }
 
-    /// Namespace and name of every object of a resource that was taken in, connects something, and was not deleted.
+    /// Returns namespace and name of every known object of a resource that connects something.
     pub fn names(&self, resource: NodeResource) -> Vec<(String, String)> {
         let state = self.state.read();
         let split = |key: &Arc<str>| match key.split_once('/') {
@@ -116,7 +120,7 @@ impl NodeGraph {
         }
     }
 
-    /// Objects that name their node in `spec.nodeName`.
+    /// Handles objects that name their node in `spec.nodeName`.
     fn link(&self, kind: Kind, key: Arc<str>, change: Change<'_>) {
         let node = match change {
             Change::Put(bytes) => decode::<NodeNameView>(bytes, "node link").and_then(|v| v.spec.node_name),
@@ -129,7 +133,7 @@ impl NodeGraph {
         }
     }
 
-    /// Whether `node` is related to the object.
+    /// Reports whether `node` may access the object.
     pub fn reaches(&self, node: &str, kind: Kind, namespace: &str, name: &str) -> bool {
         let key = path(namespace, name);
         let state = self.state.read();
@@ -227,7 +231,7 @@ impl GraphState {
 }
 
 impl PodLinks {
-    /// References of a bound pod are immutable but for ephemeral containers and claims made for it.
+    /// References of a bound pod are immutable, except for ephemeral containers and claims made for it.
     fn same_references(&self, pod: &PodView) -> bool {
         pod.spec.node_name.as_deref() == Some(&*self.node)
             && pod.metadata.uid == self.uid

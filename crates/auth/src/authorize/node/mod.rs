@@ -1,5 +1,5 @@
-//! The Node authorizer: a kubelet reaches its own Node, Lease and CSINode, and what the pods bound to it refer to.
-//! Reads of its own behalf only; what exactly it may write is narrowed further by the NodeRestriction admission plugin.
+//! The Node authorizer: a kubelet may access its own Node, Lease and CSINode, and the objects that its pods refer to.
+//! The NodeRestriction admission plugin further limits what it may write.
 mod graph;
 mod views;
 
@@ -16,10 +16,10 @@ use views::Kind;
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 
-/// Decides for users `system:node:*` in group `system:nodes`; no opinion on anybody else.
+/// Decides for users `system:node:*` in the group `system:nodes`; no opinion on other users.
 pub struct NodeAuthorizer {
     graph: Arc<NodeGraph>,
-    /// What every node may do alike.
+    /// The rules that apply to all nodes.
     rules: Vec<PolicyRule>,
 }
 
@@ -32,12 +32,12 @@ fn yes() -> Decision {
 }
 
 impl NodeAuthorizer {
-    /// Deciding by `graph`, which the caller keeps up to date.
+    /// Creates the authorizer with `graph`, which the caller keeps up to date.
     pub fn new(graph: Arc<NodeGraph>) -> Self {
         Self { graph, rules: default_rules("system:node") }
     }
 
-    /// What is reachable from which node; whoever follows the objects keeps it up.
+    /// Returns the graph of accessible objects, for the caller to update.
     pub fn graph(&self) -> &Arc<NodeGraph> {
         &self.graph
     }
@@ -104,7 +104,7 @@ impl NodeAuthorizer {
             return no("cannot authorize ResourceSlice subresources");
         }
         match a.verb {
-            // NodeRestriction looks at the new object's node name.
+            // NodeRestriction checks the new object's node name.
             "create" => yes(),
             "get" | "update" | "patch" | "delete" => self.related(node, Kind::ResourceSlice, a),
             "watch" | "list" | "deletecollection" if selects(a, "spec.nodeName", node) => yes(),
@@ -137,21 +137,21 @@ impl NodeAuthorizer {
             ("", "list" | "watch") if selects(a, "spec.nodeName", node) => yes(),
             ("", "list" | "watch") if !a.name.is_empty() => self.related(node, Kind::Pod, a),
             ("", "list" | "watch") => no("can only list/watch pods with spec.nodeName field selector"),
-            // NodeRestriction limits these to its own and to mirror pods.
+            // NodeRestriction limits these to the node's own pods and to mirror pods.
             ("", "create" | "delete") | ("status", "update" | "patch") | ("eviction", "create") => yes(),
             _ => no(""),
         }
     }
 }
 
-/// Whether a field selector demands that `field` is exactly `value`.
+/// Reports whether a field selector requires that `field` is exactly `value`.
 fn selects(a: &Attributes<'_>, field: &str, value: &str) -> bool {
     a.field_selector.is_some_and(|s| s.exact(field) == Some(value))
 }
 
 fn own_node(node: &str, a: &Attributes<'_>) -> Decision {
     match (a.subresource, a.verb) {
-        // NodeRestriction limits writes to its own object.
+        // NodeRestriction limits writes to the node's own object.
         ("", "create" | "update" | "patch") | ("status", "update" | "patch") => yes(),
         ("", "get" | "list" | "watch") if a.name == node => yes(),
         ("", "get" | "list" | "watch") if a.name.is_empty() => {

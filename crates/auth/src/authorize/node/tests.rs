@@ -1,4 +1,4 @@
-//! What a node may reach, as tables over a small cluster.
+//! What a node may access, as tables over a small cluster.
 use super::*;
 use crate::{Change, UserInfo, user};
 use kelson_meta::FieldSelector;
@@ -46,7 +46,7 @@ fn may(authorizer: &NodeAuthorizer, node: &str, request: &str) -> bool {
     decide(authorizer, node, request).is_allow()
 }
 
-/// `verb group/resource[:subresource] namespace name [field=value]`, `-` for empty.
+/// Decides `verb group/resource[:subresource] namespace name [field=value]`, with `-` for empty.
 fn decide(authorizer: &NodeAuthorizer, node: &str, request: &str) -> Decision {
     let w: Vec<&str> = request.split(' ').map(|w| if w == "-" { "" } else { w }).collect();
     let (group, resource) = w[1].split_once('/').unwrap();
@@ -147,7 +147,7 @@ fn own_objects() {
 fn changes() {
     let a = cluster();
     let graph = a.graph().clone();
-    // Two pods share a secret: it stays reachable until the last is gone.
+    // Two pods share a secret: it stays accessible until the last is gone.
     let mut second = pod(Some("n1"));
     second["metadata"]["uid"] = json!("2");
     put(&graph, NodeResource::Pods, "a", "q", &second);
@@ -155,14 +155,14 @@ fn changes() {
     assert!(may(&a, "n1", "get /secrets a s1") && !may(&a, "n1", "get /pods a p"));
     graph.apply(NodeResource::Pods, "a", "q", Change::Delete);
     assert!(!may(&a, "n1", "get /secrets a s1") && !may(&a, "n1", "get /persistentvolumes - pv"));
-    // Unbound, then bound, then re-created elsewhere under the same name.
+    // Unbound, then bound, then recreated on another node with the same name.
     put(&graph, NodeResource::Pods, "a", "p", &pod(None));
     assert!(!may(&a, "n1", "get /pods a p"));
     put(&graph, NodeResource::Pods, "a", "p", &pod(Some("n1")));
     assert!(may(&a, "n1", "get /pods a p"));
     put(&graph, NodeResource::Pods, "a", "p", &pod(Some("n2")));
     assert!(!may(&a, "n1", "get /secrets a s1") && may(&a, "n2", "get /secrets a s1"));
-    // An ephemeral container brings a new reference.
+    // An ephemeral container adds a new reference.
     let mut debugged = pod(Some("n2"));
     debugged["spec"]["ephemeralContainers"] = json!([{"envFrom": [{"secretRef": {"name": "dbg"}}]}]);
     put(&graph, NodeResource::Pods, "a", "p", &debugged);

@@ -1,30 +1,30 @@
-//! What the node authorizer reads of pods, nodes and volumes: the names they refer to, and of what kinds those are.
+//! The fields of pods, nodes and volumes that the node authorizer reads: the names they refer to, with their kinds.
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// Objects a node may reach.
+/// Kinds of objects that a node may access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     Secret,
-    /// `configmaps`
+    /// The resource `configmaps`.
     ConfigMap,
-    /// `persistentvolumeclaims`
+    /// The resource `persistentvolumeclaims`.
     Claim,
-    /// `persistentvolumes`
+    /// The resource `persistentvolumes`.
     Volume,
-    /// `serviceaccounts`
+    /// The resource `serviceaccounts`.
     ServiceAccount,
-    /// `resourceclaims`
+    /// The resource `resourceclaims`.
     ResourceClaim,
     Pod,
-    /// `volumeattachments`
+    /// The resource `volumeattachments`.
     VolumeAttachment,
-    /// `resourceslices`
+    /// The resource `resourceslices`.
     ResourceSlice,
-    /// `podcertificaterequests`
+    /// The resource `podcertificaterequests`.
     PodCertificateRequest,
 }
 
@@ -150,7 +150,7 @@ pub(super) struct SecretSource {
     pub(super) node_expand_secret_ref: Option<NameRef>,
 }
 
-/// Every volume source that can refer to something; pods and persistent volumes share most of them.
+/// Every volume source that can refer to an object; pods and persistent volumes share most of them.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Volume {
@@ -222,7 +222,7 @@ impl Volume {
         .flatten()
     }
 
-    /// Secrets a kubelet needs for this persistent volume; `namespace` is its claim's.
+    /// Returns the secrets a kubelet needs for this persistent volume; `namespace` is its claim's.
     pub(super) fn secrets(&self, namespace: &str) -> Vec<Arc<str>> {
         let mut out = Vec::new();
         for source in self.secret_sources() {

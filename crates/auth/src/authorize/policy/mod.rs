@@ -1,8 +1,8 @@
-//! The default roles and bindings of Kubernetes 1.36, and how they are kept in place across restarts and upgrades.
+//! The default roles and bindings of Kubernetes 1.36, and their reconciliation at each start.
 //!
-//! `defaults.txt` holds the facts, one role, rule or binding a line (upstream `bootstrappolicy`, features at their
-//! defaults): `GROUPS RESOURCES [NAMES] : VERBS`, with `-` for the legacy group, and `url PATHS : VERBS`. A role or binding
-//! with `gate=NAME` is there while that feature is on.
+//! `defaults.txt` has one role, rule or binding per line (upstream `bootstrappolicy`, with default feature gates):
+//! `GROUPS RESOURCES [NAMES] : VERBS`, with `-` for the legacy group, and `url PATHS : VERBS`. A role or binding with
+//! `gate=NAME` exists while that feature is enabled.
 mod reconcile;
 
 pub use reconcile::{Reconciled, reconcile};
@@ -13,11 +13,11 @@ use super::rbac::PolicyRule;
 
 const DEFAULTS: &str = include_str!("defaults.txt");
 const RBAC: &str = "rbac.authorization.k8s.io";
-/// Annotation: kept as upstream has it unless set to `false`.
+/// The annotation of objects that are reconciled, unless it is `false`.
 pub const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 const AGGREGATE: &str = "rbac.authorization.k8s.io/aggregate-to-";
 
-/// All default objects while these features are on, roles before bindings.
+/// Returns all default objects for these features, roles before bindings.
 pub fn bootstrap_objects(is_on: impl Fn(&str) -> bool) -> Vec<Value> {
     let mut out: Vec<Value> = Vec::new();
     let mut is_there = true;
@@ -43,7 +43,7 @@ pub fn bootstrap_objects(is_on: impl Fn(&str) -> bool) -> Vec<Value> {
     out
 }
 
-/// The rules of one default ClusterRole.
+/// Returns the rules of a default ClusterRole.
 pub fn default_rules(cluster_role: &str) -> Vec<PolicyRule> {
     let header = format!("clusterrole {cluster_role}");
     DEFAULTS

@@ -1,5 +1,5 @@
-//! Upgrading the default policy: what is missing is added, what administrators added stays, and an object marked
-//! `autoupdate: "false"` is left alone (upstream `registry/rbac/reconciliation`, which extends and never removes).
+//! Reconciles the default policy: missing rules are added, administrators' additions stay, and an object with
+//! `autoupdate: "false"` is not changed (upstream `registry/rbac/reconciliation`, which extends and never removes).
 use serde_json::Value;
 
 use super::AUTOUPDATE;
@@ -8,17 +8,17 @@ use crate::authorize::rbac::{PolicyRule, Uncovered, covers};
 /// What to do with one default object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reconciled {
-    /// It is as it should be, or protected.
+    /// The object is correct, or protected.
     Keep,
     /// The object is missing: create this one.
     Create(Value),
-    /// Write this in place of the stored one.
+    /// Replace the stored object with this one.
     Update(Value),
-    /// Its `roleRef` is immutable and wrong: delete it, then create this.
+    /// Its `roleRef` is immutable and wrong: delete it, then create this one.
     Recreate(Value),
 }
 
-/// Compares the wanted default object with the stored one.
+/// Compares a default object with the stored one.
 pub fn reconcile(wanted: &Value, stored: Option<&Value>) -> Reconciled {
     let Some(stored) = stored else { return Reconciled::Create(wanted.clone()) };
     let annotation = stored.get("metadata").and_then(|m| m.get("annotations")).and_then(|a| a.get(AUTOUPDATE));
@@ -44,7 +44,7 @@ pub fn reconcile(wanted: &Value, stored: Option<&Value>) -> Reconciled {
     if &next == stored { Reconciled::Keep } else { Reconciled::Update(next) }
 }
 
-/// Adds the wanted keys; values an administrator changed stay.
+/// Adds missing keys; values that an administrator changed stay.
 fn extend_map(have: &mut Value, want: &Value) {
     let Some(want) = want.as_object().filter(|w| !w.is_empty()) else {
         if have.is_null() {
@@ -86,7 +86,7 @@ fn extend_rules(next: &mut Value, wanted: &Value) {
         let missing = match covers(have.iter(), std::slice::from_ref(&rule)) {
             Ok(()) => continue,
             Err(Uncovered::Missing(missing, false)) => missing,
-            // The stored role is so large that what it lacks is not told apart.
+            // The stored role is too large to find out what is missing.
             Err(Uncovered::Missing(_, true) | Uncovered::TooMany) => vec![rule],
         };
         let missing = missing.iter().map(|r| serde_json::to_value(r).unwrap_or_default());

@@ -1,6 +1,6 @@
-//! Which rules ClusterRoles with an aggregation rule gather from others. A change of a role is worked out for those alone
-//! that gather it, beside the index that decisions read: what comes of it is a few [`Update`]s. Upstream
-//! `pkg/controller/clusterroleaggregation`, which writes the same rules into the roles.
+//! ClusterRoles with an aggregation rule, and the rules they aggregate. A change of a role is evaluated only for the
+//! roles that aggregate it, separately from the index that decisions read; the result is a few [`Update`]s. Upstream's
+//! `pkg/controller/clusterroleaggregation` writes the same rules into the roles.
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -8,36 +8,36 @@ use kelson_meta::LabelSelector;
 
 use super::PolicyRule;
 
-/// The rules of the roles that one role gathers, by the names of those roles.
+/// The aggregated rules of a role, by the names of their roles.
 pub(super) type Parts = BTreeMap<Arc<str>, Arc<[PolicyRule]>>;
 
-/// A ClusterRole as it is written.
+/// A ClusterRole as stored.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ClusterRole {
     pub labels: BTreeMap<String, String>,
     pub rules: Arc<[PolicyRule]>,
-    /// Present where the rules are gathered from others. What such a role says of rules itself does not count: it is what
-    /// the aggregation controller wrote last.
+    /// Present for an aggregating role. Its own rules are ignored then: they are what the aggregation controller wrote
+    /// last.
     pub selectors: Option<Vec<LabelSelector>>,
 }
 
-/// What changes in the rules of one role that gathers.
+/// A change of the rules of an aggregating role.
 #[derive(Debug)]
 pub(super) enum Update {
-    /// It gathers this role with these rules; `None`: no more.
+    /// The rules of one member changed; `None` removes it.
     Part { gatherer: Arc<str>, member: Arc<str>, rules: Option<Arc<[PolicyRule]>> },
-    /// It gathers just these.
+    /// All its rules are replaced.
     Whole { gatherer: Arc<str>, parts: Parts },
 }
 
-/// A role that gathers others.
+/// An aggregating role.
 #[derive(Debug)]
 struct Gatherer {
     labels: BTreeMap<String, String>,
     selectors: Vec<LabelSelector>,
-    /// Roles with rules of their own that the selectors match.
+    /// Members with rules, which the selectors match.
     members: BTreeSet<Arc<str>>,
-    /// Roles that gather, too, and that the selectors match.
+    /// Members that aggregate others, which the selectors match.
     gathers: BTreeSet<Arc<str>>,
 }
 
@@ -48,18 +48,18 @@ impl Gatherer {
     }
 }
 
-/// All ClusterRoles, as far as aggregation goes.
+/// All ClusterRoles, for aggregation.
 #[derive(Debug, Default)]
 pub(super) struct Aggregation {
-    /// Roles with rules of their own.
+    /// Roles with rules.
     members: HashMap<Arc<str>, (BTreeMap<String, String>, Arc<[PolicyRule]>)>,
     gatherers: BTreeMap<Arc<str>, Gatherer>,
-    /// Roles that were looked at so far: what a change costs.
+    /// The number of roles visited so far: the cost of changes.
     pub looked_at: u64,
 }
 
 impl Aggregation {
-    /// A role is so from now on; `None`: it is gone.
+    /// Stores a role, or removes it when it is `None`.
     pub fn put(&mut self, name: &str, role: Option<ClusterRole>) -> Vec<Update> {
         let name: Arc<str> = name.into();
         match role {
@@ -123,7 +123,7 @@ impl Aggregation {
         name: Arc<str>,
         role: Option<(BTreeMap<String, String>, Vec<LabelSelector>)>,
     ) -> Vec<Update> {
-        // Its rules are not its own any more.
+        // Its rules are now aggregated ones.
         let mut updates = self.put_member(Arc::clone(&name), None);
         let mut concerned = self.gatherers_of(vec![Arc::clone(&name)]);
         self.gatherers.remove(&name);
@@ -156,7 +156,7 @@ impl Aggregation {
         updates
     }
 
-    /// These roles and all that gather one of them, be it through others.
+    /// Returns these roles and all that aggregate one of them, directly or indirectly.
     fn gatherers_of(&mut self, names: Vec<Arc<str>>) -> BTreeSet<Arc<str>> {
         let mut found: BTreeSet<Arc<str>> = names.iter().cloned().collect();
         let mut next = names;
@@ -171,8 +171,8 @@ impl Aggregation {
         found
     }
 
-    /// The rules of all roles that one gathers, be it through others. Each role is looked at once: roles that gather each
-    /// other in many ways would otherwise cost a walk of every way.
+    /// Returns the rules of all roles that a role aggregates, directly or indirectly. Each role is visited once:
+    /// visiting every path between roles could be exponential.
     fn parts(&mut self, gatherer: &Arc<str>) -> Parts {
         let mut seen = BTreeSet::from([Arc::clone(gatherer)]);
         let mut next = vec![Arc::clone(gatherer)];

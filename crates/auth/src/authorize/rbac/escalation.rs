@@ -1,5 +1,5 @@
-//! Privilege escalation: nobody grants by a role or a binding what they do not hold, unless allowed to `escalate` the
-//! role or to `bind` it (upstream `registry/rbac/*/policybased`).
+//! Privilege escalation: a user cannot grant permissions by a role or a binding without having them, unless allowed to
+//! `escalate` the role or to `bind` it (upstream `registry/rbac/*/policybased`).
 use kelson_meta::{GroupResource, Status};
 use serde::Deserialize;
 use serde_json::Value;
@@ -23,7 +23,7 @@ impl Rbac {
         object: &Value,
         old: Option<&Value>,
     ) -> Result<(), Status> {
-        // The groups of the API server's own connections can do anything anyway.
+        // The groups of the API server's own connections have all permissions anyway.
         if user.in_group(user::MASTERS) || old.is_some_and(|old| only_gc_fields_differ(object, old)) {
             return Ok(());
         }
@@ -48,7 +48,7 @@ impl Rbac {
         object: &Value,
         old: Option<&Value>,
     ) -> Result<(), Status> {
-        // On create by POST the request's path has no name, and upstream asks without one.
+        // On create by POST the request's path has no name, and upstream checks without one.
         let asked_name = if old.is_some() { name } else { "" };
         let escalate = Attributes::resource(user, "escalate", GROUP, resource, namespace, asked_name);
         if authorizer.authorize(&escalate).is_allow() {
@@ -77,7 +77,7 @@ impl Rbac {
         name: &str,
         object: &Value,
     ) -> Result<(), Status> {
-        // A binding without a readable role reference fails validation; nothing is granted by it.
+        // A binding without a valid role reference fails validation and grants nothing.
         let Some(role) = field::<RoleRef>(object, "roleRef")? else { return Ok(()) };
         let roles = match role.kind.as_str() {
             "ClusterRole" => "clusterroles",
@@ -141,7 +141,7 @@ fn aggregates(object: &Value) -> bool {
         .is_some_and(|selectors| !selectors.is_empty())
 }
 
-/// Whether an update touches nothing but what garbage collection needs (upstream `IsOnlyMutatingGCFields`).
+/// Reports whether an update only changes fields for garbage collection (upstream `IsOnlyMutatingGCFields`).
 fn only_gc_fields_differ(new: &Value, old: &Value) -> bool {
     const GC_FIELDS: [&str; 4] = ["ownerReferences", "finalizers", "selfLink", "managedFields"];
     let (Some(new), Some(old)) = (new.as_object(), old.as_object()) else { return false };

@@ -1,5 +1,5 @@
-//! Roles and bindings, indexed by subject and kept up to date from the store's log. A decision looks only at the
-//! bindings of the user's own names, so its cost does not grow with the number of bindings in the cluster.
+//! Roles and bindings, indexed by subject and updated from the store's log. A decision only reads the bindings of the
+//! user's own names, so its cost does not grow with the number of bindings in the cluster.
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -17,18 +17,18 @@ use crate::user::{UserInfo, service_account_username};
 /// The resources of `rbac.authorization.k8s.io` that are followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RbacResource {
-    /// `roles`, each for its own namespace
+    /// The resource `roles`.
     Roles,
-    /// `clusterroles`
+    /// The resource `clusterroles`.
     ClusterRoles,
-    /// `rolebindings`
+    /// The resource `rolebindings`.
     RoleBindings,
-    /// `clusterrolebindings`
+    /// The resource `clusterrolebindings`.
     ClusterRoleBindings,
 }
 
 impl RbacResource {
-    /// From the plural name.
+    /// Returns the resource of a plural name.
     pub fn parse(resource: &str) -> Option<Self> {
         match resource {
             "roles" => Some(Self::Roles),
@@ -46,21 +46,21 @@ impl RbacResource {
 /// The rules that apply to a user, for `SelfSubjectRulesReview`.
 #[derive(Clone, Debug, Default)]
 pub struct RulesFor {
-    /// In the order found: cluster-wide first.
+    /// The rules in the order in which they are evaluated: cluster-wide ones first.
     pub rules: Vec<PolicyRule>,
-    /// Roles that bindings name but that do not exist.
+    /// Errors for bindings whose role does not exist.
     pub errors: Vec<String>,
 }
 
 /// The rules of a role.
 enum Role {
     Own(Arc<[PolicyRule]>),
-    /// Gathered from others.
+    /// Aggregated rules.
     Gathered(Parts),
 }
 
 impl Role {
-    /// Its rules; those of a role that gathers are by the names of the roles that it gathers, and may repeat themselves.
+    /// Returns its rules; aggregated ones are ordered by the names of their roles, and may repeat.
     fn rules(&self) -> impl Iterator<Item = &PolicyRule> {
         let (own, parts) = match self {
             Self::Own(rules) => (&rules[..], None),
@@ -69,7 +69,7 @@ impl Role {
         own.iter().chain(parts.into_iter().flat_map(Parts::values).flat_map(|rules| rules.iter()))
     }
 
-    /// The rules, each once.
+    /// Returns the rules, each once.
     fn distinct(&self) -> Vec<PolicyRule> {
         let mut seen = HashSet::new();
         self.rules().filter(|rule| seen.insert(*rule)).cloned().collect()
@@ -77,48 +77,52 @@ impl Role {
 }
 
 struct Binding {
-    /// Empty for ClusterRoleBindings.
+    /// The namespace; empty for ClusterRoleBindings.
     namespace: String,
     name: String,
     role: RoleRef,
     subjects: Vec<Subject>,
 }
 
-/// Who a binding speaks of: a user name, or a group.
+/// The subject of a binding: a user name or a group.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Who {
     User(String),
     Group(String),
 }
 
-/// Bindings by subject's name, each with the subject's place in it; sorted by namespace and name.
+/// Bindings by subject's name, each with the index of the subject; sorted by namespace and name.
 type BySubject = HashMap<String, Vec<(Arc<Binding>, usize)>>;
 
 #[derive(Default)]
 struct IndexState {
-    /// Namespace (empty: cluster roles) to name to role.
+    /// Roles by namespace (empty: cluster roles) and name.
     roles: HashMap<String, HashMap<String, Role>>,
     bindings: HashMap<(String, String), Arc<Binding>>,
     users: BySubject,
     groups: BySubject,
 }
 
-/// The RBAC authorizer. Feed it with [`Rbac::apply`]; share it by `Arc`.
+/// The RBAC authorizer.
+///
+/// Call [`Rbac::apply`] for each change of a role or binding, and share it by `Arc`. A decision takes a read lock,
+/// looks up the bindings of the user's name and groups, and evaluates the rules of their roles; it does no I/O and its
+/// cost does not depend on the number of bindings of other subjects.
 #[derive(Default)]
 pub struct Rbac {
-    /// What decisions read. A writer holds it for as long as it takes to put what was worked out before.
+    /// The state that decisions read. A writer holds its lock only to store results computed before.
     state: RwLock<IndexState>,
-    /// What roles gather from others. Taken before `state`, and by writers of ClusterRoles alone.
+    /// The state of aggregation. Locked before `state`, and only by writers of ClusterRoles.
     aggregation: Mutex<Aggregation>,
 }
 
 impl Rbac {
-    /// Without any role.
+    /// Creates an authorizer without roles.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes in one stored change. `namespace` is empty for cluster-scoped kinds.
+    /// Applies a change of a stored object. `namespace` is empty for cluster-scoped kinds.
     pub fn apply(&self, resource: RbacResource, namespace: &str, name: &str, change: Change<'_>) {
         if resource.is_role() {
             let view = match change {
@@ -140,7 +144,7 @@ impl Rbac {
         }
     }
 
-    /// Aggregation is worked out before decisions have to wait.
+    /// Aggregation is computed before the lock of decisions is taken.
     fn put_cluster_role(&self, name: &str, role: Option<ClusterRole>) {
         let mut aggregation = self.aggregation.lock();
         let gathers = role.as_ref().is_some_and(|role| role.selectors.is_some());
@@ -151,7 +155,7 @@ impl Rbac {
         match own {
             Some(own) => state.put_role("", name, Some(own)),
             None if !is_there => state.put_role("", name, None),
-            // What it gathers follows.
+            // Its aggregated rules follow.
             None => {}
         }
         for update in updates {
@@ -159,13 +163,13 @@ impl Rbac {
         }
     }
 
-    /// Roles that were looked at so far to work out what roles gather.
+    /// Returns the number of roles visited to compute aggregation.
     #[cfg(test)]
     pub(super) fn aggregation_cost(&self) -> u64 {
         self.aggregation.lock().looked_at
     }
 
-    /// Namespace and name of every object of a resource that was taken in and not deleted.
+    /// Returns namespace and name of every known object of a resource.
     pub fn names(&self, resource: RbacResource) -> Vec<(String, String)> {
         let cluster_wide = matches!(resource, RbacResource::ClusterRoles | RbacResource::ClusterRoleBindings);
         let state = self.state.read();
@@ -177,8 +181,8 @@ impl Rbac {
         namespaces.flat_map(|(ns, roles)| roles.keys().map(|name| (ns.clone(), name.clone()))).collect()
     }
 
-    /// Calls `visit` with every rule that applies to `user` in `namespace` (empty: cluster-wide ones alone), and why,
-    /// until it returns false. Returns the roles that could not be resolved.
+    /// Calls `visit` with every rule that applies to `user` in `namespace` (empty: only cluster-wide ones), and its
+    /// reason, until it returns false. Returns the roles that could not be resolved.
     fn visit(
         &self,
         user: &UserInfo,
@@ -189,7 +193,7 @@ impl Rbac {
         let mut errors = Vec::new();
         let by_user = state.users.get(&user.name).into_iter();
         let by_group = user.groups.iter().filter_map(|g| state.groups.get(g));
-        // Two passes: upstream resolves cluster-wide bindings first, which shows in reasons and in rule lists.
+        // Two passes: upstream resolves cluster-wide bindings first, which is visible in reasons and in rule lists.
         let scopes = if namespace.is_empty() { &[""][..] } else { &["", namespace][..] };
         for scope in scopes {
             for (binding, subject) in by_user.clone().chain(by_group.clone()).flat_map(|list| of_scope(list, scope)) {
@@ -208,7 +212,7 @@ impl Rbac {
         errors
     }
 
-    /// All rules that apply to `user` in `namespace`.
+    /// Returns all rules that apply to `user` in `namespace`.
     pub fn rules_for(&self, user: &UserInfo, namespace: &str) -> RulesFor {
         let (mut rules, mut last) = (Vec::new(), std::ptr::null::<Binding>());
         let mut seen = HashSet::new();
@@ -217,7 +221,7 @@ impl Rbac {
                 last = std::ptr::from_ref(binding);
                 seen.clear();
             }
-            // What a role gathers from several others is shown once.
+            // A rule that several members have is listed once.
             if seen.insert(rule.clone()) {
                 rules.push(rule.clone());
             }
@@ -226,12 +230,12 @@ impl Rbac {
         RulesFor { rules, errors }
     }
 
-    /// The rules of the role a binding in `namespace` refers to.
+    /// Returns the rules of the role a binding in `namespace` refers to.
     pub(crate) fn role_rules(&self, role: &RoleRef, namespace: &str) -> Result<Vec<PolicyRule>, String> {
         self.state.read().resolve(role, namespace).map(Role::distinct)
     }
 
-    /// The gathered rules of a ClusterRole with an aggregation rule; `None` for other roles.
+    /// Returns the aggregated rules of a ClusterRole with an aggregation rule; `None` for other roles.
     pub fn aggregated_rules(&self, cluster_role: &str) -> Option<Vec<PolicyRule>> {
         let state = self.state.read();
         let role = state.roles.get("")?.get(cluster_role)?;
@@ -313,7 +317,7 @@ impl IndexState {
         for (i, who) in binding.whom_indexed() {
             let (map, subject) = self.index(&who);
             let list = map.entry(subject.clone()).or_default();
-            // A subject named twice binds once.
+            // A subject that is listed twice is bound once.
             if let Err(at) = place_of(list, &binding) {
                 list.insert(at, (binding.clone(), i));
             }
@@ -341,12 +345,12 @@ impl IndexState {
     }
 }
 
-/// The place of a binding in a subject's list, or where it would be.
+/// Returns the index of a binding in a subject's list, or the index at which to insert it.
 fn place_of(list: &[(Arc<Binding>, usize)], binding: &Binding) -> Result<usize, usize> {
     list.binary_search_by(|(b, _)| (&b.namespace, &b.name).cmp(&(&binding.namespace, &binding.name)))
 }
 
-/// Those of a subject's bindings that are in one namespace (empty: cluster-wide).
+/// Returns those of a subject's bindings that are in one namespace (empty: cluster-wide).
 fn of_scope<'l>(list: &'l [(Arc<Binding>, usize)], scope: &str) -> &'l [(Arc<Binding>, usize)] {
     let begin = list.partition_point(|(b, _)| *b.namespace < *scope);
     let end = begin + list[begin..].partition_point(|(b, _)| *b.namespace == *scope);
@@ -371,7 +375,7 @@ impl Binding {
         self.subjects.iter().enumerate().filter_map(|(i, s)| Some((i, who(s)?))).collect()
     }
 
-    /// For reasons: `ClusterRoleBinding "x" of ClusterRole "y" to User "z"`.
+    /// Formats a binding for reasons: `ClusterRoleBinding "x" of ClusterRole "y" to User "z"`.
     fn describe(&self, subject: usize) -> String {
         let to = match self.subjects.get(subject) {
             Some(s) if s.kind == "ServiceAccount" => {

@@ -1,4 +1,4 @@
-//! Role-based access control: an index of roles and bindings, kept by subject, and decisions from it.
+//! Role-based access control: an index of roles and bindings by subject, and decisions with it.
 mod aggregation;
 mod escalation;
 mod index;

@@ -1,25 +1,25 @@
-//! One RBAC rule: what it matches, and whether one set of rules covers another (the escalation check).
+//! RBAC rules: matching requests, and whether one set of rules covers another (the escalation check).
 use serde::{Deserialize, Serialize};
 
 use crate::Attributes;
 
-/// What a role allows (`rbac.authorization.k8s.io/v1` PolicyRule); empty lists match nothing.
+/// A rule of a role (`rbac.authorization.k8s.io/v1` PolicyRule); empty lists match nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PolicyRule {
-    /// Verbs; `*` for all.
+    /// Verbs; `*` matches all.
     #[serde(deserialize_with = "nullable")]
     pub verbs: Vec<String>,
-    /// API groups; `*` for all, the empty string for the legacy one.
+    /// API groups; `*` matches all, the empty string is the legacy group.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
     pub api_groups: Vec<String>,
-    /// `resource`, `resource/subresource`, `*/subresource` or `*`.
+    /// Resources: `resource`, `resource/subresource`, `*/subresource` or `*`.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
     pub resources: Vec<String>,
-    /// Names the rule is limited to; none means all.
+    /// Object names that the rule is limited to; empty matches all.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
     pub resource_names: Vec<String>,
-    /// Paths that are no resources; a final `*` matches any rest.
+    /// Non-resource paths; a final `*` matches any rest.
     #[serde(rename = "nonResourceURLs", deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
     pub non_resource_urls: Vec<String>,
 }
@@ -37,13 +37,13 @@ fn star_or(set: &[String], wanted: &str) -> bool {
     set.iter().any(|x| x == "*" || x == wanted)
 }
 
-/// `owner` is a pattern of `nonResourceURLs`.
+/// Reports whether a pattern of `nonResourceURLs` matches a path.
 fn url_matches(owner: &str, path: &str) -> bool {
     owner == path || (owner.ends_with('*') && path.starts_with(owner.trim_end_matches('*')))
 }
 
 impl PolicyRule {
-    /// Whether the rule allows the request.
+    /// Reports whether the rule allows the request.
     pub fn allows(&self, a: &Attributes<'_>) -> bool {
         if !star_or(&self.verbs, a.verb) {
             return false;
@@ -56,8 +56,8 @@ impl PolicyRule {
             && (self.resource_names.is_empty() || has(&self.resource_names, a.name))
     }
 
-    /// Compares what is asked for as a whole, since a resource may have a slash in it (an audience that is a URL, or
-    /// `pods/exec` in a review that names no subresource).
+    /// Compares resource and subresource joined, since a resource may contain a slash (an audience that is a URL, or
+    /// `pods/exec` in a review without a subresource).
     fn matches_resource(&self, resource: &str, subresource: &str) -> bool {
         self.resources.iter().any(|r| {
             r == "*"
@@ -71,8 +71,8 @@ impl PolicyRule {
         })
     }
 
-    /// Into rules with at most one group, resource, name, path and verb each, one at a time: there are as many as the
-    /// product of the lists' lengths.
+    /// Splits the rule into rules with at most one group, resource, name, path and verb each, lazily: their number is
+    /// the product of the lists' lengths.
     fn break_down(&self) -> impl Iterator<Item = Single<'_>> {
         self.verbs.iter().flat_map(move |verb| {
             let resources = self.api_groups.iter().flat_map(move |group| {
@@ -86,14 +86,14 @@ impl PolicyRule {
         })
     }
 
-    /// How many rules [`PolicyRule::break_down`] gives.
+    /// Returns the number of rules of [`PolicyRule::break_down`].
     fn singles(&self) -> usize {
         let resources = self.api_groups.len().saturating_mul(self.resources.len());
         let resources = resources.saturating_mul(self.resource_names.len().max(1));
         self.verbs.len().saturating_mul(resources.saturating_add(self.non_resource_urls.len()))
     }
 
-    /// Whether this rule allows all that `one` does.
+    /// Reports whether this rule allows everything that `one` does.
     fn covers_single(&self, one: &Single<'_>) -> bool {
         star_or(&self.verbs, one.verb)
             && match one.target {
@@ -106,7 +106,7 @@ impl PolicyRule {
             }
     }
 
-    /// Whether this rule alone allows all that `wanted` does.
+    /// Reports whether this rule alone allows everything that `wanted` does.
     fn covers_whole(&self, wanted: &Self) -> bool {
         let names = self.resource_names.is_empty()
             || !wanted.resource_names.is_empty() && wanted.resource_names.iter().all(|n| has(&self.resource_names, n));
@@ -117,7 +117,7 @@ impl PolicyRule {
             && (wanted.resources.is_empty() || names)
     }
 
-    /// Comparisons that [`PolicyRule::covers_whole`] makes at most.
+    /// Returns the maximum number of comparisons of [`PolicyRule::covers_whole`].
     fn whole_cost(&self, wanted: &Self) -> usize {
         [
             (&self.verbs, &wanted.verbs),
@@ -130,7 +130,7 @@ impl PolicyRule {
         .fold(1, |sum, (own, wanted)| sum.saturating_add(own.len().saturating_mul(wanted.len())))
     }
 
-    /// Comparisons that [`PolicyRule::covers_single`] makes at most.
+    /// Returns the maximum number of comparisons of [`PolicyRule::covers_single`].
     fn single_cost(&self) -> usize {
         1 + self.verbs.len()
             + self.api_groups.len()
@@ -144,7 +144,7 @@ impl PolicyRule {
             || wanted.split_once('/').is_some_and(|(_, sub)| has(&self.resources, &format!("*/{sub}")))
     }
 
-    /// `{APIGroups:["apps"], Resources:["deployments"], Verbs:["get" "list"]}`
+    /// Formats the rule: `{APIGroups:["apps"], Resources:["deployments"], Verbs:["get" "list"]}`.
     fn compact(&self) -> String {
         let part = |label: &str, set: &[String]| {
             let quoted: Vec<String> = set.iter().map(|s| format!("{s:?}")).collect();
@@ -193,12 +193,12 @@ impl From<Single<'_>> for PolicyRule {
     }
 }
 
-/// Combinations of verb, group, resource and name that one check looks at singly; what one rule of the owner covers as a
-/// whole is not counted. The largest role that comes with Kubernetes has some 400.
+/// The maximum number of combinations of verb, group, resource and name that one check evaluates singly; rules covered
+/// as a whole by one rule of the owner do not count. The largest default role has about 400.
 pub const COMBINATIONS_MAX: usize = 10_000;
-/// Comparisons of words in one check.
+/// The maximum number of string comparisons in one check.
 const COMPARISONS_MAX: usize = 20_000_000;
-/// Missing rules that are told; the answer is no with the first.
+/// The maximum number of missing rules in a message; the first one already decides the check.
 pub const MISSING_MAX: usize = 500;
 
 /// Why rules do not cover others.
@@ -206,11 +206,11 @@ pub const MISSING_MAX: usize = 500;
 pub enum Uncovered {
     /// The first missing rules, broken down, at most [`MISSING_MAX`]; and whether there may be more.
     Missing(Vec<PolicyRule>, bool),
-    /// The wanted rules have too many combinations to be looked at.
+    /// The rules have too many combinations to evaluate.
     TooMany,
 }
 
-/// Whether `owner` covers everything in `wanted`. The work is bounded: a rule of a kilobyte can stand for millions of
+/// Checks that `owner` covers everything in `wanted`. The work is bounded: a rule of a kilobyte can have millions of
 /// combinations.
 ///
 /// # Errors
@@ -244,7 +244,7 @@ pub fn covers<'a>(owner: impl Iterator<Item = &'a PolicyRule>, wanted: &[PolicyR
     if missing.is_empty() { Ok(()) } else { Err(Uncovered::Missing(missing, false)) }
 }
 
-/// The missing rules as upstream lists them: verbs of one resource (and name) joined, sorted, one per line.
+/// Formats missing rules as upstream does: verbs of one resource (and name) joined, sorted, one rule per line.
 pub fn describe_missing(missing: &[PolicyRule]) -> String {
     let mut compact: Vec<PolicyRule> = Vec::new();
     for rule in missing {
@@ -374,12 +374,12 @@ mod tests {
         assert!(check(json!({"apiGroups":["*"],"resources":["pods"],"verbs":["get"]})).is_err());
     }
 
-    /// `count` different words.
+    /// Returns `count` different words.
     fn words(prefix: &str, count: usize) -> Vec<String> {
         (0..count).map(|i| format!("{prefix}{i}")).collect()
     }
 
-    /// A rule of a few kilobytes that stands for `n` * `n` * `n` combinations.
+    /// A rule of a few kilobytes with `n` * `n` * `n` combinations.
     fn cube(n: usize) -> PolicyRule {
         PolicyRule {
             verbs: words("v", n),
@@ -400,7 +400,7 @@ mod tests {
             panic!("8,000 are looked at")
         };
         assert_eq!(missing.len(), MISSING_MAX);
-        // Many rules on both sides: the work is refused, not the number of combinations.
+        // Many rules on both sides: the limit is on the work, not on the number of combinations.
         let many = vec![rule(json!({"apiGroups":["a"],"resources":["b"],"verbs":["c"]})); 6_000];
         let other = vec![rule(json!({"apiGroups":["x"],"resources":["y"],"verbs":["z"]})); 6_000];
         assert_eq!(covers(many.iter(), &other), Err(Uncovered::TooMany));

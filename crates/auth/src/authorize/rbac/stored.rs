@@ -1,4 +1,4 @@
-//! What is read of stored roles and bindings.
+//! The fields of stored roles and bindings that RBAC reads.
 use std::collections::BTreeMap;
 
 use kelson_meta::{LabelSelector, LabelSelectorSpec};
@@ -19,7 +19,7 @@ pub(super) struct RoleView {
 }
 
 impl RoleView {
-    /// As aggregation sees a ClusterRole.
+    /// Returns the form of a ClusterRole for aggregation.
     pub fn cluster_role(self) -> ClusterRole {
         let selectors = self
             .aggregation_rule
@@ -54,7 +54,7 @@ pub(super) struct BindingView {
     pub subjects: Option<Vec<Subject>>,
 }
 
-/// `roleRef` of a binding.
+/// The field `roleRef` of a binding.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 pub(crate) struct RoleRef {
     #[serde(default, rename = "apiGroup")]

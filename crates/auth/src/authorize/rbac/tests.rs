@@ -1,4 +1,4 @@
-//! RBAC decisions as tables, escalation, and the index against a naive model.
+//! RBAC decisions as tables, escalation, and the index compared with a simple model.
 use std::collections::{BTreeMap, BTreeSet};
 
 use rand::rngs::StdRng;
@@ -131,7 +131,7 @@ fn roles_that_all_gather_each_other_are_looked_at_once() {
     let mut leaf = role("", "leaf", json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]));
     leaf["metadata"]["labels"] = json!({"gathered": "true"});
     put(&rbac, &leaf);
-    // There are more ways through sixty roles than atoms: only looking at each once ends at all.
+    // The number of paths through sixty roles is astronomical: this only ends if each is visited once.
     assert_eq!(rbac.aggregated_rules("r7").unwrap().len(), 1);
 }
 
@@ -151,7 +151,7 @@ fn labelled(name: &str, label: &str, resource: &str) -> Value {
 #[test]
 fn a_change_of_a_role_costs_what_it_concerns() {
     const ROLES: u64 = 1000;
-    // Three selectors, and the three roles that gather, looked through once for each of them before and after.
+    // Three selectors, and the three aggregating roles, visited once for each of them before and after.
     const CONCERNED: u64 = 3 + 2 * 3 * 3;
     let gatherers = [
         gathering("admin", "none", "to-admin"),
@@ -161,7 +161,7 @@ fn a_change_of_a_role_costs_what_it_concerns() {
     let members: Vec<Value> =
         (0..ROLES).map(|n| labelled(&format!("m{n}"), "to-view", &format!("things{n}"))).collect();
     let all = |rbac: &Rbac| rbac.aggregated_rules("admin").unwrap().len() as u64;
-    // At the start in either order: a few looks for each role, not one for each pair.
+    // At startup in either order: a few visits for each role, not one for each pair.
     for gatherers_first in [true, false] {
         let rbac = Rbac::new();
         let put_all = |roles: &[Value]| roles.iter().for_each(|r| put(&rbac, r));
@@ -231,7 +231,7 @@ fn what_is_gathered_agrees_with_a_naive_model() {
     }
 }
 
-/// The resources in the rules of all roles that one gathers, by walking them all.
+/// Returns the resources in the rules of all roles that one aggregates, by visiting them all.
 fn gathered(stored: &BTreeMap<String, Value>, name: &str) -> BTreeSet<String> {
     let (mut seen, mut next, mut out) = (vec![name.to_owned()], vec![name.to_owned()], BTreeSet::new());
     while let Some(name) = next.pop() {
@@ -288,7 +288,7 @@ fn escalation() {
     assert!(check(&dev, RbacResource::ClusterRoles, "", &wide, None).is_err(), "a create is asked without a name");
 }
 
-/// The index and a model that walks all objects must agree, through random changes.
+/// The index and a model that visits all objects must agree, through random changes.
 #[test]
 fn agrees_with_a_naive_model() {
     let seed: u64 = std::env::var("KELSON_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(7);

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 
-// containerd's messages, as far as an import needs them. Unknown fields of answers are skipped.
+// The fields of containerd's messages that an import needs. Unknown fields of answers are skipped.
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Empty {}

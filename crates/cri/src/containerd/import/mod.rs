@@ -1,6 +1,6 @@
-//! Sends images from archives into containerd, over its own API in the namespace that CRI uses: blobs into the content
-//! store, then the image's record. containerd's CRI service sees the record and takes the image as its own. Layers are
-//! unpacked when a container first needs them. (containerd's api/services/{content,images,leases}/v1)
+//! Imports images from archives into containerd, through its own API in the namespace of CRI: blobs into the content
+//! store, then the image's record. containerd's CRI service sees the record and adds the image. Layers are unpacked
+//! when a container first needs them. (containerd's api/services/{content,images,leases}/v1)
 mod messages;
 
 use std::collections::BTreeMap;
@@ -30,27 +30,27 @@ use messages::{
     TargetDescriptor, UpdateContent, UpdateImage, WriteAction, WriteAnswer, WriteContent,
 };
 
-/// Uploads wait for containerd between two reads, so they must not stand in the way of other file work.
+/// The blocking pool for uploads: they wait for containerd between two reads, so they must not block other file work.
 static UPLOADS: Lane = Lane::new("image-upload", 2);
 
-/// Bytes per message of an upload; the server takes 16 MiB.
+/// The size of a message of an upload in bytes; the server accepts 16 MiB.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Messages of an upload that wait to be sent.
+/// The maximum number of queued messages of an upload.
 const CHUNKS_QUEUED_MAX: usize = 2;
 
-/// How long a small call may take.
+/// The timeout of a small call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long an upload may take before containerd may collect what has come.
+/// How long an upload may take before containerd may garbage-collect its content.
 const LEASE_SECONDS: u64 = 24 * 3600;
 
-/// How long CRI may take to notice a new image.
+/// How long CRI may take to show a new image.
 const NOTICE_TIMEOUT: Duration = Duration::from_secs(15);
 
 const NOTICE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// An image that is on the node now.
+/// An imported image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportedImage {
     /// Its full name.
@@ -59,7 +59,7 @@ pub struct ImportedImage {
     pub digest: String,
 }
 
-/// Imports into one containerd.
+/// Imports images into one containerd.
 #[derive(Debug, Clone)]
 pub struct Importer {
     channel: Channel,
@@ -67,19 +67,19 @@ pub struct Importer {
 }
 
 impl Importer {
-    /// An importer for the containerd behind `endpoint` (see [`CriClient::new`]).
+    /// Creates an importer for the containerd at `endpoint` (see [`CriClient::new`]).
     ///
     /// # Errors
-    /// When the endpoint is no unix socket.
+    /// The endpoint is not a unix socket.
     pub fn new(endpoint: &str) -> CriResult<Self> {
         Ok(Self { channel: connect(endpoint)?, cri: CriClient::new(endpoint, Limits::default())? })
     }
 
-    /// Imports every image of an archive (OCI layout or `docker save`, plain or compressed; `-` for standard input) under all
-    /// its names and digests, and returns when CRI knows them.
+    /// Imports every image of an archive (OCI layout or `docker save`, plain or compressed; `-` for standard input)
+    /// with all its names and digests, and returns when CRI shows them.
     ///
     /// # Errors
-    /// When the archive is unusable or containerd refuses; images before the bad one stay.
+    /// The archive is invalid or containerd rejects it; images before the failed one stay.
     pub async fn import(&self, path: &Path) -> Result<Vec<ImportedImage>, ContainerdError> {
         let owned = path.to_path_buf();
         let read = move || -> Result<_, ContainerdError> {
@@ -97,17 +97,17 @@ impl Importer {
         Ok(imported)
     }
 
-    /// Whether CRI has an image of this name.
+    /// Reports whether CRI has an image with this name.
     ///
     /// # Errors
-    /// When containerd does not answer.
+    /// containerd does not answer.
     pub async fn has(&self, name: &str) -> CriResult<bool> {
         let spec = ImageSpec { image: name.to_owned(), ..Default::default() };
         Ok(self.cri.image_status(spec).await?.is_some())
     }
 
     async fn send(&self, archive: &Archive, image: &ArchivedImage) -> CriResult<Vec<ImportedImage>> {
-        // Nothing refers to the blobs until the record is there: the lease keeps them.
+        // The lease keeps the blobs until the record refers to them.
         let lease = self.create_lease().await?;
         let sent = self.send_leased(archive, image, &lease).await;
         let gone: CriResult<Empty> = self
@@ -130,7 +130,7 @@ impl Importer {
         }
         let labels = gc_labels(image);
         self.upload(archive, &image.manifest, labels.clone(), lease).await?;
-        // A manifest that was there before may have been there without its labels.
+        // A manifest that existed before may not have its labels.
         let paths = labels.keys().map(|key| format!("labels.{key}")).collect();
         let info = Info { digest: image.manifest.digest.clone(), labels };
         let update = UpdateContent { info: Some(info), update_mask: Some(FieldMask { paths }) };
@@ -140,7 +140,7 @@ impl Importer {
             self.record(name, image, lease).await?;
             imported.push(ImportedImage { name: name.clone(), digest: image.manifest.digest.clone() });
         }
-        // Pods that pin a digest ask for the image by it.
+        // Pods that pin a digest request the image by it.
         for name in &image.by_digest {
             self.record(name, image, lease).await?;
         }
@@ -171,14 +171,14 @@ impl Importer {
         }
     }
 
-    /// CRI learns of images by an event: until it has, a pod would be told that there is none.
+    /// Waits until CRI shows the image, which it learns by an event; until then a pod would not find it.
     async fn wait_for_cri(&self, name: &str, image: &ArchivedImage) -> CriResult<()> {
         let config = image.children.first().map(|c| c.digest.as_str()).unwrap_or_default();
         let noticed = async {
             loop {
                 let spec = ImageSpec { image: name.to_owned(), ..Default::default() };
                 match self.cri.image_status(spec).await? {
-                    // CRI's image ID is the configuration's digest: an older image of the name does not count.
+                    // CRI's image ID is the configuration's digest: an older image with the name does not count.
                     Some(found) if found.id == config => return Ok(()),
                     _ => tokio::time::sleep(NOTICE_INTERVAL).await,
                 }
@@ -239,7 +239,7 @@ impl Importer {
         let outcome = outcome.await;
         let fed = feeder.await;
         match outcome {
-            // The blob is there already, perhaps as another image's layer.
+            // The blob exists already, perhaps as another image's layer.
             Err(status) if status.code() == Code::AlreadyExists => return Ok(()),
             Err(status) => {
                 let abort = AbortContent { reference };
@@ -292,7 +292,7 @@ impl Upload {
                 labels: if more { BTreeMap::new() } else { self.labels.clone() },
             };
             offset += got as i64;
-            // A receiver that is gone has an error of its own to tell.
+            // The receiver reports the error when it is gone.
             if to.blocking_send(message).is_err() || !more {
                 return Ok(());
             }
@@ -304,14 +304,15 @@ fn failed(path: &Path) -> impl FnOnce(CriError) -> ContainerdError {
     ContainerdError::call(format!("import {}", path.display()))
 }
 
-/// A name that no other import has, of this process or an earlier one.
+/// Returns a name that no other import has, of this process or an earlier one.
 fn unique(prefix: &str) -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
     format!("{prefix}-{}-{now}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// UTC to the second, by Howard Hinnant's days-to-civil arithmetic: no calendar library for one label.
+/// Formats a time as UTC to the second, with Howard Hinnant's days-to-civil algorithm: no calendar library for one
+/// label.
 fn rfc3339(time: SystemTime) -> String {
     let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let (days, rest) = (seconds / 86_400 + 719_468, seconds % 86_400);

@@ -1,18 +1,18 @@
-//! The fields of messages by the names that JSON has for them: those of etcd's definitions, as its gateway is configured.
+//! The fields of messages by their JSON names: those of etcd's definitions, as its gateway is configured.
 
-/// What a field holds.
+/// The type of a field.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
     /// Base64 in JSON.
     Bytes,
     Text,
     Bool,
-    /// 64 bits, which are strings in JSON.
+    /// A 64-bit integer, which is a string in JSON.
     Int,
     Uint,
-    /// 32 bits, a number in JSON.
+    /// A 32-bit integer, which is a number in JSON.
     Uint32,
-    /// Names by number.
+    /// An enumeration: names by number.
     Enum(&'static [&'static str]),
     Message(&'static Message),
 }
@@ -154,7 +154,7 @@ pub(super) static WATCHED: Message = Message(&[
 
 pub(super) static GRANT: Message = Message(&[f(1, "TTL", Int), f(2, "ID", Int)]);
 pub(super) static GRANTED: Message = Message(&[header(), f(2, "ID", Int), f(3, "TTL", Int), f(4, "error", Text)]);
-/// A lease, or a member.
+/// A message with the ID of a lease or of a member.
 pub(super) static BY_ID: Message = Message(&[f(1, "ID", Int)]);
 pub(super) static KEPT_ALIVE: Message = Message(&[header(), f(2, "ID", Int), f(3, "TTL", Int)]);
 pub(super) static TIME_TO_LIVE: Message = Message(&[f(1, "ID", Int), f(2, "keys", Bool)]);

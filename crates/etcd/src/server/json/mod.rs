@@ -1,5 +1,6 @@
-//! The protocol in JSON over HTTP, as etcd's own gateway answers it (grpc-gateway; `api/etcdserverpb/gw`): Patroni and etcd3gw speak
-//! nothing else. Each path stands for a method; bodies and answers are protobuf's JSON, streams are a line for each answer.
+//! The protocol in JSON over HTTP, compatible with etcd's gateway (grpc-gateway; `api/etcdserverpb/gw`), which Patroni
+//! and etcd3gw use exclusively. Each path is a method; bodies and answers are protobuf's JSON, and streams have one
+//! line for each answer.
 
 mod fields;
 mod transcode;
@@ -24,14 +25,14 @@ use super::received::Counted;
 use super::unread::Pieces;
 use crate::proto::method;
 
-/// Below it all paths are this gateway's.
+/// The path prefix of this gateway.
 const ROOT: &str = "/v3/";
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-/// What a request may have in JSON for each byte that it may have by gRPC, and beside that.
+/// The maximum size of a JSON request: a factor for its gRPC limit, and a constant part.
 const BYTES_FACTOR: usize = 2;
 const OVERHEAD_BYTES: usize = 512 << 10;
 
-/// A path, its method, and the messages of that.
+/// A path, its method, and the method's messages.
 type Route = (&'static str, &'static str, &'static Message, &'static Message);
 
 static ROUTES: &[Route] = &[
@@ -88,7 +89,7 @@ static ROUTES: &[Route] = &[
     ("election/resign", method::RESIGN, &fields::RESIGN, &fields::HEADER_ALONE),
 ];
 
-/// Whether a request is for this gateway.
+/// Reports whether a request is for this gateway.
 pub(super) fn is_asked<B>(request: &Request<B>) -> bool {
     request.uri().path().starts_with(ROOT)
 }
@@ -102,7 +103,7 @@ pub(super) async fn answer(face: &Arc<Face>, request: Request<Incoming>) -> Resp
     if request.method() != Method::POST {
         return refused(&Status::unimplemented("Method Not Allowed"));
     }
-    // Browsers send it with each POST, other clients do not. No page of the web has anything to do here.
+    // Browsers send it with each POST, other clients do not. Web pages must not access etcd.
     if request.headers().contains_key(header::ORIGIN) {
         return refused(&Status::permission_denied("etcdserver: requests from web pages are not allowed"));
     }
@@ -122,7 +123,7 @@ struct Call {
 }
 
 impl Call {
-    /// The one request of a body. Nothing at all is a request with nothing in it.
+    /// Reads the only request of a body. An empty body is an empty request.
     async fn request<Q: prost::Message + Default>(self) -> Result<Q, Status> {
         let whole = Limited::new(self.body, self.bytes_max).collect().await;
         let bytes = whole.map_err(unreadable)?.to_bytes();
@@ -133,7 +134,7 @@ impl Call {
         message(self.asked, &value)
     }
 
-    /// The requests of a body, one after the other as they come.
+    /// Reads the requests of a body as they arrive.
     fn requests<Q: prost::Message + Default + 'static>(self) -> Requests<Q> {
         let reader = BodyValues { body: self.body, buffer: BytesMut::new(), bytes_max: self.bytes_max };
         let asked = self.asked;
@@ -154,12 +155,12 @@ fn message<Q: prost::Message + Default>(asked: &Message, value: &Value) -> Resul
     Q::decode(&bytes[..]).map_err(|error| Status::invalid_argument(error.to_string()))
 }
 
-/// What a body that could not be read is answered.
+/// Returns the error for a body that could not be read.
 fn unreadable(error: Box<dyn std::error::Error + Send + Sync>) -> Status {
     error.downcast::<Status>().map_or_else(|error| Status::invalid_argument(error.to_string()), |status| *status)
 }
 
-/// JSON values of a body, with or without space between them.
+/// Splits a body into JSON values, with or without white space between them.
 struct BodyValues {
     body: Counted<Incoming>,
     buffer: BytesMut,
@@ -260,7 +261,7 @@ fn json_of(answered: &Message, answer: &impl prost::Message) -> Result<Value, St
     value.ok_or_else(|| Status::internal("cannot decode the response"))
 }
 
-/// Answers of a stream, a line each. The status is decided by the first of them.
+/// Returns the answers of a stream, one per line. The first of them decides the status.
 async fn lines<A: prost::Message + 'static>(
     answered: &'static Message,
     mut answers: BoxStream<'static, Result<A, Status>>,
@@ -287,7 +288,7 @@ fn respond(status: StatusCode, body: Body) -> Response<Body> {
     response
 }
 
-/// A refusal in the form of gateways of etcd 3.6; `error` is what those of 3.5 have beside it, which clients read.
+/// Returns an error in the form of gateways of etcd 3.6; the field `error` is from those of 3.5, and clients read it.
 fn refused(status: &Status) -> Response<Body> {
     let body = json!({
         "error": status.message(), "message": status.message(), "code": status.code() as i32, "details": [],
@@ -297,7 +298,7 @@ fn refused(status: &Status) -> Response<Body> {
     response
 }
 
-/// The fault that ends a stream, with the names of both.
+/// Returns the error that ends a stream, with the field names of both.
 fn of_stream(status: &Status) -> Value {
     let (code, http) = (status.code() as i32, http_status(status.code()));
     json!({
@@ -306,7 +307,7 @@ fn of_stream(status: &Status) -> Value {
     })
 }
 
-/// How grpc-gateway shows a code.
+/// Returns the HTTP status that grpc-gateway uses for a code.
 fn http_status(code: Code) -> StatusCode {
     match code {
         Code::Ok => StatusCode::OK,

@@ -1,4 +1,4 @@
-//! Messages between their two forms: protobuf's bytes and protobuf's JSON.
+//! Converts messages between protobuf's binary and JSON forms.
 
 use base64::Engine as _;
 use base64::alphabet;
@@ -14,10 +14,10 @@ const ANY_PADDING: GeneralPurposeConfig =
 const PLAIN: GeneralPurpose = GeneralPurpose::new(&alphabet::STANDARD, ANY_PADDING);
 const OF_URLS: GeneralPurpose = GeneralPurpose::new(&alphabet::URL_SAFE, ANY_PADDING);
 
-/// The bytes of a message. Fields that it does not have are ignored, as etcd's gateway does.
+/// Encodes a message from JSON. Unknown fields are ignored, as etcd's gateway does.
 ///
 /// # Errors
-/// What is wrong with which field.
+/// The invalid field and what is wrong with it.
 pub(super) fn to_bytes(message: &Message, value: &Value) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     write(message, value, &mut bytes)?;
@@ -43,7 +43,7 @@ fn write(message: &Message, value: &Value, into: &mut Vec<u8>) -> Result<(), Str
     Ok(())
 }
 
-/// `range_end` as `rangeEnd`.
+/// Converts a name to camel case: `range_end` to `rangeEnd`.
 fn camel(name: &str) -> String {
     let mut parts = name.split('_');
     let mut all = parts.next().unwrap_or_default().to_owned();
@@ -99,7 +99,8 @@ fn number(kind: Kind, value: &Value) -> Result<u64, String> {
     }
 }
 
-/// The JSON of a message. What is zero is left out. `None`: the bytes are no message, which those of this server are.
+/// Converts a message to JSON. Zero values are left out. `None` if the bytes are not a message, which this server never
+/// produces.
 pub(super) fn to_json(message: &Message, mut bytes: &[u8]) -> Option<Value> {
     let mut members = Map::new();
     while !bytes.is_empty() {
@@ -185,7 +186,7 @@ mod tests {
         ] {
             assert_eq!(decoded::<RangeRequest>(&fields::RANGE, value), want);
         }
-        // Base64 with the letters of URLs, and without padding.
+        // Base64 with the URL alphabet, and without padding.
         for key in ["//8+", "__8-", "//8-"] {
             let value = json!({"key": key});
             let read = to_bytes(&fields::RANGE, &value);

@@ -1,4 +1,4 @@
-//! The cases of upstream's end-to-end tests of network policies, by their names, and what they expect.
+//! The cases of upstream's end-to-end tests of network policies, by their names, with the expected results.
 
 mod egress;
 
@@ -11,23 +11,23 @@ pub struct Case {
     pub steps: Vec<Step>,
 }
 
-/// One step of a case.
+/// A step of a case.
 pub enum Step {
     /// Writes a policy: namespace, name and spec.
     Policy(&'static str, &'static str, Value),
     /// Deletes a policy: namespace and name.
     Remove(&'static str, &'static str),
-    /// Gives a pod more labels: namespace, name and labels.
+    /// Adds labels to a pod: namespace, name and labels.
     Pod(&'static str, &'static str, Value),
-    /// Gives a namespace more labels: name and labels.
+    /// Adds labels to a namespace: name and labels.
     Namespace(&'static str, Value),
-    /// Who reaches whom by a protocol and port. All do, but for the pairs of the rules.
+    /// Checks which pods reach each other by a protocol and port. All do, except the pairs of the rules.
     Expect(Protocol, u16, &'static str),
 }
 
 use Step::{Expect, Namespace, Pod, Policy, Remove};
 
-/// A pod selector: by the label `pod`, or every pod.
+/// A pod selector by the label `pod`, or for every pod.
 fn pod(name: &str) -> Value {
     if name == "*" { json!({}) } else { json!({"matchLabels": {"pod": name}}) }
 }
@@ -52,12 +52,12 @@ fn port(protocol: &str, port: impl Into<Value>) -> Value {
     json!({"protocol": protocol, "port": port.into()})
 }
 
-/// One rule for peers of ingress.
+/// A rule for peers of ingress.
 fn from(peers: Value) -> Value {
     json!([{"from": peers}])
 }
 
-/// One rule for peers of egress.
+/// A rule for peers of egress.
 fn to(peers: Value) -> Value {
     json!([{"to": peers}])
 }

@@ -1,4 +1,4 @@
-//! Rules of a Service's spec.
+//! Validates a Service's spec.
 use std::collections::BTreeSet;
 
 use kelson_meta::{is_dns1123_label, is_dns1123_subdomain, is_qualified_name};
@@ -11,7 +11,7 @@ use crate::{addresses, metadata, rules};
 
 pub(super) const AFFINITY_SECONDS_MAX: i64 = 86_400;
 
-/// The spec of a service that had `old`, which is null for a new one.
+/// Validates the spec of a service; `old` is its previous spec, or null for a new one.
 pub(super) fn check_spec(spec: &Value, old: &Value, e: &mut Errors) {
     let p = Path::new("spec");
     let kind = text(&spec["type"]);
@@ -48,7 +48,7 @@ pub(super) fn check_spec(spec: &Value, old: &Value, e: &mut Errors) {
 
 pub(super) fn check_external_name(spec: &Value, p: &Path<'_>, e: &mut Errors) {
     for f in ["clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-        // A policy that is there is one, even if it says nothing.
+        // A policy that is present counts, even if it is empty.
         if !empty(&spec[f]) || f == "ipFamilyPolicy" && present(&spec[f]) {
             e.forbidden(&p.child(f), "may not be set for ExternalName services");
         }
@@ -126,8 +126,8 @@ pub(super) fn check_addresses(spec: &Value, old: &Value, p: &Path<'_>, e: &mut E
     check_families(spec, old, e);
 }
 
-/// Faults of cluster addresses and their families, which are found before any address is taken
-/// (upstream `ValidateServiceClusterIPsRelatedFields`).
+/// Validates cluster addresses and their families, before any address is allocated (upstream
+/// `ValidateServiceClusterIPsRelatedFields`).
 pub(super) fn check_families(spec: &Value, old: &Value, e: &mut Errors) {
     if text(&spec["type"]) == "ExternalName" {
         return;

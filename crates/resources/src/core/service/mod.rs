@@ -1,5 +1,5 @@
-//! Services: the union by `type`, ports, addresses, traffic policies. Allocation of addresses and node ports is the API
-//! server's; here is what must hold before and after it.
+//! Services: the union by `type`, ports, addresses, traffic policies. The API server allocates addresses and node
+//! ports; here are the rules before and after that.
 mod check;
 mod spec;
 mod warnings;
@@ -26,7 +26,7 @@ use spec::{
     default_spec, drop_policy_of_alias, drop_type_dependent, keep_allocated, needs_health_port, sync_cluster_ips,
 };
 
-/// The services resource.
+/// The strategy of services.
 pub struct Services;
 
 static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
@@ -162,8 +162,8 @@ impl Strategy for Services {
     }
 }
 
-/// Faults of a service's cluster addresses and families, beside what the service had (null for a new one). Found before addresses are
-/// taken, they are all that the client is told.
+/// Validates a service's cluster addresses and families, given the old service (null for a new one). If there are
+/// errors before addresses are allocated, the client gets only these.
 pub fn cluster_ip_faults(spec: &Value, old: &Value) -> FieldErrors {
     let mut e = Errors::new();
     check::check_families(spec, old, &mut e);

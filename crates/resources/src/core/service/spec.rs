@@ -1,13 +1,13 @@
-//! What the server fills in, keeps and drops of a Service's spec.
+//! Sets, keeps and drops fields of a Service's spec.
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
 use crate::tree::{default_to, default_zero, empty, int0, items, items_mut, present, remove, same, set, text};
 
-/// What `internalTrafficPolicy` may say.
+/// The values of `internalTrafficPolicy`.
 pub(super) const INTERNAL_POLICIES: [&str; 2] = ["Cluster", "Local"];
-/// `sessionAffinityConfig.clientIP.timeoutSeconds` when absent.
+/// The default of `sessionAffinityConfig.clientIP.timeoutSeconds`.
 const AFFINITY_SECONDS: i64 = 10_800;
 
 pub(super) fn default_spec(spec: &mut Value) {
@@ -41,8 +41,8 @@ pub(super) fn default_spec(spec: &mut Value) {
     }
 }
 
-/// `clusterIP` and `clusterIPs[0]` are one field by two names: clients that know the older one alone are understood, others name both
-/// (upstream `normalizeClusterIPs`).
+/// Synchronizes `clusterIP` and `clusterIPs[0]`, which are one field with two names: clients that only know the older
+/// one are supported, others set both (upstream `normalizeClusterIPs`).
 pub(super) fn sync_cluster_ips(spec: &mut Value, old: Option<&Value>) {
     let one = text(&spec["clusterIP"]).to_owned();
     let Some(old) = old else {
@@ -65,14 +65,14 @@ pub(super) fn sync_cluster_ips(spec: &mut Value, old: Option<&Value>) {
     }
 }
 
-/// An alias may be given a policy for traffic inside the cluster, and never shows one.
+/// Drops the internal traffic policy of an ExternalName service, which clients may set.
 pub(super) fn drop_policy_of_alias(spec: &mut Value) {
     if text(&spec["type"]) == "ExternalName" && INTERNAL_POLICIES.contains(&text(&spec["internalTrafficPolicy"])) {
         remove(spec, "internalTrafficPolicy");
     }
 }
 
-/// Fields that make no sense with the new type go, unless the same request changed them.
+/// Drops fields that do not apply to the new type, unless the same request changed them.
 pub(super) fn drop_type_dependent(new: &mut Value, old: &Value) {
     let kind = |s: &Value| text(&s["type"]).to_owned();
     let (n, o) = (kind(new), kind(old));
@@ -112,7 +112,7 @@ pub(super) fn drop_type_dependent(new: &mut Value, old: &Value) {
     }
 }
 
-/// What was allocated and is not spoken of stays: cluster addresses, node ports by port, the health check port.
+/// Keeps allocated values that the request does not set: cluster addresses, node ports by port, the health check port.
 pub(super) fn keep_allocated(new: &mut Value, old: &Value) {
     let kind = text(&new["type"]).to_owned();
     if kind == "ExternalName" {

@@ -1,4 +1,4 @@
-//! What a user is warned of who writes a Service: fields that have no effect as it is, and those that go away.
+//! Warnings about a Service: fields that have no effect, and deprecated ones.
 use std::net::{IpAddr, Ipv6Addr};
 
 use serde_json::Value;
@@ -9,7 +9,7 @@ use crate::tree::{items, text};
 const OLD_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
 const HINTS: &str = "service.kubernetes.io/topology-mode";
 
-/// The warnings, in upstream's order.
+/// Returns the warnings, in upstream's order.
 pub(super) fn of(service: &Value) -> Vec<String> {
     let spec = &service["spec"];
     let (kind, balancer) = (text(&spec["type"]), text(&spec["loadBalancerIP"]));
@@ -51,7 +51,7 @@ pub(super) fn of(service: &Value) -> Vec<String> {
     out
 }
 
-/// An address that is valid, but not written as it should be.
+/// Returns a warning about an address that is valid, but not in canonical form.
 fn address(path: &str, written: &str) -> Option<String> {
     let IpAddr::V6(ip) = written.parse().ok()? else { return None };
     match ip.to_ipv4_mapped() {
@@ -62,7 +62,7 @@ fn address(path: &str, written: &str) -> Option<String> {
     }
 }
 
-/// A block of addresses that is valid, but not written as it should be.
+/// Returns a warning about a CIDR that is valid, but not in canonical form.
 fn cidr(path: &str, written: &str) -> Vec<String> {
     let Some((given, given_bits)) = parse_cidr(written.trim()) else { return Vec::new() };
     let mapped = match given {
@@ -88,7 +88,7 @@ fn cidr(path: &str, written: &str) -> Vec<String> {
     out
 }
 
-/// Bits before the IPv4 address in one that is written as IPv6.
+/// The number of bits before the IPv4 address in an IPv4-mapped IPv6 address.
 const MAPPED_BITS: u8 = 96;
 
 fn first_of(ip: IpAddr, bits: u8) -> IpAddr {

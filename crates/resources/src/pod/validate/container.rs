@@ -1,4 +1,4 @@
-//! Rules of containers: what all share, and what regular, init and ephemeral ones may have.
+//! Validates containers: the common rules, and those of regular, init and ephemeral ones.
 use std::collections::BTreeSet;
 
 use kelson_meta::is_dns1123_label;
@@ -13,7 +13,7 @@ use crate::tree::{empty, int0, items, present, text};
 const RESTART_RULES_MAX: usize = 20;
 const EXIT_CODES_MAX: usize = 255;
 const RESTART_POLICIES: &[&str] = &["Always", "Never", "OnFailure"];
-/// What an ephemeral container may set (upstream `allowedEphemeralContainerFields`).
+/// The fields that an ephemeral container may set (upstream `allowedEphemeralContainerFields`).
 const EPHEMERAL_FIELDS: &[&str] = &[
     "name",
     "image",
@@ -34,7 +34,7 @@ const EPHEMERAL_FIELDS: &[&str] = &[
     "targetContainerName",
 ];
 
-/// `spec.containers`.
+/// Validates `spec.containers`.
 pub fn containers(spec: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut Errors) {
     let list = items(&spec["containers"]);
     if list.is_empty() {
@@ -53,7 +53,7 @@ pub fn containers(spec: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut Errors) {
     host_ports(list, 0, p, e);
 }
 
-/// `spec.initContainers`.
+/// Validates `spec.initContainers`.
 pub fn init_containers(spec: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut Errors) {
     let list = items(&spec["initContainers"]);
     if list.is_empty() {
@@ -63,7 +63,7 @@ pub fn init_containers(spec: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut Errors
     for (i, c) in list.iter().enumerate() {
         let at = p.index(i);
         common(c, pod, &at, e);
-        // Upstream looks at the rules of an init container only where they have a policy to go with.
+        // Upstream validates the rules of an init container only with a policy.
         if present(&c["restartPolicy"]) || items(&c["restartPolicyRules"]).is_empty() {
             restart_policy(c, &at, e);
         } else {
@@ -97,7 +97,7 @@ pub fn init_containers(spec: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut Errors
     }
 }
 
-/// `spec.ephemeralContainers`.
+/// Validates `spec.ephemeralContainers`.
 pub fn ephemeral_containers(spec: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut Errors) {
     let list = items(&spec["ephemeralContainers"]);
     if list.is_empty() {
@@ -135,7 +135,7 @@ pub fn ephemeral_containers(spec: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut E
     }
 }
 
-/// Images of pods have no space around them; templates' historically may.
+/// Checks that a pod's image has no surrounding white space, which templates may have for historical reasons.
 pub fn padded_image(c: &Value, p: &Path<'_>, e: &mut Errors) {
     let image = text(&c["image"]);
     if image.trim().len() != image.len() {

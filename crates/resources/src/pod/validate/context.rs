@@ -1,22 +1,22 @@
-//! What the rules of one container need to know of the pod around it.
+//! The pod-level data that the rules of a container need.
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-/// The pod around a container.
+/// The pod of a container.
 pub(in crate::pod) struct Pod<'a> {
-    /// Volumes that are valid, by name.
+    /// Valid volumes by name.
     pub volumes: BTreeMap<&'a str, &'a Value>,
     /// Names of the pod's resource claims.
     pub claims: BTreeSet<&'a str>,
-    /// `spec.restartPolicy`.
+    /// Value of `spec.restartPolicy`.
     pub restart_policy: &'a str,
-    /// `spec.terminationGracePeriodSeconds`.
+    /// Value of `spec.terminationGracePeriodSeconds`.
     pub grace: Option<i64>,
     /// Whether containers use the host's user namespace.
     pub host_users: bool,
-    /// `spec.os.name`.
+    /// Value of `spec.os.name`.
     pub os: &'a str,
-    /// Whether it is a pod and no template.
+    /// Whether it is a pod and not a template.
     pub is_pod: bool,
 }

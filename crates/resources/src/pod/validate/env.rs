@@ -1,4 +1,4 @@
-//! Rules of environment variables and their sources.
+//! Validates environment variables and their sources.
 use kelson_meta::{Quantity, is_config_map_key, is_dns1123_label, is_dns1123_subdomain, is_qualified_name};
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ const FIELDS: &[&str] = &[
     "status.podIP",
     "status.podIPs",
 ];
-/// Fields a downward API file may show.
+/// The fields for downward API files.
 pub const FILE_FIELDS: &[&str] =
     &["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
 const RESOURCES: &[&str] = &[
@@ -30,7 +30,7 @@ const RESOURCES: &[&str] = &[
 ];
 const DIVISORS: &[&str] = &["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
 
-/// Printable ASCII without `=`, not empty (KEP-4369).
+/// Validates printable ASCII without `=`, not empty (KEP-4369).
 fn relaxed_name(s: &str) -> Result<(), Vec<String>> {
     let why = if s.is_empty() {
         "environment variable name must be non-empty"
@@ -89,7 +89,7 @@ fn field(f: &Value, p: &Path<'_>, e: &mut Errors) {
     object_field(f, FIELDS, p, e);
 }
 
-/// A reference to one of the pod's fields.
+/// Validates a reference to one of the pod's fields.
 pub fn object_field(f: &Value, allowed: &[&str], p: &Path<'_>, e: &mut Errors) {
     let (version, path) = (text(&f["apiVersion"]), text(&f["fieldPath"]));
     if version.is_empty() {
@@ -141,7 +141,7 @@ fn env_resource(f: &Value, p: &Path<'_>, e: &mut Errors) {
     resource_field(f, false, p, e);
 }
 
-/// A reference to a container's request or limit; in a volume the container must be named.
+/// Validates a reference to a container's request or limit; in a volume the container must be named.
 pub fn resource_field(f: &Value, volume: bool, p: &Path<'_>, e: &mut Errors) {
     let resource = text(&f["resource"]);
     let huge = resource.starts_with("requests.hugepages-") || resource.starts_with("limits.hugepages-");
@@ -205,7 +205,7 @@ fn file_key(f: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Files that hold variables lie in an emptyDir of the pod (KEP-3721).
+/// Checks that files with variables are in an emptyDir of the pod (KEP-3721).
 pub fn file_key_volumes(c: &Value, spec: &Value, p: &Path<'_>, e: &mut Errors) {
     let list = p.child("env");
     for (i, v) in items(&c["env"]).iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Rules of probes and lifecycle hooks.
+//! Validates probes and lifecycle hooks.
 use serde_json::Value;
 
 use super::context::Pod;
@@ -6,7 +6,7 @@ use crate::path::{Errors, Path};
 use crate::rules;
 use crate::tree::{int, int0, items, present, text};
 
-/// Lifecycle and the three probes of a container that may have them.
+/// Validates lifecycle and the three probes of a container that may have them.
 pub fn lifecycle_and_probes(c: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut Errors) {
     let life = &c["lifecycle"];
     let at = p.child("lifecycle");
@@ -51,7 +51,7 @@ fn check_probe(probe: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Exactly one way to act.
+/// Validates a handler: exactly one action.
 fn handler(h: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut Errors) {
     let mut handlers = 0;
     for kind in ["exec", "httpGet", "tcpSocket", "grpc", "sleep"] {

@@ -1,4 +1,4 @@
-//! Rules of pod specs, in pods and in templates (upstream `pkg/apis/core/validation`, `ValidatePodSpec`).
+//! Validates pod specs, in pods and in templates (upstream `pkg/apis/core/validation`, `ValidatePodSpec`).
 mod container;
 mod context;
 mod env;
@@ -28,7 +28,7 @@ use crate::path::{Errors, GoStruct, Path};
 use crate::rules;
 use crate::tree::{entries, flag, int, items, present, text};
 
-/// The annotation of pods a kubelet runs from files.
+/// The annotation of static pods, which a kubelet reads from files.
 pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 const NAMESERVERS_MAX: usize = 3;
@@ -36,7 +36,7 @@ const SEARCH_PATHS_MAX: usize = 32;
 const SEARCH_CHARS_MAX: usize = 2048;
 const HOSTNAME_OVERRIDE_MAX: usize = 64;
 
-/// A new pod, apart from its metadata.
+/// Validates a new pod, apart from its metadata.
 pub fn pod_create(obj: &Value, e: &mut Errors) {
     pod_and_spec(obj, e);
     let (spec, p) = (&obj["spec"], Path::new("spec"));
@@ -49,7 +49,7 @@ pub fn pod_create(obj: &Value, e: &mut Errors) {
     }
 }
 
-/// A pod, new or changed, apart from its metadata.
+/// Validates a pod, new or changed, apart from its metadata.
 pub fn pod_and_spec(obj: &Value, e: &mut Errors) {
     let (spec, p) = (&obj["spec"], Path::new("spec"));
     let meta = Path::new("metadata");
@@ -79,7 +79,7 @@ pub fn pod_and_spec(obj: &Value, e: &mut Errors) {
     }
 }
 
-/// A pod template: labels, annotations and spec.
+/// Validates a pod template: labels, annotations and spec.
 pub fn template(t: &Value, p: &Path<'_>, e: &mut Errors) {
     metadata::labels(&t["metadata"]["labels"], &p.child("labels"), e);
     let at = p.child("annotations");
@@ -107,7 +107,7 @@ pub(super) fn annotations(meta: &Value, spec: &Value, p: &Path<'_>, e: &mut Erro
     }
 }
 
-/// Any pod spec; `meta` is a pod's own metadata, absent for templates.
+/// Validates any pod spec; `meta` is a pod's own metadata, absent for templates.
 pub fn pod_spec(spec: &Value, meta: Option<&Value>, p: &Path<'_>, e: &mut Errors) {
     if !present(&spec["terminationGracePeriodSeconds"]) {
         e.required(&p.child("terminationGracePeriodSeconds"), "");
@@ -271,7 +271,7 @@ fn dns_config(spec: &Value, p: &Path<'_>, e: &mut Errors) {
         e.invalid(&at, &searches, why);
     }
     for (i, s) in searches.iter().enumerate().filter(|(_, s)| **s != ".") {
-        // Underscores are allowed here (KEP-4427), nowhere else.
+        // Underscores are allowed only here (KEP-4427).
         let plain = s.strip_suffix('.').unwrap_or(s).replace('_', "a");
         e.invalid_each(&at.index(i), s, is_dns1123_subdomain(&plain));
     }

@@ -1,8 +1,8 @@
-//! Rules for paths that users write into volumes, mounts and profiles.
+//! Validates paths in volumes, mounts and profiles.
 use crate::path::{Errors, Path};
 use crate::rules::no_backsteps;
 
-/// Relative, without `..`.
+/// Validates a relative path without `..`.
 pub fn descending(path: &str, p: &Path<'_>, e: &mut Errors) {
     if path.starts_with('/') {
         e.invalid(p, path, "must be a relative path");
@@ -10,7 +10,8 @@ pub fn descending(path: &str, p: &Path<'_>, e: &mut Errors) {
     no_backsteps(path, p, e);
 }
 
-/// Relative, without `..`, and not beginning with it: the writer of atomic volumes keeps such names.
+/// Validates a relative path without `..` that does not begin with two dots: the writer of atomic volumes reserves such
+/// names.
 pub fn non_reserved(path: &str, p: &Path<'_>, e: &mut Errors) {
     descending(path, p, e);
     if path.starts_with("..") && !path.starts_with("../") && path != ".." {

@@ -1,4 +1,4 @@
-//! Rules of resource requirements.
+//! Validates resource requirements.
 use std::collections::BTreeSet;
 
 use kelson_meta::{Quantity, is_qualified_name};
@@ -11,7 +11,7 @@ use crate::tree::{entries, items, present, text};
 
 const STANDARD: &[&str] =
     &["cpu", "memory", "ephemeral-storage", "storage", "pods", "services", "secrets", "configmaps"];
-/// Names that only quotas count.
+/// Names that are only used in quotas.
 const OF_QUOTAS: &[&str] = &[
     "requests.cpu",
     "requests.memory",
@@ -28,27 +28,28 @@ const OF_QUOTAS: &[&str] = &[
 ];
 const POD_LEVEL: &[&str] = &["cpu", "hugepages-", "memory"];
 
-/// Huge pages of some size.
+/// Reports whether a resource is huge pages of some size.
 fn huge(name: &str) -> bool {
     name.starts_with("hugepages-")
 }
 fn native(name: &str) -> bool {
     !name.contains('/') || name.contains("kubernetes.io/")
 }
-/// Whether a resource has a name that needs no domain.
+/// Reports whether a resource's name needs no domain.
 pub fn is_standard(name: &str) -> bool {
     huge(name) || STANDARD.contains(&name) || OF_QUOTAS.contains(&name)
 }
-/// Whether requests may differ from limits.
+/// Reports whether requests may differ from limits.
 pub fn overcommit(name: &str) -> bool {
     native(name) && !huge(name)
 }
-/// `vendor.example/thing`, outside of kubernetes.io and without the quota prefix.
+/// Reports whether a name is an extended resource: `vendor.example/thing`, not in kubernetes.io and without the quota
+/// prefix.
 fn extended(name: &str) -> bool {
     !native(name) && !name.starts_with("requests.") && is_qualified_name(&format!("requests.{name}")).is_ok()
 }
 
-/// The name of a resource a container may ask for.
+/// Validates the name of a resource that a container may request.
 pub fn container_resource_name(name: &str, p: &Path<'_>, e: &mut Errors) {
     if let Err(why) = is_qualified_name(name) {
         return e.invalid_each(p, name, Err(why));
@@ -66,7 +67,7 @@ pub fn container_resource_name(name: &str, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// A quantity: not negative, whole where the resource is counted.
+/// Validates a quantity: not negative, and an integer for countable resources.
 pub fn value(name: &str, v: &Value, p: &Path<'_>, e: &mut Errors) -> Option<Quantity> {
     let q = rules::quantity(v, p, e)?;
     if q.signum() < 0 {
@@ -79,12 +80,12 @@ pub fn value(name: &str, v: &Value, p: &Path<'_>, e: &mut Errors) -> Option<Quan
     Some(q)
 }
 
-/// Limits and requests of a container.
+/// Validates limits and requests of a container.
 pub fn of_container(r: &Value, p: &Path<'_>, e: &mut Errors) {
     requirements(r, container_resource_name, p, e);
 }
 
-/// `resources` of a container.
+/// Validates `resources` of a container.
 pub fn container(r: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut Errors) {
     of_container(r, p, e);
     claims(&r["claims"], &pod.claims, &p.child("claims"), e);
@@ -174,7 +175,7 @@ fn pod_level_name(name: &str, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// `spec.resources` of the pod (KEP-2837).
+/// Validates `spec.resources` of the pod (KEP-2837).
 pub fn pod_level(spec: &Value, claim_names: &BTreeSet<&str>, p: &Path<'_>, e: &mut Errors) {
     let r = &spec["resources"];
     if !present(r) {

@@ -1,4 +1,4 @@
-//! Rules of affinity, tolerations and topology spread.
+//! Validates affinity, tolerations and topology spread.
 use std::collections::{BTreeMap, BTreeSet};
 
 use kelson_meta::{is_dns1123_label, is_dns1123_subdomain, is_label_value, is_qualified_name};
@@ -11,7 +11,7 @@ use crate::tree::{entries, int, int0, items, present, text};
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
-/// `spec.affinity`.
+/// Validates `spec.affinity`.
 pub fn affinity(a: &Value, p: &Path<'_>, e: &mut Errors) {
     let node = &a["nodeAffinity"];
     let at = p.child("nodeAffinity");
@@ -46,7 +46,7 @@ fn weight(v: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// A node selector: at least one term.
+/// Validates a node selector: at least one term.
 pub fn node_selector(s: &Value, p: &Path<'_>, e: &mut Errors) {
     let terms = items(&s["nodeSelectorTerms"]);
     let at = p.child("nodeSelectorTerms");
@@ -148,7 +148,7 @@ fn match_label_keys(t: &Value, p: &Path<'_>, e: &mut Errors) {
     let mut in_selector: BTreeSet<&str> = entries(&selector["matchLabels"]).map(|(k, _)| k.as_str()).collect();
     for r in items(&selector["matchExpressions"]) {
         let k = text(&r["key"]);
-        // The key's own requirement is already merged in, so only a second one is a clash.
+        // The key's own requirement is merged in already, so only a second one is a conflict.
         if let Some(i) = keys.iter().position(|x| *x == k)
             && in_selector.contains(k)
         {
@@ -164,7 +164,7 @@ fn match_label_keys(t: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// `spec.topologySpreadConstraints`.
+/// Validates `spec.topologySpreadConstraints`.
 pub fn spread(list: &Value, p: &Path<'_>, e: &mut Errors) {
     let all = items(list);
     for (i, c) in all.iter().enumerate() {
@@ -202,7 +202,7 @@ pub fn spread(list: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// `spec.tolerations`.
+/// Validates `spec.tolerations`.
 pub fn tolerations(list: &Value, p: &Path<'_>, e: &mut Errors) {
     for (i, t) in items(list).iter().enumerate() {
         let at = p.index(i);
@@ -237,7 +237,7 @@ pub fn tolerations(list: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// `allowedTopologies` of storage classes: keys once per term, values unique.
+/// Validates `allowedTopologies` of storage classes: keys once per term, values unique.
 pub fn topology_terms(list: &Value, p: &Path<'_>, e: &mut Errors) {
     for (i, t) in items(list).iter().enumerate() {
         let at = p.index(i);
@@ -269,7 +269,7 @@ pub fn topology_terms(list: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// The values that a term allows, by key; the last requirement of a key counts.
+/// Returns the values that a term allows, by key; the last requirement of a key is used.
 fn topology(term: &Value) -> BTreeMap<&str, BTreeSet<&str>> {
     let requirements = items(&term["matchLabelExpressions"]).iter();
     requirements.map(|r| (text(&r["key"]), items(&r["values"]).iter().map(text).collect())).collect()

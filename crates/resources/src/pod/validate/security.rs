@@ -1,4 +1,4 @@
-//! Rules of security contexts, of pods and of containers.
+//! Validates security contexts of pods and of containers.
 use std::collections::BTreeSet;
 
 use serde_json::Value;
@@ -12,7 +12,7 @@ use crate::tree::{flag, holds, int, items, present, text};
 const SYSCTL_MAX: usize = 253;
 const SYSCTL_WHY: &str = "must have at most 253 characters and match regex ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
 const PROFILE_PATH_MAX: usize = 4095;
-/// Pod-level settings that Windows does not know.
+/// Pod-level fields that Windows does not support.
 const NOT_ON_WINDOWS: &[&str] = &[
     "appArmorProfile",
     "seLinuxOptions",
@@ -47,7 +47,7 @@ fn id(v: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// `spec.securityContext` and the host namespaces beside it.
+/// Validates `spec.securityContext` and the host namespace fields.
 pub fn pod(spec: &Value, p: &Path<'_>, e: &mut Errors) {
     let s = &spec["securityContext"];
     for f in ["fsGroup", "runAsUser", "runAsGroup"] {
@@ -84,7 +84,8 @@ pub fn pod(spec: &Value, p: &Path<'_>, e: &mut Errors) {
     windows::options(&s["windowsOptions"], &p.child("windowsOptions"), e);
 }
 
-/// How a volume gets the pod's SELinux label. The choice is behind a gate that is off (`SELinuxMount`, KEP-1710).
+/// Validates how a volume gets the pod's SELinux label. The choice is behind a gate that is off (`SELinuxMount`,
+/// KEP-1710).
 pub fn change_policy(spec: &Value, p: &Path<'_>, e: &mut Errors) {
     let p = p.child("securityContext");
     if spec["securityContext"]["seLinuxChangePolicy"] == "MountOption" {
@@ -175,7 +176,7 @@ fn app_armor(a: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// `securityContext` of a container.
+/// Validates `securityContext` of a container.
 pub fn container(s: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut Errors) {
     if !present(s) {
         return;
@@ -201,7 +202,7 @@ pub fn container(s: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut Errors) {
     windows::options(&s["windowsOptions"], &p.child("windowsOptions"), e);
 }
 
-/// What the pod's operating system does not have.
+/// Rejects fields that the pod's operating system does not support.
 pub fn os(spec: &Value, os: &str, p: &Path<'_>, e: &mut Errors) {
     let context = p.child("securityContext");
     let s = &spec["securityContext"];

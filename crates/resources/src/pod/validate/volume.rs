@@ -1,4 +1,4 @@
-//! Rules of volumes, and of what containers mount of them.
+//! Validates volumes and volume mounts.
 use std::collections::{BTreeMap, BTreeSet};
 
 use kelson_meta::{is_dns1123_label, is_dns1123_subdomain, is_qualified_name};
@@ -16,7 +16,7 @@ use crate::volume_sources::{self, Owner};
 const MODE_WHY: &str = "must be a number between 0 and 0777 (octal), both inclusive";
 const TOKEN_SECONDS_MIN: i64 = 600;
 const TOKEN_SECONDS_MAX: i64 = 1 << 32;
-/// `spec.volumes`; returns the valid ones by name.
+/// Validates `spec.volumes`; returns the valid ones by name.
 pub fn volumes<'a>(
     spec: &'a Value,
     meta: Option<&Value>,
@@ -63,7 +63,7 @@ pub fn volumes<'a>(
     out
 }
 
-/// Rules of the sources that only pods have.
+/// Validates the sources that only pods have.
 fn check_source(kind: &str, v: &Value, pod_name: &str, p: &Path<'_>, e: &mut Errors) {
     let s = &v[kind];
     match kind {
@@ -181,7 +181,7 @@ fn projected(s: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Paths a source writes, and what a clash is shown as. Tokens are not compared, as upstream does not.
+/// Returns the paths that a source writes, and their names in conflict messages. Tokens are not compared, as upstream.
 fn projected_paths<'a>(kind: &str, x: &'a Value) -> Vec<(&'a str, &'a str)> {
     match kind {
         "secret" | "configMap" => items(&x["items"]).iter().map(|i| (text(&i["path"]), text(&x["name"]))).collect(),
@@ -282,7 +282,7 @@ fn pod_certificate(x: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Rules of a container's `volumeMounts`.
+/// Validates a container's `volumeMounts`.
 pub fn mounts(c: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut Errors) {
     let devices = items(&c["volumeDevices"]);
     let mut seen = BTreeSet::new();
@@ -341,7 +341,7 @@ fn propagation(m: &Value, c: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Rules of a container's `volumeDevices`.
+/// Validates a container's `volumeDevices`.
 pub fn devices(c: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut Errors) {
     let (mut names, mut paths) = (BTreeSet::new(), BTreeSet::new());
     let mounts = items(&c["volumeMounts"]);

@@ -1,4 +1,4 @@
-//! Rules of what Windows alone knows: accounts, credentials of groups, and containers that are processes of the host.
+//! Validates Windows options: accounts, group managed service accounts, and host process containers.
 use kelson_meta::is_dns1123_subdomain;
 use serde_json::Value;
 
@@ -6,11 +6,11 @@ use crate::path::{Errors, Path};
 use crate::tree::{flag, items, present};
 
 const CREDENTIAL_SPEC_MAX: usize = 64 * 1024;
-/// A domain is shorter than this.
+/// The length of a domain must be below this.
 const DOMAIN_END: usize = 256;
 const USER_MAX: usize = 104;
 
-/// `windowsOptions` of a pod or a container.
+/// Validates `windowsOptions` of a pod or a container.
 pub fn options(o: &Value, p: &Path<'_>, e: &mut Errors) {
     if !present(o) {
         return;
@@ -31,7 +31,7 @@ pub fn options(o: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// `USER` or `DOMAIN\USER`.
+/// Validates `USER` or `DOMAIN\USER`.
 fn account(name: &str, p: &Path<'_>, e: &mut Errors) {
     if name.is_empty() {
         return e.invalid(p, name, "runAsUserName cannot be an empty string");
@@ -67,13 +67,13 @@ fn account(name: &str, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// A NetBIOS name: at most 15 characters, the first of which is no period.
+/// Reports whether this is a NetBIOS name: at most 15 characters, the first of which is not a period.
 fn is_net_bios(name: &str) -> bool {
     let fits = |c: char| !matches!(c, '\\' | '/' | ':' | '*' | '?' | '"' | '<' | '>' | '|');
     (1..=15).contains(&name.chars().count()) && !name.starts_with('.') && name.chars().all(fits)
 }
 
-/// Labels of letters, digits and inner dashes, in any case.
+/// Reports whether this is a domain: labels of letters, digits and inner dashes, in any case.
 fn is_domain(name: &str) -> bool {
     name.split('.').all(|label| {
         let bytes = label.as_bytes();
@@ -82,7 +82,7 @@ fn is_domain(name: &str) -> bool {
     })
 }
 
-/// Containers that are processes of the host: all of a pod's or none, and on the host's network.
+/// Validates host process containers: all containers of a pod or none, with the host network.
 pub fn host_process(spec: &Value, p: &Path<'_>, e: &mut Errors) {
     let of = |context: &Value| context["windowsOptions"]["hostProcess"].as_bool();
     let whole = of(&spec["securityContext"]);

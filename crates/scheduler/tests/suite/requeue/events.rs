@@ -1,4 +1,4 @@
-//! What happens to the cluster, and whom it wakes.
+//! Changes of the cluster, and the pods that they requeue.
 use futures::future::BoxFuture;
 use kelson_simulation::Api;
 use serde_json::{Value, json};
@@ -17,13 +17,13 @@ const SLICES: &str = "resource.k8s.io/v1/resourceslices";
 
 type Happens = fn(Api) -> BoxFuture<'static, ()>;
 
-/// An event and the pods that it wakes.
+/// A change and the pods that it requeues.
 pub struct Event {
     pub name: &'static str,
-    /// What happened long before.
+    /// A change that happened long before.
     pub before: Option<Happens>,
     pub happens: Happens,
-    /// The pods that are looked at again.
+    /// The pods that are tried again.
     pub wakes: &'static str,
 }
 
@@ -61,7 +61,7 @@ fn allocated(api: Api) -> BoxFuture<'static, ()> {
     })
 }
 
-/// Devices that no class of the pods' claims asks for, of a node that is not there.
+/// Devices of a node that does not exist, which no class of the pods' claims selects.
 fn slice(api: Api) -> BoxFuture<'static, ()> {
     Box::pin(async move {
         let spec = json!({"driver": "d.example.com", "nodeName": "elsewhere", "devices": [{"name": "x"}],
@@ -78,9 +78,9 @@ fn spare(api: Api) -> BoxFuture<'static, ()> {
     })
 }
 
-/// Events of nodes.
+/// Changes of nodes.
 const OF_NODES: &[Event] = &[
-    // NodeVolumeLimits waits for a CSINode alone upstream. A node that has none has no limits.
+    // Upstream's NodeVolumeLimits waits for a CSINode only. A node without one has no limits.
     event!("a node is added that has all that pods want but a label",
     "resources taints cordoned near far spread ports unbound unprovisioned absent limits alone classless devices nominated",
     api => {
@@ -93,7 +93,8 @@ const OF_NODES: &[Event] = &[
     api => {
         api.create(NODES, node("c", "z", "1")).await;
     }),
-    // A pod that is nominated to a node is looked at with each change of the node: it must look elsewhere if it does not fit there any more.
+    // A pod that is nominated to a node is tried with each change of the node: it needs another node if it does not fit
+    // there any more.
     event!("a node gets a label", "selector unbound unprovisioned absent classless devices nominated", api => {
         api.patch(NODES, "", "a", "", json!({"metadata": {"labels": {"disk": "fast"}}})).await;
     }),
@@ -116,7 +117,7 @@ const OF_NODES: &[Event] = &[
         let ready = json!({"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:00Z"});
         api.patch(NODES, "", "a", "status", json!({"status": {"conditions": [ready]}})).await;
     }),
-    // InterPodAffinity waits for pods alone upstream. Here the pods of a node that is gone count no more.
+    // Upstream's InterPodAffinity waits for pods only. Here the pods of a deleted node no longer count.
     event!("a node is gone", "near far spread", api => {
         api.remove(NODES, "", "b").await;
     }),
@@ -125,7 +126,7 @@ const OF_NODES: &[Event] = &[
     }),
 ];
 
-/// Events of pods.
+/// Changes of pods.
 const OF_PODS: &[Event] = &[
     event!("a pod is bound that another wants near", "near", api => place(&api, "new", "wanted").await),
     event!("a pod is bound that no other counts", "", api => place(&api, "new", "other").await),
@@ -142,7 +143,7 @@ const OF_PODS: &[Event] = &[
     event!("a pod is gone that had a volume", "limits", api => {
         api.remove(PODS, "n", "mounts-b").await;
     }),
-    // Any pod that goes wakes those that want resources upstream. Here it must leave enough.
+    // Upstream requeues pods that need resources when any pod is deleted. Here the deleted pod must leave enough.
     event!("a pod is gone that another one waits for", "nominated", api => {
         api.remove(PODS, "n", "leaving").await;
     }),
@@ -176,7 +177,7 @@ const OF_PODS: &[Event] = &[
     }),
 ];
 
-/// Events of storage.
+/// Changes of storage objects.
 const OF_STORAGE: &[Event] = &[
     event!("a claim is added that a pod names", "absent", api => {
         claim(&api, "absent", "now", None, "ReadWriteOnce").await;
@@ -211,7 +212,7 @@ const OF_STORAGE: &[Event] = &[
     }),
 ];
 
-/// Events of devices and of namespaces.
+/// Changes of devices and of namespaces.
 const OF_OTHERS: &[Event] = &[
     event!("a device claim is added that a pod names", "claimless", api => device_claim(&api, "missing", "gpu").await),
     event!("a device claim is added that no pod names", "", api => device_claim(&api, "unnamed", "gpu").await),
@@ -239,12 +240,12 @@ const OF_OTHERS: &[Event] = &[
     event!("a slice is gone", after slice, "", api => {
         api.remove(SLICES, "", "s").await;
     }),
-    // Terms may select namespaces by their labels. Upstream looks at the pods after five minutes.
+    // Terms may select namespaces by their labels. Upstream tries the pods after five minutes.
     event!("labels of a namespace change", "near far", api => {
         api.patch("v1/namespaces", "", "n", "", json!({"metadata": {"labels": {"team": "a"}}})).await;
     }),
     event!("annotations of a namespace change", "", api => touch(&api, "v1/namespaces", "", "n").await),
 ];
 
-/// The events of all kinds, by what they are about.
+/// The changes of all kinds, by object.
 pub const EVENTS: [&[Event]; 4] = [OF_NODES, OF_PODS, OF_STORAGE, OF_OTHERS];

@@ -1,6 +1,6 @@
-//! Which changes of a cluster make the scheduler look again at a pod that waits, by the reason for which it waits. Upstream's
-//! specification are the events and hints of each plugin (`EventsToRegister`, `QueueingHintFn`). Where a cell is not upstream's,
-//! the event says why.
+//! Which changes of a cluster make the scheduler try a waiting pod again, by the reason for which it waits. Upstream's
+//! specification is the events and hints of each plugin (`EventsToRegister`, `QueueingHintFn`). Where a cell differs
+//! from upstream, the event says why.
 // Helpers of a test fail by panicking, as the test itself does.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -18,11 +18,11 @@ use kelson_simulation::Api;
 use self::events::EVENTS;
 use self::waiting::{WAITING, Waiting};
 
-/// Long enough for every pod to be looked at, and for the longest pause between two looks; shorter than the five minutes after
-/// which a pod is looked at whatever happens.
+/// Long enough for every pod to be tried and for the longest back-off; shorter than the five minutes after which a pod
+/// is always tried.
 const REST: Duration = Duration::from_secs(60);
 
-/// Attempts to place a pod, by its profile. No two pods have the same profile.
+/// The number of scheduling attempts by profile. Each pod has its own profile.
 fn attempts(metrics: &Registry) -> BTreeMap<String, u64> {
     let mut all = BTreeMap::new();
     for line in metrics.text().lines().filter_map(|l| l.strip_prefix("scheduler_schedule_attempts_total{profile=\"")) {
@@ -41,7 +41,7 @@ fn start(api: &Api, metrics: &Registry) -> Running {
     Scheduler::start(config, client, Arc::new(api.clock), None, &kelson_tasks::Tasks::root("scheduler"))
 }
 
-/// A cluster in which each pod waits for its own reason.
+/// Creates a cluster in which each pod waits for a different reason.
 async fn cluster() -> (Api, Registry, Running) {
     let disabled = ["TaintNodesByCondition", "ServiceAccount"].map(str::to_owned);
     let api = Api::with(|config| config.admission.disable = disabled.into()).await;
@@ -55,14 +55,14 @@ async fn cluster() -> (Api, Registry, Running) {
         let said = conditions.iter().find(|c| c["type"] == "PodScheduled").and_then(|c| c["message"].as_str());
         let said = said.unwrap_or_default();
         assert!(said.contains(waiting.reason), "{}: {said}", waiting.name);
-        // One reason alone: another one would make it wait for other changes as well.
+        // Exactly one reason: another one would make it wait for other changes as well.
         let reasons = said.split(" preemption:").next().unwrap_or_default().matches("node(s)").count();
         assert!(reasons <= 1, "{}: {said}", waiting.name);
     }
     (api, metrics, running)
 }
 
-/// The names of the pods that are looked at after an event.
+/// Returns the names of the pods that are tried after an event.
 async fn looked_at(event: &events::Event) -> Vec<&'static str> {
     let (api, metrics, running) = cluster().await;
     if let Some(before) = event.before {

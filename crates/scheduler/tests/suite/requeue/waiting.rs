@@ -1,14 +1,14 @@
-//! The pods that wait, each for one reason, and the cluster in which they do.
+//! The pods that wait, each for one reason, and their cluster.
 use kelson_simulation::Api;
 use serde_json::{Value, json};
 
 /// A pod that waits.
 pub struct Waiting {
-    /// Its name and the name of its profile.
+    /// The name of the pod and of its profile.
     pub name: &'static str,
-    /// Part of what its condition says.
+    /// A part of its condition's message.
     pub reason: &'static str,
-    /// What its spec has beside a container, tolerations and the profile.
+    /// The fields of its spec in addition to a container, tolerations and the profile.
     spec: fn() -> Value,
 }
 
@@ -84,7 +84,7 @@ pub fn pod(name: &str, app: &str, spec: &Value) -> Value {
     pod
 }
 
-/// A node of a zone, which is cordoned and has a taint.
+/// A node in a zone that is cordoned and has a taint.
 pub fn node(name: &str, zone: &str, cpu: &str) -> Value {
     let labels = json!({"kubernetes.io/hostname": name, "zone": zone});
     let resources = json!({"cpu": cpu, "memory": "8Gi", "pods": "50"});
@@ -154,7 +154,7 @@ async fn storage(api: &Api) {
     }
 }
 
-/// The cluster: two nodes with pods that are in the way of others, and the pods that wait.
+/// Creates the cluster: two nodes with pods that block others, and the pods that wait.
 pub async fn prepare(api: &Api) {
     api.namespace("n").await;
     let high = json!({"metadata": {"name": "high"}, "value": 1000});

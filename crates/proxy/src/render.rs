@@ -1,8 +1,11 @@
 //! The rules: what never changes in a table, and what one service's ports add to it. Text for `nft`, nothing is run
 //! here. The ways of a packet:
 //!
-//! - `nat-prerouting`, `nat-output` (priority -100): one look-up by address, protocol and port, one by node port; the
-//!   service's chain picks an endpoint. The cost does not depend on the number of services.
+//! - `nat-prerouting`, `nat-output` (priority -100): one look-up by address, protocol and port, one by node port; a chain
+//!   picks an endpoint. The cost does not depend on the number of services.
+//!   Most services have a cluster address alone. They share the chains `spread-PROTOCOL-COUNT`, which look a random endpoint up in
+//!   one map. The others have chains of their own. After a change of a rule or of a verdict the kernel validates every rule that a
+//!   packet can reach, so that its cost grows with the number of chains; after a change of an address in a map it does not.
 //! - `filter-prerouting`, `filter-output-pre-dnat` (-110): source ranges of load balancers.
 //! - `filter-input`, `filter-forward`, `filter-output` (0): what was not translated because nobody serves it is refused.
 //! - `nat-postrouting` (95, before the pod network's 100): what was marked, and what goes back to where it came from,
@@ -17,7 +20,7 @@ use kelson_net::table::{Fragment, Item};
 use sha2::{Digest as _, Sha256};
 
 use crate::container::Container;
-use crate::model::{Family, TrafficPolicy};
+use crate::model::{Family, Protocol, TrafficPolicy};
 use crate::service::{PortPlan, without_contained};
 
 /// The bit that says "masquerade"; the same as kube-proxy's and kubelet's.
@@ -73,9 +76,12 @@ fn join(nets: &[IpNet]) -> String {
     nets.iter().map(IpNet::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// The sets and maps of a table whose addresses are of this type, empty.
-fn containers(addr: &str) -> String {
+/// The sets and maps of a table, empty.
+fn containers(ip: &str, addr: &str) -> String {
     let mut text = String::new();
+    // No named type is that of a random number. Which of them it is below does not matter here.
+    let endpoints =
+        format!("typeof {ip} daddr . meta l4proto . th dport . numgen random mod 2 : {ip} daddr . th dport");
     let by_address = format!("type {addr} . inet_proto . inet_service : verdict");
     for (container, kind, spec) in [
         (Container::ClusterIps, "set", format!("type {addr}")),
@@ -85,6 +91,7 @@ fn containers(addr: &str) -> String {
         (Container::NoEndpointServices, "map", by_address.clone()),
         (Container::NoEndpointNodePorts, "map", "type inet_proto . inet_service : verdict".to_owned()),
         (Container::FirewallIps, "map", by_address),
+        (Container::Endpoints, "map", endpoints),
     ] {
         let _ = writeln!(text, "  {kind} {} {{ {spec}; }}", container.name());
     }
@@ -94,7 +101,7 @@ fn containers(addr: &str) -> String {
 /// Containers and base chains, the inside of a table block.
 pub fn base(family: Family, options: &Options) -> String {
     let (ip, addr) = (family.as_str(), family.address_type());
-    let mut text = containers(addr);
+    let mut text = containers(ip, addr);
     let cidrs = options.cidrs(family);
     let outside = if cidrs.is_empty() {
         String::new()
@@ -109,6 +116,7 @@ pub fn base(family: Family, options: &Options) -> String {
         )
     });
     let target = format!("{ip} daddr . meta l4proto . th dport vmap");
+    let spread = spread_chains(ip);
     let refused = format!(
         "    ct state new {target} @no-endpoint-services\n    ct state new {ip} daddr @cluster-ips goto reject-chain\n"
     );
@@ -121,7 +129,7 @@ pub fn base(family: Family, options: &Options) -> String {
     meta l4proto tcp reject with tcp reset
     reject
   }}
-  chain services {{
+{spread}  chain services {{
 {outside}    {target} @service-ips
 {node_ports}  }}
   chain nat-prerouting {{
@@ -160,6 +168,24 @@ pub fn base(family: Family, options: &Options) -> String {
 "
     );
     text
+}
+
+/// The chains that services with a cluster address alone share.
+fn spread_chains(ip: &str) -> String {
+    let mut text = String::new();
+    for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
+        for count in 1..=RULES_PER_CHAIN_MAX {
+            let (chain, protocol) = (spread_chain(protocol, count), protocol.as_str());
+            let endpoint = format!("{ip} daddr . meta l4proto . th dport . numgen random mod {count} map @endpoints");
+            let _ = writeln!(text, "  chain {chain} {{\n    meta l4proto {protocol} dnat {ip} to {endpoint}\n  }}");
+        }
+    }
+    text
+}
+
+/// The chain that picks one of so many endpoints.
+fn spread_chain(protocol: Protocol, count: usize) -> String {
+    format!("spread-{}-{count}", protocol.as_str())
 }
 
 /// What one service adds to a table.
@@ -229,7 +255,7 @@ impl Port<'_> {
         for (policy, used) in [(TrafficPolicy::Cluster, plan.uses_cluster()), (TrafficPolicy::Local, plan.uses_local())]
         {
             let endpoints = plan.endpoints(policy);
-            if used && !endpoints.is_empty() {
+            if used && !endpoints.is_empty() && !self.is_shared() {
                 let rules = self.spread(endpoints);
                 put(out, Item::Chain(self.policy_chain(policy)), &rules.join("\n"));
                 self.affinity(endpoints, out);
@@ -238,16 +264,33 @@ impl Port<'_> {
         let refusal = if plan.has_any_endpoint { "drop" } else { "goto reject-chain" };
         for ip in &plan.cluster_ips {
             let key = self.key(ip);
-            if plan.endpoints(plan.internal).is_empty() {
+            let endpoints = plan.endpoints(plan.internal);
+            if endpoints.is_empty() {
                 put(out, Container::NoEndpointServices.element(key), refusal);
-            } else {
-                let verdict = format!("goto {}", self.policy_chain(plan.internal));
-                put(out, Container::ServiceIps.element(key), &verdict);
+                continue;
             }
+            let chain = if self.is_shared() {
+                for (i, at) in endpoints.iter().enumerate() {
+                    let element = Container::Endpoints.element(format!("{key} . {i}"));
+                    put(out, element, &format!("{} . {}", at.ip(), at.port()));
+                }
+                spread_chain(plan.protocol, endpoints.len())
+            } else {
+                self.policy_chain(plan.internal)
+            };
+            put(out, Container::ServiceIps.element(key), &format!("goto {chain}"));
         }
         if plan.externally_accessible() {
             self.render_external(refusal, out);
         }
+    }
+
+    /// Whether it needs no chain of its own.
+    fn is_shared(&self) -> bool {
+        let plan = self.plan;
+        plan.affinity_seconds.is_none()
+            && !plan.externally_accessible()
+            && plan.endpoints(plan.internal).len() <= RULES_PER_CHAIN_MAX
     }
 
     fn key(&self, ip: &IpAddr) -> String {

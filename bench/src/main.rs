@@ -9,6 +9,7 @@ mod control_plane;
 mod credentials;
 mod decoders;
 mod definitions;
+mod dns;
 mod flowcontrol;
 mod image;
 mod memory;
@@ -33,6 +34,7 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("credentials", credentials::run, "the promised numbers of pull credentials"),
     ("decoders", decoders::run, "[CASE]...: time and memory of the most expensive documents"),
     ("definitions", definitions::run, "[COUNT]: time and memory of custom resource definitions"),
+    ("dns", dns::run, "[SECONDS]: queries that cluster DNS answers on one core"),
     ("flowcontrol", flowcontrol::run, "[REQUESTS]: what priority and fairness cost a request"),
     ("image", image::run, "NAME OUT.tar [PATH-IN-IMAGE=FILE]...: writes a small image archive"),
     ("memory", memory::run, "COUNT: what pods cost in memory"),

@@ -1,10 +1,16 @@
-//! Passes questions about other domains on to the machine's own resolvers, bytes in, bytes out.
+//! Passes questions about other domains on to the machine's own resolvers, bytes in, bytes out, and caches their answers.
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UdpSocket};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
+
+use crate::cache::{CACHE_BYTES_MAX, Cache, Key};
+use crate::metrics::Metrics;
+use crate::wire::{self, HEADER_BYTES};
 
 /// The timeout of one resolver.
 const RESOLVER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -12,18 +18,44 @@ const RESOLVER_TIMEOUT: Duration = Duration::from_secs(2);
 const RESOLVERS_MAX: usize = 3;
 /// The maximum size of UDP responses. Larger ones are truncated and requested again over TCP.
 const UDP_ANSWER_MAX_BYTES: usize = 4096;
+/// How long a resolver that did not answer is asked after the others.
+const FAILED_FOR: Duration = Duration::from_secs(10);
 const DNS_PORT: u16 = 53;
 
-/// Forwards queries to upstream resolvers.
-#[derive(Clone, Debug, Default)]
+/// Forwards queries to upstream resolvers. Clones share the cache.
+#[derive(Clone, Debug)]
 pub struct Forwarder {
-    resolvers: Vec<SocketAddr>,
+    resolvers: Arc<[Resolver]>,
+    cache: Arc<Mutex<Cache>>,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Debug)]
+struct Resolver {
+    address: SocketAddr,
+    /// Until when it is asked after the others, since it did not answer.
+    failed_until: Mutex<Option<Instant>>,
+}
+
+impl Default for Forwarder {
+    fn default() -> Self {
+        Self::new(Vec::new())
+    }
 }
 
 impl Forwarder {
     /// Asks these, in order.
     pub fn new(resolvers: Vec<SocketAddr>) -> Self {
-        Self { resolvers }
+        let resolver = |address| Resolver { address, failed_until: Mutex::default() };
+        let cache = Arc::new(Mutex::new(Cache::new(CACHE_BYTES_MAX)));
+        let cached = Arc::downgrade(&cache);
+        let metrics = Metrics::new(move || cached.upgrade().map_or(0, |cache| cache.lock().len()));
+        Self { resolvers: resolvers.into_iter().map(resolver).collect(), cache, metrics: Arc::new(metrics) }
+    }
+
+    /// What is counted of questions and answers.
+    pub(crate) fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
     }
 
     /// Reads the `nameserver` lines of a resolv.conf. `own` are our own addresses: asking ourselves would be a loop.
@@ -33,7 +65,7 @@ impl Forwarder {
             .filter_map(|l| l.trim().strip_prefix("nameserver"))
             .filter_map(|a| a.trim().parse::<IpAddr>().ok());
         let resolvers = servers.filter(|a| !own.contains(a)).take(RESOLVERS_MAX).map(|a| SocketAddr::new(a, DNS_PORT));
-        Self { resolvers: resolvers.collect() }
+        Self::new(resolvers.collect())
     }
 
     /// Reports whether there is no upstream resolver.
@@ -41,28 +73,59 @@ impl Forwarder {
         self.resolvers.is_empty()
     }
 
-    /// The first answer any resolver gives; `None` when none does in time. The answer carries the question's id.
+    /// The answer that is in the cache, with the question's ID.
+    pub fn cached(&self, question: &[u8]) -> Option<Vec<u8>> {
+        let key = Key::of(question)?;
+        let found = self.cache.lock().get(&key, question, Instant::now());
+        self.metrics.looked_up(found.as_ref().map(|(_, kind)| *kind));
+        found.map(|(answer, _)| answer)
+    }
+
+    /// The first answer any resolver gives; `None` when none does in time. The answer carries the question's id. The cache is not
+    /// asked, but keeps the answer.
     pub async fn ask(&self, question: &[u8], over_tcp: bool) -> Option<Vec<u8>> {
         let id = question.get(..2)?;
-        for &resolver in &self.resolvers {
+        for resolver in self.order(Instant::now()) {
             // A fresh id and port per question: what comes back must be an answer to this very question.
             let mut own = question.to_vec();
             own[..2].copy_from_slice(&rand::random::<[u8; 2]>());
-            let answer = if over_tcp { ask_tcp(resolver, &own).await } else { ask_udp(resolver, &own).await };
+            let address = resolver.address;
+            let answer = if over_tcp { ask_tcp(address, &own).await } else { ask_udp(address, &own).await };
+            resolver.answered(answer.is_ok(), Instant::now());
             match answer {
                 Ok(mut answer) => {
+                    if let Some(key) = Key::of(question) {
+                        self.cache.lock().put(key, &answer, Instant::now());
+                    }
                     answer[..2].copy_from_slice(id);
                     return Some(answer);
                 }
-                Err(e) => tracing::debug!(%resolver, error = %e, "query to the upstream resolver failed"),
+                Err(e) => {
+                    self.metrics.upstream_failed(address);
+                    tracing::debug!(resolver = %address, error = %e, "query to the upstream resolver failed");
+                }
             }
         }
         None
     }
+
+    /// The resolvers in the order in which they are asked: those that failed a short time ago are the last.
+    fn order(&self, now: Instant) -> Vec<&Resolver> {
+        let (failed, good): (Vec<_>, Vec<_>) = self.resolvers.iter().partition(|resolver| resolver.has_failed(now));
+        good.into_iter().chain(failed).collect()
+    }
 }
 
-/// Bytes of a message's header.
-const HEADER_BYTES: usize = 12;
+impl Resolver {
+    fn has_failed(&self, now: Instant) -> bool {
+        self.failed_until.lock().is_some_and(|until| now < until)
+    }
+
+    /// Notes whether it has answered.
+    fn answered(&self, in_time: bool, now: Instant) {
+        *self.failed_until.lock() = (!in_time).then(|| now + FAILED_FOR);
+    }
+}
 
 /// Whether a message is the response to a query: it has the same ID and question (RFC 5452, section 9.1), or no
 /// question if the resolver could not parse it.
@@ -70,26 +133,10 @@ fn is_answer(message: &[u8], question: &[u8]) -> bool {
     if message.len() < HEADER_BYTES || message[..2] != question[..2] {
         return false;
     }
-    match (asked(message), asked(question)) {
-        (Some(theirs), Some(ours)) => theirs.eq_ignore_ascii_case(ours),
+    match (wire::question(message), wire::question(question)) {
+        (Some(theirs), Some(ours)) => message[theirs].eq_ignore_ascii_case(&question[ours]),
         _ => message[4..6] == [0, 0],
     }
-}
-
-/// The first question of a message: its name, type and class. Names of questions are not compressed.
-fn asked(message: &[u8]) -> Option<&[u8]> {
-    if message.get(4..6)? == [0, 0] {
-        return None;
-    }
-    let mut at = HEADER_BYTES;
-    loop {
-        match *message.get(at)? {
-            0 => break,
-            length if length < 64 => at += usize::from(length) + 1,
-            _ => return None,
-        }
-    }
-    message.get(HEADER_BYTES..at + 5)
 }
 
 async fn ask_udp(resolver: SocketAddr, question: &[u8]) -> std::io::Result<Vec<u8>> {
@@ -132,10 +179,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_resolv_conf() {
+    fn resolvers_of_resolv_conf_are_asked_in_order_unless_they_failed() {
         let text = "# c\nsearch x\nnameserver 10.0.0.1\nnameserver 10.42.0.1\n nameserver ::1\nnameserver bad\n";
         let f = Forwarder::from_resolv_conf(text, &["10.42.0.1".parse().unwrap()]);
-        assert_eq!(f.resolvers, ["10.0.0.1:53".parse().unwrap(), "[::1]:53".parse().unwrap()]);
+        let order = |f: &Forwarder, now| f.order(now).iter().map(|r| r.address.to_string()).collect::<Vec<_>>();
+        let now = Instant::now();
+        assert_eq!(order(&f, now), ["10.0.0.1:53", "[::1]:53"]);
+        // One that does not answer costs a time-out, but not for every question.
+        f.resolvers[0].answered(false, now);
+        assert_eq!(order(&f, now), ["[::1]:53", "10.0.0.1:53"]);
+        assert_eq!(order(&f, now + FAILED_FOR), ["10.0.0.1:53", "[::1]:53"]);
+        f.resolvers[0].answered(true, now);
+        assert_eq!(order(&f, now), ["10.0.0.1:53", "[::1]:53"]);
     }
 
     fn message(id: u16, name: &[&str], kind: u16) -> Vec<u8> {

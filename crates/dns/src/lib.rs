@@ -1,14 +1,17 @@
-//! Kelson dns: cluster DNS from informers (Kubernetes DNS specification 1.1.0), everything else forwarded.
+//! Kelson dns: cluster DNS from informers (Kubernetes DNS specification 1.1.0), everything else forwarded and cached.
 //!
 //! [`Directory`] holds what services and endpoint slices say, [`Zone`] answers questions from it, [`Server`] speaks UDP
 //! and TCP with the cluster's own [`Sources`], [`publish`] makes the `kube-dns` service point here. It never asks the API per query.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+mod cache;
 mod directory;
 mod forward;
+mod metrics;
 mod publish;
 mod server;
 mod sources;
+mod wire;
 mod zone;
 
 pub use directory::{Directory, EndpointSlice, Service, watch};

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::RecordType;
+use kelson_metrics::Registry;
 use kelson_tasks::{OnPanic, Tasks};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -12,6 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::sources::{Share, Shares};
+use crate::wire::HEADER_BYTES;
 use crate::{Answer, Forwarder, Sources, Zone};
 
 /// Largest UDP question read; real ones are far smaller.
@@ -34,13 +36,12 @@ const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Aliases followed inside the zone for one question.
 const ALIASES_MAX: usize = 8;
-/// Bytes of a message's head.
-const HEAD_BYTES: usize = 12;
 
 /// A running server; it ends when [`Server::shutdown`] is called or it is dropped.
 pub struct Server {
     address: SocketAddr,
     tasks: Tasks,
+    registry: Registry,
 }
 
 struct Shared {
@@ -85,6 +86,7 @@ impl Server {
         let (udp, tcp) = bind(ip, port).await?;
         let (address, udp, tcp) = (udp.local_addr()?, Arc::new(udp), Arc::new(tcp));
         let tasks = tasks.child("dns");
+        let registry = forwarder.metrics().registry().clone();
         let shared = Arc::new(Shared {
             zone,
             forwarder,
@@ -96,12 +98,17 @@ impl Server {
         let s = Arc::clone(&shared);
         tasks.supervise("dns-udp", move || serve_udp(Arc::clone(&udp), Arc::clone(&s)));
         tasks.supervise("dns-tcp", move || serve_tcp(Arc::clone(&tcp), Arc::clone(&shared)));
-        Ok(Self { address, tasks })
+        Ok(Self { address, tasks, registry })
     }
 
     /// Returns the address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Its metrics.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
     }
 
     /// Ends the listeners and what they answer.
@@ -145,7 +152,7 @@ async fn serve_udp(socket: Arc<UdpSocket>, shared: Arc<Shared>) {
             continue;
         }
         match shared.local(&buffer[..n], false) {
-            Handled::Answer(bytes) => drop(socket.send_to(&bytes, from).await),
+            Handled::Answer(bytes) => shared.respond(&socket, &bytes, from).await,
             Handled::Drop => {}
             Handled::Forward(pending) => match shared.turn(from.ip()) {
                 Some(turn) => {
@@ -153,11 +160,11 @@ async fn serve_udp(socket: Arc<UdpSocket>, shared: Arc<Shared>) {
                     let tasks = shared.tasks.clone();
                     tasks.spawn("dns-forward", OnPanic::Contain, async move {
                         let bytes = shared.forward(*pending, &question, false).await;
-                        drop(socket.send_to(&bytes, from).await);
+                        shared.respond(&socket, &bytes, from).await;
                         drop(turn);
                     });
                 }
-                None => drop(socket.send_to(&pending.refused(), from).await),
+                None => shared.respond(&socket, &pending.refused(), from).await,
             },
         }
     }
@@ -202,6 +209,7 @@ async fn serve_connection(mut stream: TcpStream, source: IpAddr, shared: &Shared
                 None => pending.refused(),
             },
         };
+        shared.forwarder.metrics().responded("tcp", &answer);
         let length = u16::try_from(answer.len()).map_err(std::io::Error::other)?;
         let whole = [&length.to_be_bytes(), answer.as_slice()].concat();
         // A client that does not read must not occupy its slot without end.
@@ -241,6 +249,13 @@ impl Shared {
         Some(Turn((Arc::clone(&self.forwarding).try_acquire_owned().ok()?, share)))
     }
 
+    /// Sends a response over UDP.
+    async fn respond(&self, socket: &UdpSocket, bytes: &[u8], to: SocketAddr) {
+        self.forwarder.metrics().responded("udp", bytes);
+        // A client that is gone has no use for it.
+        let _ = socket.send_to(bytes, to).await;
+    }
+
     fn local(&self, bytes: &[u8], tcp: bool) -> Handled {
         let Ok(request) = Message::from_vec(bytes) else { return Handled::Drop };
         if request.metadata.message_type != MessageType::Query {
@@ -273,14 +288,17 @@ impl Shared {
             response.metadata.response_code = ResponseCode::Refused;
             return Handled::Answer(encode(&response, limit));
         }
-        self.resolve(query.clone(), response, limit)
+        self.resolve(bytes, query.clone(), response, limit)
     }
 
-    fn resolve(&self, mut query: Query, mut response: Message, limit: u16) -> Handled {
+    fn resolve(&self, question: &[u8], mut query: Query, mut response: Message, limit: u16) -> Handled {
         let mut aliased = false;
         for _ in 0..ALIASES_MAX {
             match self.zone.answer(&query) {
                 Answer::Elsewhere => {
+                    if !aliased && let Some(answer) = self.forwarder.cached(question) {
+                        return Handled::Answer(within(answer, limit));
+                    }
                     let target = aliased.then_some(query);
                     return Handled::Forward(Box::new(Pending { response, target, limit }));
                 }
@@ -318,8 +336,11 @@ impl Shared {
                 ask.metadata.recursion_desired = true;
                 ask.add_query(query);
                 let bytes = ask.to_vec().unwrap_or_default();
-                let answer = self.forwarder.ask(&bytes, tcp).await.and_then(|b| Message::from_vec(&b).ok());
-                match answer {
+                let answer = match self.forwarder.cached(&bytes) {
+                    Some(cached) => Some(cached),
+                    None => self.forwarder.ask(&bytes, tcp).await,
+                };
+                match answer.and_then(|b| Message::from_vec(&b).ok()) {
                     Some(a) => {
                         response.metadata.response_code = a.metadata.response_code;
                         response.add_answers(a.answers);
@@ -343,8 +364,8 @@ fn within(answer: Vec<u8>, limit: u16) -> Vec<u8> {
         Ok(message) => encode(&message, limit),
         // Not even readable here: the head alone, with the mark that there is more.
         Err(_) => {
-            let mut head = answer[..HEAD_BYTES.min(answer.len())].to_vec();
-            if head.len() == HEAD_BYTES {
+            let mut head = answer[..HEADER_BYTES.min(answer.len())].to_vec();
+            if head.len() == HEADER_BYTES {
                 head[2] |= 0b10;
                 head[4..].fill(0);
             }

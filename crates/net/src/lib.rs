@@ -10,6 +10,7 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod aside;
+mod batch;
 pub mod cni;
 mod config;
 pub mod conntrack;

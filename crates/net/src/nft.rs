@@ -14,17 +14,18 @@ const STDERR_BYTES_MAX: usize = 2048;
 /// The time limit of a run. A transaction of ten thousand services takes seconds.
 const RUN_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Process IDs of this program's last runs of `nft`: changes by them are its own.
+/// The last senders of this program's changes, by their ports of netlink: processes of `nft`, whose ports are their IDs, and sockets.
 static RECENT: Mutex<VecDeque<u32>> = Mutex::new(VecDeque::new());
 /// The number of remembered processes; the changes of a process are reported while it runs.
 const RECENT_MAX: usize = 64;
 
-/// Reports whether the process with this ID is a recent `nft` of this program.
+/// Whether changes from this port of netlink are this program's own.
 pub(crate) fn is_own(process: u32) -> bool {
     RECENT.lock().unwrap_or_else(PoisonError::into_inner).contains(&process)
 }
 
-fn remember(process: Option<u32>) {
+/// Notes the port of a sender before it changes anything.
+pub(crate) fn remember(process: Option<u32>) {
     let mut recent = RECENT.lock().unwrap_or_else(PoisonError::into_inner);
     recent.extend(process);
     while recent.len() > RECENT_MAX {

@@ -11,7 +11,14 @@ use std::fmt::Write as _;
 use std::hash::Hash;
 use std::sync::Arc;
 
+use kelson_tasks::Lane;
+
+use crate::batch::{self, Batch, Subject, SubjectChange};
 use crate::listing::{DYNAMIC, TableContent};
+use crate::nft::{self, NftError};
+
+/// The kernel takes one transaction at a time, and may be busy with another program's.
+static NFTABLES: Lane = Lane::new("nftables", 1);
 
 /// The maximum number of elements in one command, which keeps lines short.
 const ELEMENTS_PER_COMMAND: usize = 256;
@@ -30,6 +37,16 @@ pub enum Item {
     Element(Arc<str>, String),
 }
 
+impl Item {
+    fn subject(&self) -> Subject<'_> {
+        match self {
+            Self::Element(set, key) => Subject::Element(set, key),
+            Self::Chain(name) => Subject::Chain(name),
+            Self::Counter(_) | Self::Set(_) => Subject::Other,
+        }
+    }
+}
+
 /// The items of one owner.
 pub type Fragment = BTreeMap<Item, Arc<str>>;
 
@@ -45,6 +62,8 @@ pub struct Table<O> {
     name: String,
     /// Containers and chains that never change, as lines of a table block.
     base: String,
+    /// The specifications of the sets and maps in `base`, by name.
+    base_sets: HashMap<String, String>,
     fragments: HashMap<O, Fragment>,
     claims: HashMap<Item, Vec<(O, Arc<str>)>>,
     /// The previous value of each item changed since the last transaction.
@@ -54,7 +73,9 @@ pub struct Table<O> {
 impl<O: Clone + Ord + Hash> Table<O> {
     /// Creates an empty table; `name` is family and name, `base` the lines of its block that never change.
     pub fn new(name: String, base: String) -> Self {
-        Self { name, base, fragments: HashMap::new(), claims: HashMap::new(), touched: BTreeMap::new() }
+        let base_sets = sets_of(&base);
+        let (fragments, claims, touched) = (HashMap::new(), HashMap::new(), BTreeMap::new());
+        Self { name, base, base_sets, fragments, claims, touched }
     }
 
     /// Returns family and name.
@@ -132,15 +153,24 @@ impl<O: Clone + Ord + Hash> Table<O> {
     /// Returns the transaction since the last one; `None` when nothing changed.
     pub fn take_diff(&mut self) -> Option<Transaction> {
         let touched = std::mem::take(&mut self.touched);
-        let mut parts = Parts::default();
+        let (mut parts, mut changes) = (Parts::default(), Vec::new());
         for (item, before) in &touched {
-            let after = self.effective(item);
-            if *before != after {
-                parts.change(&self.name, item, before.as_deref(), after.as_deref());
+            let claims = self.claims.get(item).and_then(|claims| claims.first());
+            let (before, after) = (before.as_deref(), claims.map(|(_, value)| &**value));
+            if before != after {
+                parts.change(&self.name, item, before, after);
+                changes.push(SubjectChange { subject: item.subject(), before, after });
             }
         }
         let script = parts.script(&self.name, "");
-        (!script.is_empty()).then_some(Transaction { script, narrows: parts.narrows })
+        let batch = batch::encode(&self.name, |set| self.specification(set), &changes);
+        (!script.is_empty()).then_some(Transaction { script, narrows: parts.narrows, batch })
+    }
+
+    /// The specification of a set or map.
+    fn specification(&self, set: &str) -> Option<&str> {
+        let claimed = || self.claims.get(&Item::Set(set.to_owned()))?.first().map(|(_, value)| &**value);
+        self.base_sets.get(set).map(String::as_str).or_else(claimed)
     }
 
     /// Returns a transaction that replaces the whole table, whatever its content is.
@@ -152,7 +182,8 @@ impl<O: Clone + Ord + Hash> Table<O> {
             parts.change(&self.name, item, None, Some(value));
         }
         let (name, body) = (&self.name, parts.script(&self.name, &self.base));
-        Transaction { script: format!("add table {name}\ndelete table {name}\n{body}"), narrows: true }
+        let script = format!("add table {name}\ndelete table {name}\n{body}");
+        Transaction { script, narrows: true, batch: None }
     }
 
     /// Returns every item with its value.
@@ -188,7 +219,17 @@ fn add_set(content: &mut TableContent, name: &str, specification: &str) {
     }
 }
 
-/// Returns the content that the lines of a table block create.
+/// The specifications of the sets and maps in the lines of a table block.
+fn sets_of(block: &str) -> HashMap<String, String> {
+    let set = |line: &str| {
+        let (kind, rest) = line.trim().split_once(' ')?;
+        let (name, specification) = rest.split_once(" { ").filter(|_| matches!(kind, "set" | "map"))?;
+        Some((name.to_owned(), specification.strip_suffix(" }")?.to_owned()))
+    };
+    block.lines().filter_map(set).collect()
+}
+
+/// What the lines of a table block make.
 fn content_of(block: &str) -> TableContent {
     let mut content = TableContent::default();
     let mut chain: Option<(&str, usize)> = None;
@@ -216,6 +257,31 @@ pub struct Transaction {
     /// Whether an element was removed, or one of a map added or changed: in a table that decides what may pass, a
     /// packet that passed before may be dropped now.
     pub narrows: bool,
+    /// The same for the kernel, where it is a small change of a known kind.
+    batch: Option<Batch>,
+}
+
+impl Transaction {
+    /// Whether the kernel can take it without `nft`, whose cost grows with the number of chains in the table.
+    pub fn is_direct(&self) -> bool {
+        self.batch.is_some()
+    }
+
+    /// Applies it, without `nft` where that is possible.
+    ///
+    /// # Errors
+    /// See [`NftError`]; nothing was changed then.
+    pub async fn apply(&self) -> Result<(), NftError> {
+        if let Some(batch) = self.batch.clone() {
+            let sent = NFTABLES.run(move || batch::send(&batch)).await;
+            match sent.unwrap_or_else(|e| Err(std::io::Error::other(e))) {
+                Ok(()) => return Ok(()),
+                // nft says what is wrong, if anything is.
+                Err(error) => tracing::debug!(%error, "the kernel rejected a batch of nftables; running nft"),
+            }
+        }
+        nft::apply(&self.script).await
+    }
 }
 
 /// The commands of a transaction by their kind, in the order that the kernel accepts.

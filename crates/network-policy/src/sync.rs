@@ -204,7 +204,7 @@ impl Syncer {
                     full,
                     "applying network policies"
                 );
-                nft::apply(&transaction.script).await?;
+                transaction.apply().await?;
                 if transaction.narrows {
                     narrowed.push(family);
                 }

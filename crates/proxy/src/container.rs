@@ -21,10 +21,12 @@ pub enum Container {
     NoEndpointNodePorts,
     /// Addresses whose clients must be in a list of source ranges.
     FirewallIps,
+    /// Address, protocol, port and a number below that of the endpoints, to the address and port of an endpoint.
+    Endpoints,
 }
 
-/// The names, in the order of the variants: elements share the name of their container.
-static NAMES: LazyLock<[Arc<str>; 7]> = LazyLock::new(|| {
+/// The names, in the order of the variants: an element shares its container's.
+static NAMES: LazyLock<[Arc<str>; 8]> = LazyLock::new(|| {
     [
         "cluster-ips",
         "hairpin",
@@ -33,6 +35,7 @@ static NAMES: LazyLock<[Arc<str>; 7]> = LazyLock::new(|| {
         "no-endpoint-services",
         "no-endpoint-nodeports",
         "firewall-ips",
+        "endpoints",
     ]
     .map(Arc::from)
 });

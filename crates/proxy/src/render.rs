@@ -1,8 +1,11 @@
 //! The rules: the constant part of a table, and the items of one service's ports. Text for `nft`; nothing is run here.
 //! The path of a packet:
 //!
-//! - `nat-prerouting`, `nat-output` (priority -100): one lookup by address, protocol and port, one by node port; the
-//!   service's chain picks an endpoint. The cost does not depend on the number of services.
+//! - `nat-prerouting`, `nat-output` (priority -100): one look-up by address, protocol and port, one by node port; a chain
+//!   picks an endpoint. The cost does not depend on the number of services.
+//!   Most services have a cluster address alone. They share the chains `spread-PROTOCOL-COUNT`, which look a random endpoint up in
+//!   one map. The others have chains of their own. After a change of a rule or of a verdict the kernel validates every rule that a
+//!   packet can reach, so that its cost grows with the number of chains; after a change of an address in a map it does not.
 //! - `filter-prerouting`, `filter-output-pre-dnat` (-110): source ranges of load balancers.
 //! - `filter-input`, `filter-forward`, `filter-output` (0): packets for a service port without endpoints are rejected
 //!   or dropped.
@@ -18,7 +21,7 @@ use kelson_net::table::{Fragment, Item};
 use sha2::{Digest as _, Sha256};
 
 use crate::container::Container;
-use crate::model::{Family, TrafficPolicy};
+use crate::model::{Family, Protocol, TrafficPolicy};
 use crate::service::{PortPlan, without_contained};
 
 /// The mark for masquerading; the same as kube-proxy's and kubelet's.
@@ -74,9 +77,12 @@ fn join(nets: &[IpNet]) -> String {
     nets.iter().map(IpNet::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the empty sets and maps of a table with addresses of this type.
-fn containers(addr: &str) -> String {
+/// The sets and maps of a table, empty.
+fn containers(ip: &str, addr: &str) -> String {
     let mut text = String::new();
+    // No named type is that of a random number. Which of them it is below does not matter here.
+    let endpoints =
+        format!("typeof {ip} daddr . meta l4proto . th dport . numgen random mod 2 : {ip} daddr . th dport");
     let by_address = format!("type {addr} . inet_proto . inet_service : verdict");
     for (container, kind, spec) in [
         (Container::ClusterIps, "set", format!("type {addr}")),
@@ -86,6 +92,7 @@ fn containers(addr: &str) -> String {
         (Container::NoEndpointServices, "map", by_address.clone()),
         (Container::NoEndpointNodePorts, "map", "type inet_proto . inet_service : verdict".to_owned()),
         (Container::FirewallIps, "map", by_address),
+        (Container::Endpoints, "map", endpoints),
     ] {
         let _ = writeln!(text, "  {kind} {} {{ {spec}; }}", container.name());
     }
@@ -95,7 +102,7 @@ fn containers(addr: &str) -> String {
 /// Returns containers and base chains, the content of a table block.
 pub fn base(family: Family, options: &Options) -> String {
     let (ip, addr) = (family.as_str(), family.address_type());
-    let mut text = containers(addr);
+    let mut text = containers(ip, addr);
     let cidrs = options.cidrs(family);
     let outside = if cidrs.is_empty() {
         String::new()
@@ -110,6 +117,7 @@ pub fn base(family: Family, options: &Options) -> String {
         )
     });
     let target = format!("{ip} daddr . meta l4proto . th dport vmap");
+    let spread = spread_chains(ip);
     let refused = format!(
         "    ct state new {target} @no-endpoint-services\n    ct state new {ip} daddr @cluster-ips goto reject-chain\n"
     );
@@ -122,7 +130,7 @@ pub fn base(family: Family, options: &Options) -> String {
     meta l4proto tcp reject with tcp reset
     reject
   }}
-  chain services {{
+{spread}  chain services {{
 {outside}    {target} @service-ips
 {node_ports}  }}
   chain nat-prerouting {{
@@ -163,7 +171,25 @@ pub fn base(family: Family, options: &Options) -> String {
     text
 }
 
-/// Returns the items of one service in a table.
+/// The chains that services with a cluster address alone share.
+fn spread_chains(ip: &str) -> String {
+    let mut text = String::new();
+    for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
+        for count in 1..=RULES_PER_CHAIN_MAX {
+            let (chain, protocol) = (spread_chain(protocol, count), protocol.as_str());
+            let endpoint = format!("{ip} daddr . meta l4proto . th dport . numgen random mod {count} map @endpoints");
+            let _ = writeln!(text, "  chain {chain} {{\n    meta l4proto {protocol} dnat {ip} to {endpoint}\n  }}");
+        }
+    }
+    text
+}
+
+/// The chain that picks one of so many endpoints.
+fn spread_chain(protocol: Protocol, count: usize) -> String {
+    format!("spread-{}-{count}", protocol.as_str())
+}
+
+/// What one service adds to a table.
 pub fn fragment(family: Family, plans: &[PortPlan], options: &Options) -> Fragment {
     let mut fragment = Fragment::new();
     for plan in plans {
@@ -230,7 +256,7 @@ impl Port<'_> {
         for (policy, used) in [(TrafficPolicy::Cluster, plan.uses_cluster()), (TrafficPolicy::Local, plan.uses_local())]
         {
             let endpoints = plan.endpoints(policy);
-            if used && !endpoints.is_empty() {
+            if used && !endpoints.is_empty() && !self.is_shared() {
                 let rules = self.spread(endpoints);
                 put(out, Item::Chain(self.policy_chain(policy)), &rules.join("\n"));
                 self.affinity(endpoints, out);
@@ -239,16 +265,33 @@ impl Port<'_> {
         let refusal = if plan.has_any_endpoint { "drop" } else { "goto reject-chain" };
         for ip in &plan.cluster_ips {
             let key = self.key(ip);
-            if plan.endpoints(plan.internal).is_empty() {
+            let endpoints = plan.endpoints(plan.internal);
+            if endpoints.is_empty() {
                 put(out, Container::NoEndpointServices.element(key), refusal);
-            } else {
-                let verdict = format!("goto {}", self.policy_chain(plan.internal));
-                put(out, Container::ServiceIps.element(key), &verdict);
+                continue;
             }
+            let chain = if self.is_shared() {
+                for (i, at) in endpoints.iter().enumerate() {
+                    let element = Container::Endpoints.element(format!("{key} . {i}"));
+                    put(out, element, &format!("{} . {}", at.ip(), at.port()));
+                }
+                spread_chain(plan.protocol, endpoints.len())
+            } else {
+                self.policy_chain(plan.internal)
+            };
+            put(out, Container::ServiceIps.element(key), &format!("goto {chain}"));
         }
         if plan.externally_accessible() {
             self.render_external(refusal, out);
         }
+    }
+
+    /// Whether it needs no chain of its own.
+    fn is_shared(&self) -> bool {
+        let plan = self.plan;
+        plan.affinity_seconds.is_none()
+            && !plan.externally_accessible()
+            && plan.endpoints(plan.internal).len() <= RULES_PER_CHAIN_MAX
     }
 
     fn key(&self, ip: &IpAddr) -> String {

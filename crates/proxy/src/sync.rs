@@ -11,7 +11,7 @@ use kelson_client::{Backoff, Change, Client, Informer, InformerConfig, InformerH
 use kelson_meta::{Clock, ObjectKey};
 use kelson_net::guard::TableWatch;
 use kelson_net::listing;
-use kelson_net::nft::{self, NftError};
+use kelson_net::nft::NftError;
 use kelson_net::table::Table;
 use kelson_tasks::{Lane, Tasks};
 use parking_lot::Mutex;
@@ -260,7 +260,7 @@ impl Syncer {
             tracing::debug!(table = table.rules.name(), bytes, full = table.stale, "applying rules");
             // Stale until it is applied, also when this future is dropped in between.
             table.stale = true;
-            nft::apply(&transaction.script).await.inspect_err(|_| self.metrics.failed(table.family))?;
+            transaction.apply().await.inspect_err(|_| self.metrics.failed(table.family))?;
             table.stale = false;
             self.metrics.synced(table.family, start.elapsed(), full);
         }

@@ -1,5 +1,6 @@
 //! The server on sockets of loopback, with a resolver that the tests play.
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hickory_proto::rr::{Name, RData, Record};
 use serde_json::json;
@@ -25,11 +26,17 @@ async fn start(zone: Zone, forwarder: Forwarder, tasks: &Tasks) -> Server {
 
 /// A resolver that gives every question an answer of this many addresses.
 async fn resolver(addresses: u8) -> SocketAddr {
+    counting_resolver(addresses, Arc::default()).await
+}
+
+/// The same, which counts the questions.
+async fn counting_resolver(addresses: u8, asked: Arc<AtomicUsize>) -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let address = socket.local_addr().unwrap();
     tokio::spawn(async move {
         let mut b = [0; 512];
         while let Ok((n, from)) = socket.recv_from(&mut b).await {
+            asked.fetch_add(1, Ordering::SeqCst);
             let question = Message::from_vec(&b[..n]).unwrap();
             let mut m = Message::response(question.metadata.id, OpCode::Query);
             m.add_query(question.queries[0].clone());
@@ -52,6 +59,35 @@ async fn forwarded_answers_are_no_larger_than_the_client_may_be_sent() {
     let server = start(zone, Forwarder::new(vec![resolver(3).await]), &Tasks::root("test")).await;
     let m = udp(&server, &question("example.org.")).await;
     assert!(!m.metadata.truncation && m.answers.len() == 3);
+}
+
+#[tokio::test]
+async fn a_forwarded_answer_is_asked_for_once() {
+    let asked = Arc::<AtomicUsize>::default();
+    let d = Directory::default();
+    let alias = json!({"metadata": {"name": "ext", "namespace": "a"}, "spec": {"type": "ExternalName", "externalName": "Example.org"}});
+    d.put_service(&serde_json::from_value(alias).unwrap());
+    let zone = Zone::new("cluster.local", Arc::new(d)).unwrap();
+    let resolver = counting_resolver(2, Arc::clone(&asked)).await;
+    let server = start(zone, Forwarder::new(vec![resolver]), &Tasks::root("test")).await;
+    for name in ["example.org.", "EXAMPLE.org.", "ext.a.svc.cluster.local."] {
+        let mut m = Message::from_vec(&question(name)).unwrap();
+        m.metadata.recursion_desired = true;
+        let answer = udp(&server, &m.to_vec().unwrap()).await;
+        let addresses = answer.answers.iter().filter(|r| matches!(r.data, RData::A(_))).count();
+        assert_eq!((answer.metadata.id, addresses), (m.metadata.id, 2), "{name}");
+        assert_eq!(answer.queries[0].name().to_string(), name);
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+    let metrics = server.registry().text();
+    for line in [
+        "kelson_dns_responses_total{code=\"NOERROR\",protocol=\"udp\"} 3",
+        "kelson_dns_cache_hits_total{type=\"success\"} 2",
+        "kelson_dns_cache_misses_total 1",
+        "kelson_dns_cache_entries 1",
+    ] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
 }
 
 #[tokio::test]

@@ -31,7 +31,7 @@ struct Lab {
 const PODS: [u8; 4] = [1, 2, 3, 9];
 
 /// Moves this thread into a network namespace.
-fn enter(namespace: &std::fs::File) {
+pub fn enter(namespace: &std::fs::File) {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
 }
 
@@ -173,6 +173,23 @@ impl Lab {
 
 const IP: &str = "10.43.0.9:80";
 const NODE_PORT: &str = "192.0.2.2:30080";
+
+/// Services without node ports share the chains that pick an endpoint.
+#[test]
+fn a_cluster_address_alone_reaches_every_endpoint() {
+    let Some(mut lab) = Lab::new("shared") else { return };
+    lab.service(json!({"type": "ClusterIP", "ports": [{"name": "t", "port": 80}, {"name": "u", "protocol": "UDP", "port": 53}]}));
+    lab.endpoints(&[(1, true), (2, true), (3, true)]);
+    lab.start();
+    assert_eq!(lab.who("9", "10.43.0.9:80"), BTreeSet::from([1, 2, 3]));
+    assert_eq!(lab.who(NODE, "10.43.0.9:80"), BTreeSet::from([1, 2, 3]));
+    lab.endpoints(&[(1, true), (3, true)]);
+    lab.kernel.until("the second endpoint is gone", || lab.who("9", "10.43.0.9:80") == BTreeSet::from([1, 3]));
+    lab.endpoints(&[(2, true), (3, true)]);
+    lab.kernel.until("an endpoint is another one", || lab.who("9", "10.43.0.9:80") == BTreeSet::from([2, 3]));
+    let rules = lab.kernel.rules();
+    assert!(!rules.contains("chain service-"), "{rules}");
+}
 
 #[test]
 fn cluster_ip_and_node_port() {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use kelson_doubles::lab::{Lab, NODE};
 use kelson_meta::ObjectKey;
 use kelson_net::table::{Fragment, Item, Table};
 use kelson_proxy::Container;
@@ -164,14 +165,26 @@ fn a_cluster_ip_spreads_evenly() {
     assert_lines(
         &text,
         &[
+            "10.43.0.9 . tcp . 80 . 0 : 10.42.0.1 . 8080, 10.43.0.9 . tcp . 80 . 1 : 10.42.0.2 . 8080, 10.43.0.9 . tcp . 80 . 2 : ",
+            "add element ip t cluster-ips { 10.43.0.9 }",
+            "add element ip t hairpin { 10.42.0.2 . 10.42.0.2 }",
+            "add element ip t service-ips { 10.43.0.9 . tcp . 80 : goto spread-tcp-3 }",
+        ],
+        &["no-endpoint", "external-", "nodeport", "chain"],
+    );
+    let chain = "chain spread-tcp-3 {\n    meta l4proto tcp dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 3 map @endpoints\n";
+    assert_lines(&render::base(Family::V4, &options()), &[chain], &[]);
+    let ports = json!([{"name": "http", "port": 80, "nodePort": 30080}]);
+    let node_port = plan_of(json!({"type": "NodePort", "ports": ports}), &["1:ready", "2:ready:local", "3:ready"]);
+    assert_lines(
+        &rendered(&node_port),
+        &[
             "meta l4proto tcp numgen random mod 3 0 dnat ip to 10.42.0.1:8080\n",
             "meta l4proto tcp numgen random mod 2 0 dnat ip to 10.42.0.2:8080\n",
             "meta l4proto tcp dnat ip to 10.42.0.3:8080\n",
-            "add element ip t cluster-ips { 10.43.0.9 }",
-            "add element ip t hairpin { 10.42.0.2 . 10.42.0.2 }",
-            "add element ip t service-ips { 10.43.0.9 . tcp . 80 : goto service-",
+            "10.43.0.9 . tcp . 80 : goto service-",
         ],
-        &["no-endpoint", "external-", "nodeport"],
+        &["spread-", "endpoints"],
     );
     let many: Vec<String> = (1..=17).map(|i| format!("{i}:ready")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
@@ -371,7 +384,7 @@ fn differences_add_up_to_the_whole() {
 
 #[test]
 fn a_change_costs_what_changed() {
-    let mut rules = Table::new("ip t".into(), String::new());
+    let mut rules = Table::new("ip t".into(), render::base(Family::V4, &options()));
     for i in 0..200 {
         let mut p = plan_of(json!({}), &["1:ready"]);
         p.key.name = format!("s{i}");
@@ -379,13 +392,23 @@ fn a_change_costs_what_changed() {
         rules.replace(&p.key.clone(), render::fragment(Family::V4, &[p], &options()));
     }
     rules.take_full();
-    let mut p = plan_of(json!({}), &["1:ready", "2:ready"]);
-    p.key.name = "s7".into();
-    p.cluster_ips = vec!["10.43.1.7".parse().unwrap()];
-    rules.replace(&p.key.clone(), render::fragment(Family::V4, &[p], &options()));
-    let script = rules.take_diff().unwrap().script;
-    assert_eq!(script.matches("flush chain").count(), 1);
-    assert_eq!(script.matches("element").count(), 0, "{script}");
+    let mut changed = |endpoints: &[&str]| {
+        let mut p = plan_of(json!({}), endpoints);
+        p.key.name = "s7".into();
+        p.cluster_ips = vec!["10.43.1.7".parse().unwrap()];
+        rules.replace(&p.key.clone(), render::fragment(Family::V4, &[p], &options()));
+        rules.take_diff().unwrap()
+    };
+    let more = changed(&["1:ready", "2:ready"]);
+    let expected = "delete element ip t service-ips { 10.43.1.7 . tcp . 80 }\n\
+        add element ip t endpoints { 10.43.1.7 . tcp . 80 . 1 : 10.42.0.2 . 8080 }\n\
+        add element ip t service-ips { 10.43.1.7 . tcp . 80 : goto spread-tcp-2 }\n";
+    assert_eq!((more.script.as_str(), more.is_direct()), (expected, true));
+    // No rule and no verdict: the kernel has nothing to validate.
+    let other = changed(&["1:ready", "3:ready"]);
+    let expected = "delete element ip t endpoints { 10.43.1.7 . tcp . 80 . 1 }\n\
+        add element ip t endpoints { 10.43.1.7 . tcp . 80 . 1 : 10.42.0.3 . 8080 }\n";
+    assert_eq!((other.script.as_str(), other.is_direct()), (expected, true));
 }
 
 /// The real `nft` accepts both families' tables with all content, in a namespace that ends with it.
@@ -419,6 +442,71 @@ fn nft_takes_both_families() {
             nft(&rules.take_full().script);
         }
     }
+}
+
+/// What is in a table: rules by chain in their order, elements by set.
+async fn content(table: &str) -> BTreeMap<String, Vec<String>> {
+    let listing: Value = serde_json::from_slice(&kelson_net::nft::list_table(table).await.unwrap()).unwrap();
+    let mut content: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for entry in listing["nftables"].as_array().unwrap() {
+        if let Some(rule) = entry.get("rule") {
+            let of = content.entry(format!("chain {}", rule["chain"])).or_default();
+            of.push(rule["expr"].to_string());
+        } else if let Some(chain) = entry.get("chain") {
+            content.entry(format!("chain {}", chain["name"])).or_default();
+        } else if let Some(set) = entry.get("set").or(entry.get("map")) {
+            let elements = set["elem"].as_array().into_iter().flatten().map(Value::to_string);
+            content.insert(format!("set {}", set["name"]), elements.collect::<BTreeSet<_>>().into_iter().collect());
+        }
+    }
+    content
+}
+
+/// Endpoints that come and go are applied without `nft`, and the table is the one that `nft` makes.
+#[test]
+fn the_kernel_takes_small_changes_directly() {
+    let Some(lab) = Lab::new("knr", [], crate::kernel::enter) else { return };
+    lab.inside(NODE, || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            for (family, prefix) in [(Family::V4, "10.42.0."), (Family::V6, "fd42::")] {
+                change_directly(family, prefix).await;
+            }
+        });
+    });
+}
+
+async fn change_directly(family: Family, prefix: &str) {
+    let mut rng = StdRng::seed_from_u64(7);
+    let name = format!("{} kelson-x-proxy", family.as_str());
+    let mut rules = Table::new(name.clone(), render::base(family, &options()));
+    rules.take_full().apply().await.unwrap();
+    let mut direct = 0;
+    for step in 0..60 {
+        for _ in 0..rng.random_range(1..4) {
+            let n = rng.random_range(1..6);
+            let ports = json!([{"name": "http", "port": 80, "nodePort": 30080 + n}, {"name": "other", "port": 9}]);
+            let kind = if rng.random_bool(0.5) { "NodePort" } else { "ClusterIP" };
+            let mut service = service(json!({"clusterIP": format!("10.43.0.{n}"),
+                "clusterIPs": [format!("10.43.0.{n}"), format!("fd43::{n}")], "type": kind, "ports": ports}));
+            service.metadata.name = format!("s{n}");
+            let endpoint = |i| json!({"addresses": [format!("{prefix}{i}")], "nodeName": "here"});
+            let mut slice = slice((1..=rng.random_range(0..5)).map(endpoint).collect());
+            slice.address_type = slice_type(family).into();
+            let plans = plan(&service, [&slice].into_iter(), family, &here());
+            let fragment =
+                if rng.random_bool(0.2) { Fragment::new() } else { render::fragment(family, &plans, &options()) };
+            rules.replace(&service.metadata.key(), fragment);
+        }
+        let Some(transaction) = rules.take_diff() else { continue };
+        direct += usize::from(transaction.is_direct());
+        assert!(transaction.is_direct(), "step {step}: {}", transaction.script);
+        transaction.apply().await.unwrap();
+        let changed = content(&name).await;
+        kelson_net::nft::apply(&rules.take_full().script).await.unwrap();
+        assert_eq!(changed, content(&name).await, "step {step}: {}", transaction.script);
+    }
+    assert!(direct > 30, "{direct}");
 }
 
 fn nft(script: &str) {

@@ -4,6 +4,18 @@
 //! `model` reads objects, [`service`] decides which endpoints this node uses, [`render`] says it in rules; all three are
 //! pure. What changed is found by [`kelson_net::table`]. `sync` watches and applies. The pod network and host ports are
 //! `kelson-net`'s; names are `kelson-dns`'s.
+//!
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `model`, `container`, `service`, `render` | pure: objects, endpoints of this node, rules |
+//! | `config`, `metrics` | configuration and metrics |
+//! | `flows`, `health` | connections that must end; the health port |
+//! | `sync` | the loop |
+//!
+//! `lib.rs` starts and ends it.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod config;

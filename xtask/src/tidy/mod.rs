@@ -1,5 +1,6 @@
 //! Repository rules: what CONTRIBUTING asks for and a machine can see. They are ordinary tests (`cargo test -p xtask`) that
 //! only read files. Numbers that may only fall are in `xtask/ratchets.txt`; `cargo xtask ratchet` writes the lower ones.
+mod documents;
 mod functions;
 mod imports;
 mod invariants;
@@ -46,6 +47,7 @@ pub fn size_limit() -> Result<usize> {
 
 fn measures(tree: &Tree) -> Measures {
     let mut all = Measures::new();
+    documents::measure(tree, &mut all);
     functions::measure(tree, &mut all);
     imports::measure(tree, &mut all);
     targets::measure(tree, &mut all);
@@ -98,6 +100,7 @@ pub fn check() -> Result<()> {
 }
 
 const RULES: &[fn(&Tree) -> Vec<String>] = &[
+    documents::faults,
     headers,
     limits,
     manifests::declared_elsewhere,
@@ -146,6 +149,7 @@ fn why(tree: &Tree, name: &str) -> String {
         Some(("file" | "files", _)) => functions::longest_files(tree, 10),
         Some(("types", _)) => types::twice(tree),
         Some(("terms", rest)) => terms::places(tree, rest),
+        Some(("docs", "commands_without_test")) => documents::unmarked(tree),
         Some(("docs", _)) => words::short_docs(tree),
         Some(("manifests", "unsorted")) => manifests::unsorted(tree),
         Some(("manifests", _)) => manifests::unused(tree),
@@ -161,6 +165,11 @@ mod tests {
     fn none(rule: fn(&Tree) -> Vec<String>) {
         let faults = rule(&Tree::read().unwrap());
         assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    }
+
+    #[test]
+    fn what_documents_name_exists() {
+        none(documents::faults);
     }
 
     #[test]

@@ -58,6 +58,8 @@ mod parent;
 mod process;
 mod program;
 mod rbac;
+#[cfg(all(test, target_os = "linux"))]
+mod reference;
 mod rest;
 mod run;
 mod scheduler;

@@ -1,6 +1,10 @@
 //! Clusters as tests use them: alone, forked, side by side, with controllers and nodes, and gone.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+/// What a user of the crate copies.
+#[path = "../../../examples/cluster-per-test/rust/namespaces.rs"]
+mod example;
+
 use std::time::Duration;
 
 use http::Method;

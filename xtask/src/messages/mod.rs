@@ -1,7 +1,7 @@
 //! `cargo xtask messages`: writes `facts/messages.txt`, the strings of the product that a user can see, by crate. A new odd
 //! sentence is a line of a diff there. `cargo xtask lint` fails when the file differs from the sources.
 mod extract;
-mod unquote;
+pub mod unquote;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -7,13 +7,14 @@ mod invariants;
 mod manifests;
 mod minor;
 mod platforms;
+mod ports;
 mod programs;
 mod ratchets;
 mod rooms;
 mod source;
 mod targets;
 mod terms;
-mod tree;
+pub mod tree;
 mod types;
 mod walks;
 mod words;
@@ -107,6 +108,7 @@ const RULES: &[fn(&Tree) -> Vec<String>] = &[
     invariants::faults,
     minor::faults,
     platforms::faults,
+    ports::faults,
     programs::faults,
     rooms::faults,
     targets::faults,
@@ -190,6 +192,11 @@ mod tests {
     #[test]
     fn what_one_system_has_is_named_in_one_place() {
         none(platforms::faults);
+    }
+
+    #[test]
+    fn ports_of_the_reference_are_those_of_the_code() {
+        none(ports::faults);
     }
 
     #[test]

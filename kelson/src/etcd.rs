@@ -137,7 +137,8 @@ fn command() -> Command {
     EtcdCommand::augment_args(Command::new(NAME).no_binary_name(true).disable_help_flag(true))
 }
 
-fn table() -> Table {
+/// The flags of `kelson etcd`.
+pub fn table() -> Table {
     Table::of(FACTS, &command())
 }
 

@@ -1,4 +1,19 @@
-//! The binary: parses the command line, connects the parts, and sets the exit code.
+//! The binary: parse, wire, run, exit code. No logic.
+//!
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `flags/`, `config/`, `k3s/` | command lines as upstream's components read them, without knowledge of a component; the configuration file; k3s' flags and their translation |
+//! | `args` | arguments that commands share |
+//! | `manifests/`, `lock`, `host`, `logging`, `service`, `parent`, `program`, `rest`, `process` | files that are given to a controller as objects; the service manager; unused pages of the program and of the allocator, which are released |
+//! | `cli`, `control_plane`, `kube_apiserver/`, `node/`, `absent/` | the command line; the control plane; the API server alone; in `node/`, `agent`, `kubelet` and `kube_proxy` each build one role of the process; `absent/` replaces `node/` on systems without a node |
+//! | `run` | the commands `server` and `agent` |
+//! | `upstream` | one row for each component with a separate name |
+//!
+//! The file of a subcommand (`token`, `cleanup`, `node/image`, `node/credentials`) does not import another one. Which flags
+//! exist is data; a flag has an effect if and only if a typed struct has an argument of that name.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 // Functions used only by a node are unused without one.
 #![cfg_attr(not(target_os = "linux"), allow(dead_code))]
@@ -43,6 +58,8 @@ mod parent;
 mod process;
 mod program;
 mod rbac;
+#[cfg(all(test, target_os = "linux"))]
+mod reference;
 mod rest;
 mod run;
 mod scheduler;

@@ -56,7 +56,8 @@ pub fn help() -> String {
     )
 }
 
-fn all() -> impl Iterator<Item = &'static Component> {
+/// All components that have a separate name.
+pub fn all() -> impl Iterator<Item = &'static Component> {
     CONTROL_PLANE.iter().chain(components::COMPONENTS)
 }
 

@@ -1,7 +1,6 @@
-//! `cargo xtask lint`: checks that `facts/messages.txt` is up to date, and that the dependencies are allowed. Licences
-//! must be compatible with a binary under Apache-2.0, and a crate in two versions must be listed
-//! (`xtask/duplicates.txt`, which may only shrink). It only runs cargo; `deny.toml` has the same rules for cargo-deny,
-//! which adds advisories.
+//! `cargo xtask lint`: `facts/messages.txt` and `docs/reference/metrics.md` are up to date, and the dependencies are allowed. Licences must be among those that a
+//! binary under Apache-2.0 may hold, and a crate in two versions must be known (`xtask/duplicates.txt`, a list that only shrinks).
+//! It runs only cargo; `deny.toml` has the same rules for cargo-deny, which adds advisories.
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
@@ -19,6 +18,7 @@ const DUPLICATES: &str = "duplicates.txt";
 /// Runs the checks.
 pub fn run() -> Result<()> {
     crate::messages::check()?;
+    crate::reference::check()?;
     let metadata = metadata()?;
     let packages = packages(&metadata)?;
     let known = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(DUPLICATES)).context(DUPLICATES)?;

@@ -10,6 +10,7 @@ mod lint;
 mod messages;
 mod model;
 mod proto;
+mod reference;
 mod resources;
 #[cfg(test)]
 mod sample;
@@ -30,7 +31,7 @@ fn main() -> ExitCode {
         Some("cri") => cri::run(&args[1..]),
         Some("definitions") => definitions::run(&args[1..]).map_err(|e| format!("{e:#}")),
         Some("lint") => lint::run().map_err(|e| format!("{e:#}")),
-        Some("messages") => messages::run().map_err(|e| format!("{e:#}")),
+        Some("messages") => messages::run().and_then(|()| reference::run()).map_err(|e| format!("{e:#}")),
         Some("units") => units::run().map_err(|e| format!("{e:#}")),
         Some("size") if args.len() == 2 => size::run(&args[1]).map_err(|e| format!("{e:#}")),
         Some("tidy") => tidy::check().map_err(|e| format!("{e:#}")),

@@ -1,7 +1,25 @@
 //! Kelson admission: the chain between authorization and storage, and its plugins.
 //!
-//! The first rejection ends a request. All mutating passes run before the validating ones. Plugins read other objects
-//! through [`kelson_auth::Objects`]; no plugin accesses the store, and only `kelson-webhook` accesses the network.
+//! The first refusal ends a request. All mutating passes run before the validating ones. Plugins read other objects
+//! through [`kelson_auth::Objects`]; nothing here knows the store, and the network only through `kelson-webhook`.
+//!
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `configuration`, `explain`, `attributes`, `metrics`, `dependencies`, `containers` | sections of the configuration file, what a plugin changed, attributes of a request, what plugins depend on, the walk over containers |
+//! | `plugin` | the traits |
+//! | `dynamic/` | what configured webhooks and policies share: configurations, decoded once for each change, and those from files; which requests they match; the object in the version that they ask for |
+//! | `chain` | the order of calls |
+//! | `plugins/`, `webhooks/`, `policies/` | one file for each concern; calls to webhooks and the result of a failure; expressions of administrators, evaluated here |
+//! | `registry` | one row for each plugin |
+//!
+//! Plugins read the objects that configure them as trees, decoded once for each change. They return warnings, audit annotations
+//! and changes to the caller, and walk the containers of a pod through `containers` only. A plugin that upstream has behind
+//! feature gates names them in its row of `registry`; one that is gated in part reads the set in `dependencies`. Admission sees
+//! objects in their stored form, and webhooks and policies get another version from `Versions`. `docs/admission.md` describes
+//! what an operator sees.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod attributes;

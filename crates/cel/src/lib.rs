@@ -4,6 +4,21 @@
 //!
 //! An [`Env`] declares variables, [`Env::compile`] makes a [`Program`], and [`Program::eval`] evaluates it with an [`Activation`]
 //! within a [`Budget`].
+//!
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `syntax/` | text to tree, and macros |
+//! | `types/` | types of expressions and of data |
+//! | `value/` | values of an evaluation; JSON is not copied |
+//! | `library/`, `re2/`, `cost/`, `check/` | one file for each library, where a row has signature, implementation and price; the price rules, before and during evaluation; the checker |
+//! | `eval/` | nodes, budget, programs |
+//! | `env` | the interface of the crate |
+//! | `admission`, `device` | variables of the environments of admission and of device selectors |
+//!
+//! A function is one row. Its cost is part of the API, and only `cost/` decides it.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod admission;

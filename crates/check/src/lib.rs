@@ -2,6 +2,17 @@
 //!
 //! Each probe reads facts from a [`Host`] (files of `/proc`, `/sys`, `/etc`; a few programs), and decides about them in a pure function.
 //! Reading blocks: the checks run before anything else, or in a command that does nothing else.
+//!
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `finding`, `host` | findings; access to the machine |
+//! | `probes/` | one file for each probe: facts, `read`, and `find`, which is pure |
+//! | `report` | the output |
+//!
+//! A probe changes nothing.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 #[cfg(test)]

@@ -4,6 +4,19 @@
 //! over TLS. [`Client`] adds the API's verbs, [`Informer`] a watched cache with indexes by key, [`WorkQueue`] the
 //! controllers' queue, [`EventRecorder`] events,
 //! [`leader`] chooses one of several. Which objects exist and what they mean is the component's business.
+//!
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `error`, `kind`, `params` | the options of a request |
+//! | `client`, `watch`, `exec`, `kubeconfig`, `remote`, `limited`, `metered`, `traced` | verbs; frames; connections over TLS, rate limits, metrics (as client-go names them) and traces |
+//! | `informer`, `queue`, `queue_metrics` | a cache that follows the server; keys, delays and workers |
+//! | `events/`, `leader` | events; leader election |
+//!
+//! An informer streams its initial state, and lists whenever the stream fails before it is complete. A worker contains the
+//! panic of one key: the panic is reported and counted, and the key is retried.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod client;

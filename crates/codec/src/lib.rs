@@ -4,6 +4,16 @@
 //! Decoding returns the canonical form of an object, which is what Kubernetes would store after its own round trip: empty optional
 //! values are dropped, required zero values are present, quantities and times are normalized. It also returns the strict findings, which
 //! are unknown and duplicate fields; the caller decides what to do with them, see [`FieldValidation`].
+//!
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `limits`, `budget`, `error`, `scalar`, `media` | bounds, Go's spelling of scalars, media types |
+//! | `document`, `zero`, `strict` | what a document declares itself to be, the value of an absent field, and the unknown and duplicate fields of a document at every level |
+//! | `json/`, `proto/`, `canonical` | the encodings, and the form that is stored; the words of a strict finding are made in `json/` only |
+//! | `yaml/` | YAML, and `settings`: a mapping of options as it is written |
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod budget;

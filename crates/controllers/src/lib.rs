@@ -2,8 +2,21 @@
 //! registers handlers with the shared informers and starts workers that call `sync(key)`, and pure functions decide
 //! what a sync does. No controller polls, so an idle cluster causes no work. The caller selects which controllers run.
 //!
-//! `views` (the fields that are read of each kind) and `shared` (context, informers, expectations, ownership,
-//! discovery) import no controller. Controllers import these two, and `registry` imports the controllers.
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `views/` | the fields that are read of each kind, one file for each kind, and its index keys |
+//! | `shared/` | context, informers, expectations, ownership, pods, scales, discovery |
+//! | `registry` | the table of controllers; it imports every controller |
+//!
+//! Between `shared/` and `registry` there is one module for each controller. A line in a view only decodes. A controller reads
+//! informers and writes with its client under its service account. Only `registry` names two controllers; facts that one
+//! controller defines and another uses (the key of a taint, how the port of a pod is found) are the exception. `policy_types`
+//! checks what the expressions of validating policies say about fields, by the table of built-in kinds and the OpenAPI
+//! documents of others, so that it is done once with any API server. A new controller is a module, a row, and its role in the
+//! policy of `kelson-auth`; a test looks for the role.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod bootstrap;

@@ -1,9 +1,19 @@
 //! Kelson credentials: docker keyring and credential provider plugins, and the pulls that use them. It knows no API
 //! client and no container runtime: service accounts, events and pulls are effects behind traits.
 //!
-//! From the bottom: [`pattern`] and [`reference`] say what an image is and what matches it; [`config`] reads the
-//! providers' configuration; [`plugin`] asks them, through a cache and shared runs; [`keyring`] puts all sources in
-//! order; [`records`] remember who may use what is there; [`pull`] is what the node agent calls.
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `secret`, `pattern`, `reference`, `metrics`, `readable` | images and what matches them, secrets |
+//! | `config/` | the configuration of providers |
+//! | `events`, `plugin/` | events of pods and nodes; calls to plugins, through a cache and shared runs |
+//! | `keyring/` | all sources in one order |
+//! | `records/` | which pods may use which images |
+//! | `pull/`, `check` | what the node agent calls; `kelson credential-provider check` |
+//!
+//! Files are read in the lane for files. The process of a plugin runs in a task that ends with the last pod that waits for it.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod check;

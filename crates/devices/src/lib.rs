@@ -2,10 +2,20 @@
 //! claims of a pod on a node (KEP-4381 and those that built on it, as far as their gates are on by default in 1.36). Pure:
 //! time, names and writes are the callers'.
 //!
-//! `names`, `taint`, `device_id` ← `claim`, `class`, `slice` (what is read of each kind) ← `capacity` (what a request takes of a device
-//! that several may have), `extended` (a claim for extended resources), `selector` (expressions), `taken` (what claims have), `inventory` (slices by where they can be
-//! used) ← `pool` (slices of one generation) ← `constraint` ← `allocate/` (the search, and what is written of it) ←
-//! `readiness` (whether devices that must be prepared first are).
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `names`, `taint`, `device_id` | names, taints and identifiers |
+//! | `claim`, `class`, `slice` | what is read of each kind |
+//! | `capacity`, `extended`, `selector`, `taken`, `inventory` | what a request takes of a shared device, claims for extended resources, expressions, what claims have, slices by node and pool |
+//! | `pool` | slices of one generation, complete or not |
+//! | `constraint` | constraints between the devices of a claim |
+//! | `allocate/` | the search: takes one device after the other and returns it, within a bound |
+//! | `readiness` | whether devices that must be prepared first are ready |
+//!
+//! Which devices a claim gets is decided here and in no other crate.
 
 pub mod allocate;
 mod capacity;

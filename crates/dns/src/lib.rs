@@ -2,6 +2,15 @@
 //!
 //! [`Directory`] holds what services and endpoint slices say, [`Zone`] answers questions from it, [`Server`] speaks UDP
 //! and TCP with the cluster's own [`Sources`], [`publish`] makes the `kube-dns` service point here. It never asks the API per query.
+//!
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `directory`, `zone`, `sources` | what names stand for; who may ask, and how much |
+//! | `forward` | other servers |
+//! | `server/` | UDP and TCP |
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod cache;

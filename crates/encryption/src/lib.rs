@@ -2,10 +2,20 @@
 //! record, and back. Values have the reference's form, `k8s:enc:PROVIDER:v1:KEY:` and what the provider makes of the plaintext
 //! and the record's path, so what either wrote the other can decrypt.
 //!
-//! `config` says what a file means; `transform` holds one file per way of encrypting, `kms` the one that asks a key service
-//! (KMS v2, KEP-3299); `chain` tries the providers of a resource in their order; `table` finds the chain of a resource;
-//! `encryption` is the face: what the store asks, reloading, health. Keys are wiped from memory when they go, and never
-//! print. Which resources there are, and when something is written, is others' business.
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `path`, `metrics` | paths of records; metrics |
+//! | `transform/`, `config/` | one file for each provider; the meaning of a configuration file |
+//! | `kms/` | seeds from a key service (KMS v2, KEP-3299) |
+//! | `chain` | the keys of a resource, in order |
+//! | `table` | the chain of each resource |
+//! | `encryption` | the interface: `AtRest` of the store, reload, health |
+//!
+//! Keys are wiped from memory when they are dropped and are never printed. Which resources exist, and when a value is written,
+//! is decided by the callers.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod chain;

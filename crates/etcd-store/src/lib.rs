@@ -4,6 +4,21 @@
 //! Everything is read at one revision and watched from there on; reads are answered from that mirror
 //! ([`kelson_store::Mirror`]), in etcd's order and under etcd's revisions. Writes are transactions that compare the
 //! revision of the key, and are answered when the mirror shows them. So what is seen is what etcd has, whoever wrote it.
+//!
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `version`, `key`, `value/` | pure: keys, values, the old form of definitions |
+//! | `metrics`, `endpoint`, `connection` | the member in use, TLS, which requests may be repeated |
+//! | `pending`, `lease` | writes that wait for the watch, leases |
+//! | `fence`, `core`, `health` | the shared state and its health |
+//! | `compact`, `ports`, `raw`, `load`, `follow` | compaction, allocated node ports, the first read, and the watch |
+//! | `write`, `servers` | objects; leases of API servers |
+//! | `open` | the interface |
+//!
+//! The path of each resource is in `schema/src/storage.rs`, because encryption authenticates values with it.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod compact;

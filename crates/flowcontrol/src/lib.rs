@@ -2,11 +2,18 @@
 //! sorted by the first flow schema that matches it, gets seats of that schema's priority level, and waits in one of the level's
 //! queues while all seats are taken. It knows nothing of how requests come or are answered.
 //!
-//! Files, the lowest first: `config` (what objects say, judged), `shuffle` (which queues a flow may use), `work` (how many seats
-//! a request takes), `allocation` (who may have how many of the server's seats), `demand` (how many a level could have used),
-//! `retry` (when one that was refused may come again), `utilization` (which part of something is used, over time) ← `matching` (what a schema matches) and `queues` (fair queuing) are pure
-//! and are handed the time ← `objects` (the ones every cluster has) ← `counters` ← `level` (queues with requests in them) ←
-//! `control` (the face), `dump` and `scrape` (what it looks like inside, for people and as metrics).
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `config`, `shuffle`, `work`, `allocation`, `demand`, `retry`, `utilization` | contents of objects, the queues of a flow, seats of a request, seats of a level, seats that a level could have used, the time of a retry, use over time; pure |
+//! | `matching`, `queues` | which schema matches a request, fair queuing; pure |
+//! | `objects` | the objects that every cluster has |
+//! | `counters` | metrics |
+//! | `level` | the queues of a level, with requests |
+//! | `control/` | the interface |
+//! | `dump`, `scrape` | the state, for people and as metrics |
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod allocation;

@@ -7,8 +7,17 @@
 //!
 //! Where `Stage` objects say how nodes and pods live ([`staged`]), they do so instead, and other kinds of objects too.
 //!
-//! Rooms: `config` (what the nodes are like), `addresses`, `lease`, `view` (what is read of a pod) ← `status` (what is said of nodes and pods; pure) ← `nodes`,
-//! `pods` (who says it when) beside `staged/` ← this face.
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `config`, `addresses`, `lease`, `view` | what the nodes are like; what is read of a pod |
+//! | `status` | the status of nodes and pods; pure |
+//! | `nodes`, `pods`, `staged/` | when it is written; objects that follow stages |
+//!
+//! In `staged/`: `settings`, `whole`, then `kinds`, then `nodes`, `leases` and `write`, then `player`, which moves objects of
+//! one kind from stage to stage.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod addresses;

@@ -2,6 +2,19 @@
 //!
 //! `Status` (the API's error), group/version/kind names, object metadata views, selectors, quantities, field
 //! errors, name rules, cron schedules, helpers for object trees, queries of URLs and the clock. No sockets, no schema, no policy of any component.
+//!
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `field` | errors that name a field |
+//! | `status` | `Status`, the API's error |
+//! | `path` | paths to fields, for errors and patches |
+//! | `url` | queries of URLs |
+//!
+//! The other files (names, selectors, quantities, trees, time, back-off) do not import each other. What two crates would
+//! otherwise write twice, such as access to a member of a tree, is here or in the lowest crate that both use.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod backoff;

@@ -6,6 +6,15 @@
 //!
 //! Label values must come from a bounded set: fixed words, resource names of the catalog, names from the node's
 //! configuration. What a client can choose freely does not become a label.
+//!
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `families` | metric families that are made during a scrape |
+//! | `process` | metrics of the process |
+//! | `registry` | the registry of a component |
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod families;

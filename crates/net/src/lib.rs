@@ -5,8 +5,22 @@
 //! host ends `kv<id4><hash>`, VXLAN device `kv<id>`, nftables table `kelson-<id>`, CNI network `kelson-<id>`.
 //! [`ranges`] reserves address ranges.
 //!
-//! Pods get a /32 and reach each other through the gateway: all their traffic is routed, none is bridged. A reply of a
-//! service's endpoint therefore always passes the host's connection tracking, with or without `br_netfilter`.
+//! Pods get a /32 and reach each other through the gateway: all their traffic is routed, none is bridged. A reply of
+//! a service's endpoint therefore always passes the host's connection tracking, with or without `br_netfilter`.
+//!
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `aside`, `family`, `ports`, `error`, `config`, `ipam`, `nft` | the lane for blocking work, address families, addresses of pods; `nft` is the one place that runs nft (the proxy uses it) |
+//! | `conntrack`, `netns` | tracked connections; work in a network namespace |
+//! | `netlink`, `events`, `iptables` | `events` reports changes of other programs |
+//! | `listing` | the number of items in a table, and counters |
+//! | `table`, `rules`, `spoofing` | the items of a table and the transaction between two states, for every crate that keeps a table; the text of rules |
+//! | `guard` | detects that another program changed a table |
+//! | `overlay`, `network/`, `ranges/` | the tunnel, the bridge, the ranges of the host; `network/guard` checks the whole host |
+//! | `peers`, `cni` | other nodes; the CNI executable |
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod aside;

@@ -6,9 +6,26 @@
 //! of the receiving pod. Traffic between a pod and its own node is always allowed, as the API says; it is never
 //! forwarded.
 //!
-//! [`policy`] decodes policies, [`Cluster::judge`] evaluates connections by the API, [`enforcer`] computes the tables,
-//! [`render`] writes the rules, [`kelson_net::table`] computes the changes. All of these are pure. `sync` watches and
-//! applies.
+//! [`policy`] decodes policies, [`judge`](Cluster::judge) is a plain reading of the API, [`enforcer`] keeps tables what
+//! policies ask for, [`render`] is the text of rules, [`kelson_net::table`] finds what changed. All of these are pure. `sync`
+//! watches and applies.
+//!
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `view`, `digest` | what is read of objects; hashes |
+//! | `pod`, `ranges` | pods, and sets of addresses |
+//! | `policy` | one policy, decoded |
+//! | `cluster` | pods, namespaces and policies |
+//! | `judge`, `render` | a plain reading of the API; the text of rules |
+//! | `enforcer` | one change after the other |
+//! | `config`, `metrics`, `reports` | configuration, metrics, events |
+//! | `sync` | the loop |
+//!
+//! Everything above `config` is pure. `lib.rs` starts and ends it, and has the gate that each pod passes before its first
+//! container starts.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod cluster;

@@ -1,6 +1,18 @@
 //! Kelson patch: JSON patch, merge patch, strategic merge patch and server-side apply. Everything works off the schema
 //! (`kelson_schema::Shape`); nothing here knows a kind, the store or HTTP. The result of a patch is a tree that the caller
 //! decodes, defaults and validates as any other.
+//!
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `index` | lookups in lists |
+//! | `json_patch`, `merge_patch`, `strategic`, `apply/` | one kind of patch each |
+//!
+//! In `apply/`: sets of fields, the walk through a document, comparison and merge, managed entries, then `changes`, `conflict`
+//! and `manager`. `added` is a shortcut for creates; `across` handles entries of other versions, which the caller converts;
+//! `scale` shows the entries as that view has them. Nothing in this crate sets defaults, validates or stores.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod apply;

@@ -1,6 +1,24 @@
 //! Kelson PKI: keys, certificate authorities, certificates, CSRs, kubeconfigs, and TLS configuration that follows rotation.
 //!
 //! What a CSR may ask for is judged here (`signer`), whether it is approved is not. Nothing here serves or dials.
+//!
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `pem`, `der`, `file`, `ecdsa`, `foreign` | encodings; private files that are written whole or not at all; verification of every NIST curve; certificates of others, as the API validates them |
+//! | `algorithms` | the algorithms for signing and verification |
+//! | `key` | private keys |
+//! | `lifetime`, `authority`, `csr`, `signer` | CAs, requests and what they may ask for |
+//! | `kubeconfig/` | kubeconfigs; `file` is the one model of the format |
+//! | `roots`, `chain/` | CAs of the system; whether a chain leads to a trusted certificate, as Go's `x509.Verify` decides |
+//! | `peer` | the one verifier of TLS peers |
+//! | `tls`, `unverified` | configuration of TLS |
+//! | `rotation` | replacement of CAs, step by step on disk |
+//! | `cluster` | all keys and certificates of a control plane |
+//!
+//! Files are read and written at the start, or in the lane for files.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod algorithms;

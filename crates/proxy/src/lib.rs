@@ -1,9 +1,21 @@
 //! Kelson proxy: makes the cluster's service addresses and node ports work on a node with nftables, as kube-proxy's
 //! nftables mode does (KEP-3866). Its tables are named `kelson-ID-proxy`, one per address family.
 //!
-//! `model` reads objects, [`service`] chooses the endpoints for this node, [`render`] writes the rules; all three are
-//! pure. [`kelson_net::table`] computes the changes. `sync` watches and applies. The pod network and host ports are in
-//! `kelson-net`, DNS is in `kelson-dns`.
+//! `model` reads objects, [`service`] decides which endpoints this node uses, [`render`] says it in rules; all three are
+//! pure. What changed is found by [`kelson_net::table`]. `sync` watches and applies. The pod network and host ports are
+//! `kelson-net`'s; names are `kelson-dns`'s.
+//!
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `model`, `container`, `service`, `render` | pure: objects, endpoints of this node, rules |
+//! | `config`, `metrics` | configuration and metrics |
+//! | `flows`, `health` | connections that must end; the health port |
+//! | `sync` | the loop |
+//!
+//! `lib.rs` starts and ends it.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod config;

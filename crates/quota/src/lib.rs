@@ -1,7 +1,17 @@
 //! Kelson quota: what objects use of a ResourceQuota, which quotas count them, and whether a change still fits. Pure: admission
 //! charges by it, the quota controller counts by it. Upstream `pkg/quota/v1`, `apiserver/pkg/admission/plugin/resourcequota`.
 //!
-//! `amounts` ← `pods`, `extended`, `claims`, `services` (what one object uses) ← `evaluator` (by resource) ← `scope` ← `quota` ← `check`.
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `amounts` | sums of quantities |
+//! | `pods`, `extended`, `claims`, `services` | what one object uses |
+//! | `evaluator` | which objects are counted, by resource |
+//! | `scope` | scopes and scope selectors |
+//! | `quota` | what a ResourceQuota declares |
+//! | `check` | whether a write still fits |
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod amounts;

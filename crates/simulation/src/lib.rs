@@ -2,7 +2,19 @@
 //! ([`FakeRuntime`]), requests that fail as with a real network and a busy server ([`Faults`]), and one thread on which
 //! a seed determines everything ([`run_seeded`]). Only tests depend on this crate.
 //!
-//! Component tests use [`Api`] and a paused clock. The simulation of the whole cluster is `tests/whole`.
+//! Component tests take [`Api`] and a paused clock. The simulation of the whole cluster is `tests/whole`.
+//!
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `trace`, `entropy` | one seed |
+//! | `disk`, `clock`, `faults/` | what fails |
+//! | `api`, `runtime/`, `leaders` | the API server and the container runtime in memory |
+//! | `pods`, `steps` | pods for tests, and steps that fail one after the other |
+//!
+//! Tests of the whole cluster are in `tests/whole`.
 // Helpers of a test fail by panicking, as the test itself does.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::missing_panics_doc)]
 

@@ -2,9 +2,18 @@
 //! labels, annotations and fields, how long it stays there, and what is written when it goes on. Pure: the time, chance and
 //! whatever templates ask of the cluster are handed in.
 //!
-//! Rooms: `error` → `document` (what a Stage says) → `query` (jq's paths), `expression` (CEL) → `value` (a duration or a weight that an expression
-//! gives) → `selector` beside `template/` (Go's templates) → `step` (what is written) → `stage` (all of it compiled) → `lifecycle` (the stages of
-//! one kind), `file`.
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `error`, `document` | errors; what a Stage contains, older forms included |
+//! | `query`, `expression` | paths of jq; CEL |
+//! | `value` | a duration or a weight that an expression gives |
+//! | `selector`, `template/` | selectors; Go's templates with their functions, which read a cluster through a trait |
+//! | `step` | what a stage writes |
+//! | `stage` | a stage, compiled |
+//! | `lifecycle`, `file` | the choice among the stages of one kind by weight; files of stages |
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod document;

@@ -10,6 +10,26 @@
 //! - Only this crate assigns revisions. They never decrease, not even after a crash.
 //! - A change is visible to readers and watchers only after the engine has taken it (for [`Durability::Synced`]: has synced it).
 //! - A constant in [`limits`] bounds every queue, log and cache of this crate.
+//!
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `key`, `meta`, `delta`, `text`, `body`, `record`, `event`, `error`, `limits`, `stats`, `at_rest`, `engine/` | values, bounds and errors; `at_rest` is the interface to encryption: memory holds plaintext, the disk need not; `engine/` has bytes on disk, each with a checksum, and knows no revisions. The length of its log is noted beside it, and some space is kept for deletions on a full disk |
+//! | `samples`, `recent` | which records are kept as a difference from a similar record, and which are kept whole |
+//! | `table`, `log`, `state`, `expiry` | memory |
+//! | `loaded`, `saved`, `locked`, `room` | what an engine contained, snapshots, records that cannot be decrypted now, the size of records |
+//! | `write`, `queue`, `change`, `remote` | writes, their queue, the changes of a batch, writes of a mirror |
+//! | `shared`, `health` | the state that all parts share, and whether it works |
+//! | `publish`, `unlock` | publication of changes, decryption when a key is available |
+//! | `commit`, `cursor` | the one writer; a watch |
+//! | `store`, `fork`, `mirror`, `open` | the interface, copies for tests, a store that mirrors etcd, start |
+//!
+//! `Store::health` says whether writes are accepted, and `Store::failed` resolves when only a restart of the process can help.
+//! A store can be a mirror (`mirror`): its data is elsewhere, changes arrive with revisions that others assigned, and writes go
+//! through a `Remote`. `publish` shows both kinds of change. `Store::catch_up` makes sure that a read is not stale; without
+//! other writers it does nothing.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod at_rest;

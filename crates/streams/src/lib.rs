@@ -4,6 +4,15 @@
 //! multiplexer ([`mux`]), which owns buffers, half-close, resets and limits, so that [`exec`], [`portforward`] and
 //! [`proxy`] know nothing of frames. This crate does not authenticate, authorize, route or run anything: whoever
 //! serves a request calls [`negotiate`], answers with the response it gets, and hands the upgraded IO over.
+//!
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `error`, `status` | errors and the final status |
+//! | `spdy/`, `ws/`, `mux/` | frames; in `mux/`, `table` holds the streams and their budgets of bytes, `state` the rules, `driver` the tasks |
+//! | `copy`, `negotiate/`, `exec`, `portforward`, `dial`, `exec_client`, `portforward_client`, `proxy` | what is carried |
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub(crate) mod copy;

@@ -1,5 +1,17 @@
 //! Kelson structural: custom resources as far as no server is needed for them: schemas of custom resource definitions, and
 //! what objects become by them. Nothing here waits, opens sockets or knows of stores and catalogs.
+//!
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `schema/` | types of all positions of a document, shared where they are equal, and patterns |
+//! | `object/`, `publish/` | prune, default, validate by keyword and format, compare with the old object; shapes and OpenAPI |
+//! | `rules/` | CEL rules: types, programs, verdicts; compiled when the first object needs them |
+//! | `definition/`, `validator` | what a CustomResourceDefinition may contain; all validation of an object, in order |
+//!
+//! Everything is passed in as trees. Nothing is looked up.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod definition;

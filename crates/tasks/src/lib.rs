@@ -9,6 +9,15 @@
 //!
 //! A panic is reported with the task's name and counted in every case; what else it means is said by [`OnPanic`].
 //! `tokio::spawn` and `spawn_blocking` are banned elsewhere by `clippy.toml`.
+//!
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `stats`, `caught` | counters, and a panic that becomes a report |
+//! | `lane`, `scoped`, `group` | lanes for blocking work, tasks of a value, groups |
+//! | `fair` | a lane whose users take turns |
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod caught;

@@ -14,8 +14,17 @@
 //! Clusters are independent: each has a separate store, revisions, CAs and port, on 127.0.0.1. A fork shares with its
 //! original what neither has changed. A cluster ends when it is dropped, or by [`Cluster::shutdown`], which waits for it.
 //!
-//! Rooms: `options` (of a cluster) and `identity` (its CAs and keys) ← `cluster` (starts all parts) ←
-//! `server` (clusters over HTTP, for tests in other languages).
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `options`, `identity` | what a cluster is like; its CAs and keys, in memory |
+//! | `cluster` | the API server and the parts that the options name |
+//! | `server/` | clusters over HTTP, for tests in other languages |
+//!
+//! Clusters share what is equal: the records of a store and of its forks (`store/src/fork.rs`), compiled schemas of definitions
+//! (`Running::fork`), and the objects that every cluster has, which the first cluster of a process creates.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod cluster;

@@ -1,6 +1,10 @@
 //! Clusters in typical uses: a single one, forks, several at the same time, with controllers and nodes, and stopped.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+/// What a user of the crate copies.
+#[path = "../../../examples/cluster-per-test/rust/namespaces.rs"]
+mod example;
+
 use std::time::Duration;
 
 use http::Method;

@@ -1,6 +1,16 @@
 //! The transport of one request to an API server. The API server and the client both need these few types, and neither
 //! should depend on the other. Implementations are the client's `remote` over TLS, and the API server's for components
 //! in its process. [`PooledTls`] is shared by all pooled TLS connections.
+//!
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `watch` | objects that travel with their encoded form |
+//! | `pooled` | pooled TLS connections |
+//!
+//! `lib.rs` has the trait. The crate is small enough to be read before it is used.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod pooled;

@@ -1,8 +1,14 @@
 //! Kelson volumes: what claims, volumes and storage classes say of each other, and which volume suits a claim. Pure: the
 //! binder and the scheduler decide with the same functions, so that neither binds what the other would refuse.
 //!
-//! `names` (annotations and the provisioners' names) ← `claim`, `volume`, `class` (what is
-//! read of each kind) ← `matching`.
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `names` | annotations, and names of provisioners |
+//! | `claim`, `volume`, `class` | what is read of each kind |
+//! | `matching` | which volume suits a claim |
 
 mod claim;
 mod class;

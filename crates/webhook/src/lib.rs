@@ -6,6 +6,19 @@
 //! bytes both ways, connections, idle ones, configurations remembered. It knows nothing of what is asked, follows no
 //! redirect, uses no proxy of the environment, and shows a server only the credentials that are meant for it. Errors read as
 //! upstream's (`k8s.io/apiserver/pkg/util/webhook`, and what client-go makes of a bad answer), since clients see them.
+//!
+//! # Rooms
+//! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `error`, `target`, `credentials` | what a configuration names; the credentials of this server |
+//! | `tls` | verification of the server |
+//! | `connect` | services to addresses, one connection for many calls |
+//! | `answer` | bounded answers |
+//! | `client` | the interface |
+//!
+//! The crate knows bytes. Their meaning is the business of its callers.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod answer;

@@ -1,7 +1,7 @@
 //! `cargo xtask messages`: writes `facts/messages.txt`, the user-visible strings of the product by crate, so that a new
 //! string is a line of a diff there. `cargo xtask lint` fails when the file differs from the sources.
 mod extract;
-mod unquote;
+pub mod unquote;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -1,41 +1,33 @@
-//! Every invariant of ARCHITECTURE.md names what enforces it: `Held by: ` and, in backticks, names of tests (functions,
-//! or `area::test` of the black-box suite) and lints. So does every row of `docs/security.md`, which may also name
-//! files of tests. An unknown name is an error.
+//! Every invariant and every promise names what holds it: each row of the tables of invariants in ARCHITECTURE.md and
+//! `docs/internals/invariants.md`, and of the promises in `docs/security.md`, has in its last column, in backticks, names of tests (functions,
+//! `area::test` of the black-box suite, files of tests) or of lints. A name that does not exist is a fault.
 use super::tree::Tree;
 
-const HOLDERS: &str = "Held by:";
+/// Where rows are, and the first column of their tables.
+const TABLES: [(&str, &str); 3] = [
+    ("ARCHITECTURE.md", "| invariant |"),
+    ("docs/internals/invariants.md", "| invariant |"),
+    ("docs/security.md", "| promise |"),
+];
 
-/// Returns invariants without enforcement, and names that do not exist.
+/// Rows that nothing holds, and names that do not exist.
 pub fn faults(tree: &Tree) -> Vec<String> {
-    let text = tree.other("ARCHITECTURE.md").unwrap_or_default();
     let mut found = Vec::new();
-    let invariants = invariants(&text);
-    if invariants.is_empty() {
-        found.push("ARCHITECTURE.md has no invariants".to_owned());
-    }
     let lints: String = ["Cargo.toml", "clippy.toml"].iter().filter_map(|p| tree.other(p).ok()).collect();
-    for invariant in invariants {
-        let start: String = invariant.chars().take(60).collect();
-        let names: Vec<&str> = match invariant.split_once(HOLDERS) {
-            Some((_, holders)) => holders.split('`').skip(1).step_by(2).collect(),
-            None => Vec::new(),
-        };
-        if names.is_empty() {
-            found.push(format!("nothing holds: {start}…"));
+    for (path, head) in TABLES {
+        let rows = rows(&tree.other(path).unwrap_or_default(), head);
+        if rows.is_empty() {
+            found.push(format!("{path} has no table {head}"));
         }
-        for name in names {
-            if !is_there(tree, name) && !lints.contains(name) {
-                found.push(format!("there is no test or lint {name}, which should hold: {start}…"));
+        for (row, names) in rows {
+            let missing: Vec<&str> =
+                names.iter().filter(|n| !is_there(tree, n) && !lints.contains(*n)).map(String::as_str).collect();
+            if names.is_empty() || !missing.is_empty() {
+                let start: String = row.chars().take(60).collect();
+                found.push(format!("{path}: no test or lint {} for: {start}…", missing.join(", ")));
             }
         }
     }
-    found.extend(promises(&tree.other("docs/security.md").unwrap_or_default()).into_iter().filter_map(
-        |(promise, names)| {
-            let missing: Vec<&str> = names.iter().filter(|name| !is_there(tree, name)).map(String::as_str).collect();
-            let fault = names.is_empty() || !missing.is_empty();
-            fault.then(|| format!("docs/security.md: no test {} for: {promise}", missing.join(", ")))
-        },
-    ));
     found
 }
 
@@ -45,23 +37,19 @@ fn is_there(tree: &Tree, name: &str) -> bool {
     tree.files.iter().any(|f| holds(f) || name.ends_with(".rs") && f.path.ends_with(name))
 }
 
-/// Returns the rows of the tables: the promise, and the names in the last column.
-fn promises(text: &str) -> Vec<(String, Vec<String>)> {
-    let rows = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| promise "));
-    rows.map(|row| {
-        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+/// The rows of the tables that begin with `head`: the first cell, and the names in the last one.
+fn rows(text: &str, head: &str) -> Vec<(String, Vec<String>)> {
+    let (mut found, mut within) = (Vec::new(), false);
+    for line in text.lines() {
+        within = line.starts_with('|') && (within || line.starts_with(head));
+        if !within || line.starts_with(head) || line.starts_with("|---") {
+            continue;
+        }
+        let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
         let names = cells.last().map(|tests| tests.split('`').skip(1).step_by(2).map(str::to_owned).collect());
-        (cells.first().copied().unwrap_or_default().to_owned(), names.unwrap_or_default())
-    })
-    .collect()
-}
-
-/// Returns the points of the section, each on one line.
-fn invariants(text: &str) -> Vec<String> {
-    let Some((_, section)) = text.split_once("\n## Invariants\n") else { return Vec::new() };
-    let section = section.split("\n## ").next().unwrap_or_default();
-    let points = section.split("\n- ").skip(1);
-    points.map(|p| p.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+        found.push((cells.first().copied().unwrap_or_default().to_owned(), names.unwrap_or_default()));
+    }
+    found
 }
 
 #[cfg(test)]
@@ -69,16 +57,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_of_the_promises() {
-        let text = "| promise | defence | test |\n|---|---|---|\n| a | `code` b | `x`, `y` |\n| c | d | e |\n";
-        let promises = promises(text);
-        assert_eq!(promises[0], ("a".to_owned(), vec!["x".to_owned(), "y".to_owned()]));
-        assert_eq!(promises[1], ("c".to_owned(), Vec::new()));
-    }
-
-    #[test]
-    fn points_of_the_section() {
-        let text = "# A\n## Invariants\n\n- One\n  line. Held by: `a`, `b`.\n- Two.\n\n## Next\n- Three\n";
-        assert_eq!(invariants(text), ["One line. Held by: `a`, `b`.", "Two."]);
+    fn rows_of_the_tables() {
+        let text = "| other | x |\n|---|---|\n| o | p |\n\n| promise | defence | test |\n|---|---|---|\n| a | `code` b | `x`, `y` |\n\
+                    | c | d | e |\n";
+        let rows = rows(text, "| promise |");
+        assert_eq!(rows, [("a".to_owned(), vec!["x".to_owned(), "y".to_owned()]), ("c".to_owned(), Vec::new())]);
     }
 }

@@ -1,19 +1,20 @@
-//! Repository rules: the parts of CONTRIBUTING that a program can check. They are ordinary tests (`cargo test -p
-//! xtask`) that only read files. Numbers that may only fall are in `xtask/ratchets.txt`; `cargo xtask ratchet` writes
-//! lower ones.
+//! Repository rules: what CONTRIBUTING asks for and a machine can see. They are ordinary tests (`cargo test -p xtask`) that
+//! only read files. Numbers that may only fall are in `xtask/ratchets.txt`; `cargo xtask ratchet` writes the lower ones.
+mod documents;
 mod functions;
 mod imports;
 mod invariants;
 mod manifests;
 mod minor;
 mod platforms;
+mod ports;
 mod programs;
 mod ratchets;
 mod rooms;
 mod source;
 mod targets;
 mod terms;
-mod tree;
+pub mod tree;
 mod types;
 mod walks;
 mod words;
@@ -47,6 +48,7 @@ pub fn size_limit() -> Result<usize> {
 
 fn measures(tree: &Tree) -> Measures {
     let mut all = Measures::new();
+    documents::measure(tree, &mut all);
     functions::measure(tree, &mut all);
     imports::measure(tree, &mut all);
     targets::measure(tree, &mut all);
@@ -99,12 +101,14 @@ pub fn check() -> Result<()> {
 }
 
 const RULES: &[fn(&Tree) -> Vec<String>] = &[
+    documents::faults,
     headers,
     limits,
     manifests::declared_elsewhere,
     invariants::faults,
     minor::faults,
     platforms::faults,
+    ports::faults,
     programs::faults,
     rooms::faults,
     targets::faults,
@@ -147,6 +151,7 @@ fn why(tree: &Tree, name: &str) -> String {
         Some(("file" | "files", _)) => functions::longest_files(tree, 10),
         Some(("types", _)) => types::twice(tree),
         Some(("terms", rest)) => terms::places(tree, rest),
+        Some(("docs", "commands_without_test")) => documents::unmarked(tree),
         Some(("docs", _)) => words::short_docs(tree),
         Some(("manifests", "unsorted")) => manifests::unsorted(tree),
         Some(("manifests", _)) => manifests::unused(tree),
@@ -162,6 +167,11 @@ mod tests {
     fn none(rule: fn(&Tree) -> Vec<String>) {
         let faults = rule(&Tree::read().unwrap());
         assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    }
+
+    #[test]
+    fn what_documents_name_exists() {
+        none(documents::faults);
     }
 
     #[test]
@@ -182,6 +192,11 @@ mod tests {
     #[test]
     fn what_one_system_has_is_named_in_one_place() {
         none(platforms::faults);
+    }
+
+    #[test]
+    fn ports_of_the_reference_are_those_of_the_code() {
+        none(ports::faults);
     }
 
     #[test]

@@ -1,57 +1,49 @@
-//! Imports between the rooms of a crate point down: in the tables of rooms of ARCHITECTURE.md, the lowest first, a file
-//! imports from its own row and those above.
+//! Imports between the rooms of a crate point down: in the table of rooms in the documentation of its `lib.rs` or `main.rs`, the
+//! lowest first, a file imports from its own row and those above.
 use std::collections::HashMap;
 
 use super::imports;
-use super::tree::Tree;
+use super::tree::{File, Tree};
 
-/// Returns imports of a room from one that is below it in its table, and tables without a crate.
+/// Imports that lead from a room to one below it in its table, rooms that do not exist, and the absence of all tables.
 pub fn faults(tree: &Tree) -> Vec<String> {
-    let text = tree.other("ARCHITECTURE.md").unwrap_or_default();
     let mut found = Vec::new();
-    for table in tables(&text) {
-        if table.ranks.is_empty() || !tree.crates().contains(table.krate) {
-            found.push(format!("ARCHITECTURE.md: a table of rooms without rooms, or of no crate: {:?}", table.krate));
-            continue;
+    let mut crates = 0usize;
+    for file in tree.files.iter().filter(|f| f.path.ends_with("src/lib.rs") || f.path.ends_with("src/main.rs")) {
+        let Some(ranks) = table(&file.text) else { continue };
+        crates += 1;
+        let missing = ranks.keys().filter(|room| !is_there(tree, file, room));
+        found.extend(
+            missing.map(|room| format!("{}: the table of rooms names {room}, which does not exist", file.path)),
+        );
+        for (from, to) in imports::between(tree, &file.krate, |room| ranks.get(room).copied()) {
+            found.push(format!("{}: {from} imports from {to}, which is below it in the table of rooms", file.krate));
         }
-        for (from, to) in imports::between(tree, table.krate, |room| table.ranks.get(room).copied()) {
-            found.push(format!("crates/{}/src/{from} imports from {to}, which stands below it", table.krate));
-        }
+    }
+    if crates == 0 {
+        found.push("no crate has a table of rooms".to_owned());
     }
     found
 }
 
-/// A table of rooms: the row of each room.
-#[derive(Debug, PartialEq, Eq)]
-struct Table<'a> {
-    krate: &'a str,
-    ranks: HashMap<&'a str, usize>,
+fn is_there(tree: &Tree, root: &File, room: &str) -> bool {
+    let folder = root.path.trim_end_matches("lib.rs").trim_end_matches("main.rs");
+    let (file, within) = (format!("{folder}{room}.rs"), format!("{folder}{room}/"));
+    tree.files.iter().any(|f| f.path == file || f.path.starts_with(&within))
 }
 
-/// Returns the tables whose first column is called room. A table belongs to the crate that was named last:
-/// `crates/NAME/src`.
-fn tables(text: &str) -> Vec<Table<'_>> {
-    let (mut found, mut krate, mut within) = (Vec::new(), "", false);
-    for line in text.lines() {
-        for (_, rest) in line.match_indices("`crates/").map(|(at, head)| line.split_at(at + head.len())) {
-            if let Some((name, _)) = rest.split_once("/src`") {
-                krate = name;
-            }
-        }
-        if line.starts_with("| room") {
-            found.push(Table { krate, ranks: HashMap::new() });
-            within = true;
-        } else if !line.starts_with('|') {
-            within = false;
-        } else if let Some(table) = found.last_mut().filter(|_| within) {
-            let cell = line.trim_start_matches('|').split('|').next().unwrap_or_default();
-            let row = table.ranks.values().max().map_or(0, |last| last + 1);
-            for room in cell.split('`').skip(1).step_by(2) {
-                table.ranks.insert(room.trim_end_matches('/').trim_end_matches(".rs"), row);
-            }
+/// The row of each room; `None` where the head of the file has no table whose first column is called room.
+fn table(text: &str) -> Option<HashMap<&str, usize>> {
+    let head = text.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim_start);
+    let rows = head.skip_while(|line| !line.starts_with("| room")).skip(2).take_while(|line| line.starts_with('|'));
+    let mut ranks = HashMap::new();
+    for (rank, row) in rows.enumerate() {
+        let cell = row.trim_start_matches('|').split('|').next().unwrap_or_default();
+        for room in cell.split('`').skip(1).step_by(2) {
+            ranks.insert(room.trim_end_matches('/'), rank);
         }
     }
-    found
+    (!ranks.is_empty()).then_some(ranks)
 }
 
 #[cfg(test)]
@@ -60,9 +52,9 @@ mod tests {
 
     #[test]
     fn rows_are_ranks() {
-        let text = "Folders of `crates/a/src`.\n\n| room | holds |\n|---|---|\n| `pod.rs` | x |\n| `b/`, `c/` | `d/` |\n\n\
-                    | crate | role |\n|---|---|\n| `e` | x |\n\n| room (`crates/f/src`) | holds |\n|---|---|\n| `g` | x |\n";
-        let table = |krate, ranks: &[(&'static str, usize)]| Table { krate, ranks: ranks.iter().copied().collect() };
-        assert_eq!(tables(text), [table("a", &[("pod", 0), ("b", 1), ("c", 1)]), table("f", &[("g", 0)])]);
+        let text = "//! A.\n//!\n//! # Rooms\n//!\n//! | room | holds |\n//! |---|---|\n//! | `pod` | x |\n\
+                    //! | `b/`, `c/` | `d/` |\n//!\n//! More.\nmod pod;\n";
+        assert_eq!(table(text), Some(HashMap::from([("pod", 0), ("b", 1), ("c", 1)])));
+        assert_eq!(table("//! A.\n\n/// | room | holds |\n/// |---|---|\n/// | `x` | y |\n"), None);
     }
 }

@@ -1,48 +1,74 @@
-//! ARCHITECTURE.md walks through the code by name: `room/`, `room/file`, `room/file::function`, `Type::function`, or
-//! `room/file.rs function`. A missing name is an error, and so is a step of a walk that no previous step calls.
+//! The documents that describe the code name it: `room/`, `room/file`, `room/file::function`, `Type::function`, or `room/file.rs function`. A
+//! name that does not exist is a fault. So is a step of a flow, a row of a table with the column `function`, that no step before it calls.
 use super::tree::{File, Tree};
 
-/// Returns names in ARCHITECTURE.md that the tree does not have.
+/// ARCHITECTURE.md and the pages of `docs/internals`.
+fn documents(tree: &Tree) -> Vec<(String, String)> {
+    let pages = tree.others.iter().filter(|p| p.starts_with("docs/internals/") || *p == "ARCHITECTURE.md");
+    pages.map(|path| (path.clone(), tree.other(path).unwrap_or_default())).collect()
+}
+
+/// Names in the documents that the tree does not have.
 pub fn faults(tree: &Tree) -> Vec<String> {
-    let text = tree.other("ARCHITECTURE.md").unwrap_or_default();
-    let mut found: Vec<String> = spans(&text)
-        .filter_map(|span| {
-            let named = Named::read(span)?;
+    let mut found = Vec::new();
+    for (path, text) in documents(tree) {
+        for span in spans(&text) {
+            let Some(named) = Named::read(span) else { continue };
             let files: Vec<&File> = tree.files.iter().filter(|f| named.is_in(&f.path)).collect();
             let why = match named.item {
+                None if tree.others.iter().any(|other| named.is_in(other)) => continue,
                 _ if files.is_empty() => "no such file or folder",
                 Some(item) if !files.iter().any(|f| declares(&f.code, item)) => "no such function or type there",
-                _ => return None,
+                _ => continue,
             };
-            Some(format!("ARCHITECTURE.md: `{span}`: {why}"))
-        })
-        .collect();
+            found.push(format!("{path}: `{span}`: {why}"));
+        }
+    }
     found.sort();
     found.dedup();
     found
 }
 
-/// Returns steps of the walks that no previous step calls. A walk is a paragraph with arrows; after a step that is not
-/// our code (the store, a queue, another process) it begins again.
+/// Steps of the flows that no step before them calls. Where a flow goes through something that is no code of ours (the store, a
+/// queue, another process), its row names no function and the check begins again.
 pub fn order(tree: &Tree) -> Vec<String> {
-    let text = tree.other("ARCHITECTURE.md").unwrap_or_default();
-    let text = text.split("\n## Invariants").next().unwrap_or_default();
-    let mut found = Vec::new();
-    for walk in text.split("\n\n").filter(|p| p.starts_with("**") && p.contains('→')) {
-        let mut before: Vec<&File> = Vec::new();
-        for step in walk.split('→') {
-            let named: Vec<(&str, &str, Vec<&File>)> =
-                step.split('`').skip(1).step_by(2).filter_map(|span| called(tree, span)).collect();
-            if named.is_empty() {
-                before.clear();
-            }
-            for (span, item, files) in named {
-                if !before.is_empty() && !before.iter().any(|f| uses(&f.own, item)) {
-                    let walk = walk.split("**").nth(1).unwrap_or_default();
-                    found.push(format!("ARCHITECTURE.md: {walk}: `{span}` is called by no step before it"));
+    let (mut found, mut flows) = (Vec::new(), 0usize);
+    for (path, text) in documents(tree) {
+        for flow in flow_tables(&text) {
+            flows += 1;
+            let mut before: Vec<&File> = Vec::new();
+            for step in flow {
+                let named: Vec<(&str, &str, Vec<&File>)> =
+                    step.split('`').skip(1).step_by(2).filter_map(|span| called(tree, span)).collect();
+                if named.is_empty() {
+                    before.clear();
                 }
-                before.extend(files);
+                for (span, item, files) in named {
+                    if !before.is_empty() && !before.iter().any(|f| uses(&f.own, item)) {
+                        found.push(format!("{path}: `{span}` is called by no step before it"));
+                    }
+                    before.extend(files);
+                }
             }
+        }
+    }
+    if flows == 0 {
+        found.push("docs/internals has no table of a flow".to_owned());
+    }
+    found
+}
+
+/// The cells with functions of each table of a flow.
+fn flow_tables(text: &str) -> Vec<Vec<&str>> {
+    let (mut found, mut within) = (Vec::<Vec<&str>>::new(), false);
+    for line in text.lines() {
+        if line.starts_with("| step | function |") {
+            found.push(Vec::new());
+            within = true;
+        } else if !line.starts_with('|') {
+            within = false;
+        } else if let Some(flow) = found.last_mut().filter(|_| within && !line.starts_with("|---")) {
+            flow.extend(line.split('|').nth(2).map(str::trim));
         }
     }
     found
@@ -77,7 +103,7 @@ impl<'a> Named<'a> {
     /// Parses a span; `None` for one that names something else: a field of the API, a path on the host, a flag.
     fn read(span: &'a str) -> Option<Self> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "_/:. ".contains(c);
-        if !span.chars().all(plain) || span.starts_with('/') || span.contains("..") {
+        if !span.chars().all(plain) || span.starts_with('/') || span.contains("..") || has_placeholder(span) {
             return None;
         }
         let (place, item) = match (span.split_once(".rs "), span.rsplit_once("::")) {
@@ -101,7 +127,15 @@ impl<'a> Named<'a> {
     }
 }
 
-/// Reports whether code has a function, a type or a variant with this name.
+/// Whether a part of a path stands for others: `crates/NAME/src`.
+pub fn has_placeholder(path: &str) -> bool {
+    path.split('/').any(|part| {
+        let name = part.split('.').next().unwrap_or_default();
+        name.len() > 1 && name.chars().all(|c| c.is_ascii_uppercase() || c == '_')
+    })
+}
+
+/// Whether code has a function, a type or a variant of this name.
 fn declares(code: &str, name: &str) -> bool {
     let kinds: &[&str] =
         if name.starts_with(char::is_uppercase) { &["struct ", "enum ", "trait ", "type ", "    "] } else { &["fn "] };
@@ -112,14 +146,14 @@ fn declares(code: &str, name: &str) -> bool {
     })
 }
 
-/// Returns code spans before the invariants, which name tests and have a separate rule.
+/// Code spans, but for those of tables of invariants, which name tests and have a rule of their own.
 fn spans(text: &str) -> impl Iterator<Item = &str> {
-    let text = text.split("\n## Invariants").next().unwrap_or_default();
-    let mut fenced = false;
+    let (mut fenced, mut invariants) = (false, false);
     let lines = text.lines().filter(move |line| {
         let fence = line.starts_with("```");
         fenced ^= fence;
-        !fence && !fenced
+        invariants = line.starts_with('|') && (invariants || line.starts_with("| invariant |"));
+        !fence && !fenced && !invariants
     });
     lines.flat_map(|line| line.split('`').skip(1).step_by(2))
 }
@@ -141,9 +175,25 @@ mod tests {
         ] {
             assert_eq!(Named::read(span), Some(Named { place, item }), "{span}");
         }
-        for span in ["/run/kelson", "spec.replicas", "--flag", "containers", "DIR/kubelet/manifests", "a, b"] {
+        for span in [
+            "/run/kelson",
+            "crates/GROUP/KIND.rs",
+            "spec.replicas",
+            "--flag",
+            "containers",
+            "DIR/kubelet/manifests",
+            "a, b",
+        ] {
             assert_eq!(Named::read(span), None, "{span}");
         }
+    }
+
+    #[test]
+    fn tables_of_flows_and_of_invariants() {
+        let text = "a `b/c.rs`\n\n| step | function | reason |\n|---|---|---|\n| x | `a.rs b`, `c.rs d` | `e` |\n| y | | z |\n\n\
+                    | invariant | held by |\n|---|---|\n| i | `t::u` |\n\n`v/`\n";
+        assert_eq!(flow_tables(text), [vec!["`a.rs b`, `c.rs d`", ""]]);
+        assert_eq!(spans(text).collect::<Vec<_>>(), ["b/c.rs", "a.rs b", "c.rs d", "e", "v/"]);
     }
 
     #[test]

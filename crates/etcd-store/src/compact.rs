@@ -14,14 +14,14 @@ use crate::core::Core;
 /// Holds the revision that the last round compacted; its version counts the rounds.
 pub(crate) const KEY: &str = "compact_rev_key";
 
-/// What a server knows of the rounds.
+/// The state of the compaction rounds as one server knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Round {
     /// The version that the key had.
     version: i64,
     /// The revision that etcd was at then.
     revision: u64,
-    /// What was before this revision is forgotten.
+    /// The revision before which etcd's history has been compacted.
     compacted: u64,
 }
 
@@ -40,8 +40,9 @@ pub(crate) async fn run(core: Arc<Core>, every: Duration) {
     }
 }
 
-/// One round. Whoever finds the key as he left it does it; the others take over what the key says. What is forgotten is what was
-/// replaced before the last round, so that an interval's history is always there.
+/// Runs one round. The server that finds the key unchanged since its last round compacts; the others adopt the values
+/// of the key. A round compacts what was replaced before the previous round, so that the history of one interval is
+/// always available.
 async fn round(connection: &Connection, known: Round) -> Result<Round, CallError> {
     let answer = connection.txn("compact", claim(known)).await?;
     let at = revision_of(answer.header.as_ref());
@@ -58,7 +59,7 @@ async fn round(connection: &Connection, known: Round) -> Result<Round, CallError
     let call = |mut client: Client<Channel>| async move { client.compact(request).await };
     match connection.read("compact", call).await {
         Ok(_) => tracing::debug!(revision, "compacted etcd"),
-        // Somebody was there before, by hand perhaps.
+        // Another client, perhaps a person, has compacted already.
         Err(CallError::Compacted) => {}
         Err(error) => return Err(error),
     }
@@ -83,7 +84,7 @@ fn claim(known: Round) -> proto::TxnRequest {
     }
 }
 
-/// What the key says in the answer to a claim that another had made: its version, and the revision that is compacted.
+/// Returns the version of the key and the compacted revision, read from the answer to a claim that another server won.
 fn read(answer: &proto::TxnResponse) -> Option<(i64, u64)> {
     let op = answer.responses.first().and_then(|op| op.response.as_ref());
     let Some(response_op::Response::ResponseRange(range)) = op else { return None };

@@ -16,13 +16,13 @@ use tonic::{Code, Status};
 use crate::endpoint::{Connector, Endpoints};
 use crate::metrics::Metrics;
 
-/// How long a call may take, waiting for a connection included.
+/// The longest time that a call may take, including the wait for a connection.
 pub(crate) const CALL_MAX: Duration = Duration::from_secs(10);
-/// Between two attempts.
+/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Largest answer: a page of the largest objects.
 const ANSWER_BYTES_MAX: usize = 1 << 30;
-/// How soon a connection that is dead without a word is found out (upstream's storage has the same).
+/// The time after which a silently dead connection is detected, the same as in upstream's storage.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_MAX: Duration = Duration::from_secs(10);
 /// Window of a stream: a page is sent without waiting for each piece of it to be taken.
@@ -36,7 +36,7 @@ pub(crate) enum CallError {
     /// The revision is not there any more.
     #[error("etcdserver: mvcc: required revision has been compacted")]
     Compacted,
-    /// Etcd refused, or could not be asked. Nobody knows whether a write happened.
+    /// Etcd refused the call or could not be reached. It is unknown whether a write took effect.
     #[error("{0}")]
     Failed(String),
 }
@@ -47,7 +47,7 @@ impl From<CallError> for StoreError {
     }
 }
 
-/// How many members were left before the one that is in use: names the connection that a call was made on.
+/// The number of members that were left before the one in use; it identifies the connection that a call was made on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Turn(usize);
 
@@ -55,7 +55,7 @@ pub(crate) struct Turn(usize);
 pub(crate) struct Connection {
     endpoints: Arc<Endpoints>,
     used: Mutex<(Turn, Channel)>,
-    /// Tells those who stay on a connection for long that others have left it.
+    /// Notifies the users of long-lived connections that other calls have left the member.
     turns: watch::Sender<Turn>,
     metrics: Arc<Metrics>,
 }
@@ -74,8 +74,8 @@ impl Connection {
         (Client::new(channel, ANSWER_BYTES_MAX), turn)
     }
 
-    /// Uses another member from now on, where there is one: the one of this turn has failed. Of many whose calls failed together
-    /// the first moves all of them, once.
+    /// Moves on to another member, if there is one, because the member of this turn has failed. Of several calls that
+    /// failed together, only the first one moves on.
     pub fn leave(&self, failed: Turn) {
         let mut used = self.used.lock();
         if self.endpoints.len() < 2 || used.0 != failed {
@@ -199,10 +199,10 @@ pub(crate) fn revision_of(header: Option<&proto::ResponseHeader>) -> u64 {
     header.map_or(0, |header| u64::try_from(header.revision).unwrap_or(0))
 }
 
-/// `op` if the key is at this revision; 0: if there is none.
+/// Returns a transaction that applies `op` if the key is at this revision, where 0 means that the key does not exist.
 ///
-/// Servers that are no etcd (kine) take exactly the transactions that upstream's client sends (`client/v3/kubernetes`): a create has
-/// no other branch, and an update or a deletion reads the key there.
+/// Servers other than etcd (kine) accept exactly the transactions that upstream's client sends
+/// (`client/v3/kubernetes`): a create has no other branch, and an update or a deletion reads the key there.
 pub(crate) fn when_at(name: &Bytes, revision: u64, op: request_op::Request) -> proto::TxnRequest {
     let revision = i64::try_from(revision).unwrap_or(i64::MAX);
     let is_create = revision == 0 && matches!(op, request_op::Request::RequestPut(_));

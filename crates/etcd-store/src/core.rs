@@ -18,12 +18,12 @@ use crate::lease::Leases;
 use crate::pending::Pending;
 use crate::value::{self, MediaType};
 
-/// What begins every encrypted value.
+/// The prefix of every encrypted value.
 pub(crate) const SEALED: &[u8] = b"k8s:enc:";
 
-/// Where values are decoded when there are many of them, or a key service must be waited for.
+/// The thread that decodes values when there are many of them, or when decoding waits for a key service.
 pub(crate) static DECODE: Lane = Lane::new("etcd-decode", 1);
-/// Between two attempts to decrypt what is locked.
+/// The pause between two attempts to decrypt locked values.
 const UNLOCK_PAUSE: Duration = Duration::from_secs(2);
 
 /// One store on etcd.
@@ -42,7 +42,7 @@ pub(crate) struct Core {
     pub locked: Locked,
 }
 
-/// Why a value cannot be shown.
+/// The reason why a value cannot be decoded, with the key it belongs to.
 #[derive(Debug, thiserror::Error)]
 #[error("{key}: {why}")]
 pub(crate) struct Unreadable {
@@ -51,10 +51,10 @@ pub(crate) struct Unreadable {
     pub fault: Fault,
 }
 
-/// What is wrong with a value.
+/// The kinds of faults that a stored value may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// It is no object of the API.
+    /// The value is not an object of the API.
     Damaged,
     /// It is encrypted, and no provider can decrypt it.
     Sealed,
@@ -88,10 +88,10 @@ impl Locked {
 }
 
 impl Core {
-    /// What a stored pair says; `None` when it is no object of the API. May wait for a key service.
+    /// Decodes a stored pair, or returns `None` when the key belongs to no object of the API. The call may wait for a
+    /// key service.
     ///
-    /// # Errors
-    /// See [`Unreadable`].
+    /// # Errors See [`Unreadable`].
     pub fn read(&self, kv: &KeyValue) -> Result<Option<Seen>, Unreadable> {
         let Some(key) = self.keys.parse(&kv.key) else { return Ok(None) };
         let value = match self.pending.take(&kv.key, &kv.value) {
@@ -147,11 +147,11 @@ impl Core {
     }
 }
 
-/// What stands in the way of etcd being read or written, by who found it.
+/// The faults that prevent etcd from being read or written, one per finder.
 #[derive(Default)]
 pub(crate) struct Faults(Mutex<[Option<String>; 2]>);
 
-/// Who finds a fault.
+/// The part of the store that finds a fault.
 #[derive(Clone, Copy)]
 pub(crate) enum Finder {
     /// The watch does not stand.
@@ -161,7 +161,7 @@ pub(crate) enum Finder {
 }
 
 impl Faults {
-    /// Takes over what one found, and tells what is to be told of all.
+    /// Records what one finder has found, `None` for no fault, and returns the first fault of all finders.
     pub fn found(&self, by: Finder, fault: Option<String>) -> Option<String> {
         let mut faults = self.0.lock();
         faults[by as usize] = fault;

@@ -19,14 +19,14 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tower_service::Service;
 
-/// How long one attempt at one member may take, TLS included.
+/// The longest time for one attempt to connect to one member, including TLS.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 const PORT: u16 = 2379;
 
 /// Files for connections by https, as the flags name them.
 #[derive(Clone, Debug, Default)]
 pub struct TlsFiles {
-    /// `--etcd-cafile`: who may have signed the members' certificates; without it, whom the system trusts.
+    /// `--etcd-cafile`: the certificate authorities of the members; without it, those that the system trusts.
     pub ca: Option<PathBuf>,
     /// `--etcd-certfile`: what is shown to the members.
     pub cert: Option<PathBuf>,
@@ -121,12 +121,12 @@ impl Endpoints {
         Ok(Self { members, tls })
     }
 
-    /// How many members there are.
+    /// Returns the number of members.
     pub fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// The address of the member whose turn it is, for people.
+    /// Returns the address of the member that this turn selects, for messages.
     pub fn name(&self, turn: usize) -> String {
         self.member(turn).to_string()
     }
@@ -172,7 +172,7 @@ pub(crate) struct Connector {
 }
 
 impl Connector {
-    /// To the member whose turn it is.
+    /// Creates a connector to the member that this turn selects.
     pub fn new(endpoints: &Arc<Endpoints>, turn: usize) -> Self {
         Self { endpoints: Arc::clone(endpoints), turn }
     }

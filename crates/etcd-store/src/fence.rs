@@ -11,7 +11,7 @@ const READERS_MAX: usize = 4096;
 
 type Ask = oneshot::Sender<Result<u64, CallError>>;
 
-/// Where readers ask.
+/// Readers ask here for the revision that their reads must have reached.
 pub(crate) struct Fence {
     ask: mpsc::Sender<Ask>,
     asked: Mutex<mpsc::Receiver<Ask>>,

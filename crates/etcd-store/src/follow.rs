@@ -1,5 +1,6 @@
-//! The watch: what happens in etcd is shown by the mirror, in its order. A watch that breaks is taken up where it was; when
-//! etcd has forgotten that place, everything is read anew and watchers are told to list.
+//! The watch: applies the events of etcd to the mirror in etcd's order. A watch that breaks continues at the revision
+//! where it broke; when etcd has compacted that revision, the store lists everything again and watchers have to list as
+//! well.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,23 +18,23 @@ use crate::connection::revision_of;
 use crate::core::{Core, DECODE, Fault, Finder};
 use crate::load::load;
 
-/// Between two attempts to stand up a watch.
+/// The pause between two attempts to start a watch.
 const PAUSE: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Requests on a watch's stream that etcd has not taken: one to begin with, and those for progress.
 const REQUESTS_MAX: usize = 4;
 /// Values up to this size in all are decoded where they arrive.
 const INLINE_BYTES_MAX: usize = 64 << 10;
-/// What begins values that a key service may be needed for.
+/// The prefix of values whose decryption may need a key service.
 const BY_SERVICE: &[u8] = b"k8s:enc:kms:";
 
-/// Why a watch ended.
+/// The reason why a watch ended.
 enum Ended {
     /// The connection, or etcd's leader, is gone.
     Lost(String),
-    /// What happened since cannot be told any more.
+    /// Etcd has compacted the events that follow.
     Compacted,
-    /// What could not be decrypted can be.
+    /// Values that could not be decrypted can be decrypted now.
     Unlocked,
     /// Etcd is behind what it once said: another one, or a former state of this one.
     Back { revision: u64 },
@@ -105,7 +106,7 @@ async fn watch(core: &Arc<Core>) -> Ended {
         Err(status) => return lost(status.message().to_owned()),
     };
     let mut events = Vec::new();
-    // Where calls have found that nobody answers, a watch would be silent.
+    // After a call has found that the member does not answer, the watch on it would stay silent.
     let left = core.connection.left(turn);
     let unlocked = core.unlocked();
     tokio::pin!(left, unlocked);
@@ -144,7 +145,7 @@ async fn watch(core: &Arc<Core>) -> Ended {
             continue;
         }
         if silent {
-            // All that happened up to there was told before.
+            // All events up to this revision have been applied before.
             core.mirror.apply(Vec::new(), revision);
         } else if let Err(why) = show(core, std::mem::take(&mut events)).await {
             return Ended::Lost(why);

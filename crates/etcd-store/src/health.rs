@@ -1,4 +1,4 @@
-//! Whether etcd answers, and how large it is: asked from time to time, told in health checks and metrics.
+//! Checks periodically whether etcd answers and how large its data is, for health checks and metrics.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::connection::{CallError, Connection};
 use crate::core::{Core, Finder};
 use crate::metrics::Metrics;
 
-/// Between two looks.
+/// The interval between two checks.
 const EVERY: Duration = Duration::from_secs(5);
 /// The key that is read; it need not be there (upstream's check reads the same).
 const KEY: &str = "health";
@@ -35,7 +35,7 @@ pub(crate) async fn status(connection: &Connection) -> Result<StatusResponse, Ca
     connection.read("status", |mut client: Client<Channel>| async move { client.status().await }).await
 }
 
-/// Tells the size of the data, for as long as it runs.
+/// Reports the size of the data until the task is cancelled.
 pub(crate) async fn poll_size(connection: &Connection, metrics: &Metrics, every: Duration) {
     loop {
         match status(connection).await {

@@ -53,7 +53,7 @@ pub(crate) fn row(resource: Resource) -> Option<&'static Row> {
 /// The keys under one prefix.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
-    /// With a slash before and behind.
+    /// The prefix of all keys, with a slash at both ends.
     prefix: Arc<str>,
 }
 
@@ -73,12 +73,12 @@ impl Keys {
         (self.prefix.as_bytes().to_vec(), end)
     }
 
-    /// What the keys of all records of a resource begin with.
+    /// Returns the prefix of the keys of all records of a resource.
     pub fn below(&self, resource: Resource) -> String {
         format!("{}{}/", self.prefix, storage::path(resource.group(), resource.plural()))
     }
 
-    /// Where a record is kept.
+    /// Returns the key of a record.
     pub fn of(&self, key: &Key) -> String {
         let (prefix, path) = (&self.prefix, storage::path(key.resource.group(), key.resource.plural()));
         match &*key.namespace {
@@ -87,8 +87,8 @@ impl Keys {
         }
     }
 
-    /// Whose record a key is. `None` for what is no object of the API that is served here: allocations, leases of API
-    /// servers, other tenants of the same etcd.
+    /// Returns the record that a key belongs to, or `None` for a key of no object of the API that this server serves:
+    /// allocations, leases of API servers, other tenants of the same etcd.
     pub fn parse(&self, key: &[u8]) -> Option<Key> {
         let rest = std::str::from_utf8(key).ok()?.strip_prefix(&*self.prefix)?;
         let (first, behind) = rest.split_once('/')?;

@@ -27,7 +27,7 @@ struct Young {
 /// Gives leases to those who write objects that end by themselves.
 pub(crate) struct Leases {
     connection: Arc<Connection>,
-    /// `--lease-reuse-duration-seconds`.
+    /// `--lease-reuse-duration-seconds`: the time in which objects may share one lease.
     reuse_s: u64,
     last: Mutex<Option<Young>>,
 }
@@ -49,14 +49,14 @@ impl Leases {
         let ttl_s = ttl_s + extra_s;
         let request = proto::LeaseGrantRequest { ttl: i64::try_from(ttl_s).unwrap_or(i64::MAX), id: 0 };
         let call = |mut client: Client<Channel>| async move { client.lease_grant(request).await };
-        // A lease that nobody heard of ends by itself.
+        // A lease whose creation was not noticed expires without further action.
         let id = self.connection.read("leaseGrant", call).await?.id;
         *last = Some(Young { id, ends: now + Duration::from_secs(ttl_s), objects: 1 });
         Ok(id)
     }
 }
 
-/// By how much a lease is made longer than it is asked for.
+/// Returns by how many seconds a lease is made longer than requested.
 fn extra_s(ttl_s: u64, reuse_s: u64) -> u64 {
     (ttl_s / SHARE).min(reuse_s)
 }

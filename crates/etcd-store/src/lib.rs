@@ -1,7 +1,8 @@
-//! Kelson etcd store: the API's objects on an etcd cluster, under the keys, in the form and with the conventions of the
-//! reference, so that its API servers and ours may work on the same data, one after the other or side by side.
+//! Kelson etcd store: the API's objects on an etcd cluster, under the keys, in the form and with the conventions of
+//! upstream's API server, so that its servers and Kelson's may work on the same data, one after the other or side by
+//! side.
 //!
-//! Everything is read at one revision and watched from there on; reads are answered from that mirror
+//! The store lists everything at one revision and watches from there; it answers reads from that mirror
 //! ([`kelson_store::Mirror`]), in etcd's order and under etcd's revisions. Writes are transactions that compare the
 //! revision of the key, and are answered when the mirror shows them. So what is seen is what etcd has, whoever wrote it.
 //!

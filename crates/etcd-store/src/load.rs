@@ -12,10 +12,10 @@ use crate::core::{Core, DECODE, Fault, Unreadable};
 
 /// Pairs in a page (upstream reads as many at most).
 const PAGE: i64 = 10_000;
-/// Times that reading is begun anew because etcd was compacted meanwhile.
+/// The number of attempts to read everything when etcd is compacted meanwhile.
 const ATTEMPTS_MAX: usize = 5;
 
-/// Why not everything could be read.
+/// The reasons why the data could not be read completely.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoadError {
     #[error("{0}")]
@@ -26,7 +26,7 @@ pub(crate) enum LoadError {
     Lane(#[from] kelson_tasks::LaneError),
 }
 
-/// What etcd holds at one revision.
+/// The content of etcd at one revision.
 #[derive(Default)]
 pub(crate) struct Loaded {
     pub revision: u64,
@@ -45,8 +45,9 @@ impl Loaded {
     }
 }
 
-/// Everything there is. What cannot be read is left out and logged. A value that no provider can decrypt is an error: it would look as if
-/// it were not there. One whose key service is not available locks its resource.
+/// Reads everything that etcd holds. Values that cannot be read are left out and logged. A value that no provider can
+/// decrypt is an error, because it would appear to be absent. A value whose key service is not available locks its
+/// resource.
 pub(crate) async fn load(core: &Arc<Core>) -> Result<Loaded, LoadError> {
     for _ in 0..ATTEMPTS_MAX {
         match pages(core).await {

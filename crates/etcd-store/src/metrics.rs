@@ -43,7 +43,7 @@ impl Metrics {
         }
     }
 
-    /// What the member that was asked has on its disk.
+    /// Sets the size of the data of the member that was asked, in bytes on its disk.
     pub fn size(&self, bytes: i64) {
         self.bytes.with_label_values(&["etcd-0"]).set(bytes);
     }

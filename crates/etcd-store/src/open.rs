@@ -25,19 +25,19 @@ use crate::value::MediaType;
 use crate::version;
 use crate::write::Writes;
 
-/// How long a start waits for etcd.
+/// The longest time that a start waits for etcd.
 const START_MAX: Duration = Duration::from_secs(60);
 const START_PAUSE: Duration = Duration::from_millis(200);
 
-/// What the server is told, under the names of upstream's flags.
+/// The options of the server, under the names of upstream's flags.
 pub struct EtcdOptions {
     /// `--etcd-servers`: addresses of members, `http://`, `https://` or `unix:///`.
     pub servers: Vec<String>,
     /// `--etcd-cafile`, `--etcd-certfile`, `--etcd-keyfile`.
     pub tls: TlsFiles,
-    /// `--etcd-prefix`.
+    /// `--etcd-prefix`: the prefix of all keys.
     pub prefix: String,
-    /// `--storage-media-type`.
+    /// `--storage-media-type`: the form in which built-in kinds are stored.
     pub media: MediaType,
     /// `--etcd-compaction-interval`; zero leaves compaction to others.
     pub compaction_every: Duration,
@@ -45,7 +45,7 @@ pub struct EtcdOptions {
     pub health_max: Duration,
     /// `--etcd-db-metric-poll-interval`; zero: never.
     pub size_every: Duration,
-    /// `--lease-reuse-duration-seconds`.
+    /// `--lease-reuse-duration-seconds`: the time in which objects may share one lease.
     pub lease_reuse_s: u64,
     /// Clock, encryption and the bound of the watch log; other limits are etcd's.
     pub store: StoreOptions,
@@ -53,7 +53,7 @@ pub struct EtcdOptions {
     pub tasks: Tasks,
 }
 
-/// Why a store on etcd could not be opened.
+/// The reason why a store on etcd could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum EtcdError {
     /// The flags are wrong.
@@ -71,7 +71,7 @@ pub enum EtcdError {
 
 /// A store on etcd, and what is counted of it.
 pub struct EtcdStore {
-    /// What the API server reads and writes.
+    /// The store that the API server reads and writes.
     pub store: Store,
     /// Calls of etcd, to be shown with the API server's metrics.
     pub metrics: Registry,

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 /// A write that was sent, or is about to be.
 pub(crate) struct Sent {
-    /// As it is stored.
+    /// The value as it is stored.
     value: Bytes,
     body: Body,
     meta: RecordMeta,
@@ -35,7 +35,7 @@ impl Pending {
         Noted { pending: self, key, sent }
     }
 
-    /// What a stored value was made of, if it was written here.
+    /// Removes and returns the decoded form of a stored value, if this server wrote it.
     pub fn take(&self, key: &Bytes, value: &Bytes) -> Option<SeenValue> {
         let sent = self.0.lock().get(key)?.iter().find(|sent| sent.value == *value).cloned()?;
         Some(SeenValue { body: sent.body.clone(), meta: sent.meta.clone(), writer: sent.writer })

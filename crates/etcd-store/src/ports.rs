@@ -63,7 +63,7 @@ pub(crate) async fn change(core: &Arc<Core>, change: PortChange) -> Result<Optio
     Err(StoreError::Elsewhere("etcd: too many conflicting node port allocations".into()))
 }
 
-/// What is stored, and at which revision; 0 and nothing before the first change.
+/// Returns the stored bitmap and its revision, which are empty and 0 before the first change.
 async fn stored(core: &Arc<Core>) -> Result<(u64, BTreeSet<u16>), StoreError> {
     let key = key();
     let range = RangeRequest { key: core.keys.of(&key).into(), ..Default::default() };
@@ -81,8 +81,9 @@ fn allocation() -> Option<TypeId> {
     Schema::builtin().by_gvk("", "v1", "RangeAllocation")
 }
 
-/// A port is the bit at its distance from the first of the range, in a number whose bytes are stored from the highest one that is
-/// not 0. Ports beside the range are not noted: they are nobody's to hand out.
+/// Encodes ports as a bitmap: the bit of a port is its distance from the first port of the range, in a number whose
+/// bytes are stored from the highest non-zero one. Ports outside the range are left out, because they are not allocated
+/// from it.
 fn value(media: MediaType, (low, high): (u16, u16), ports: &BTreeSet<u16>) -> Result<Vec<u8>, StoreError> {
     let noted = || if low <= high { ports.range(low..=high) } else { ports.range(..0) };
     let highest = noted().next_back().map(|port| usize::from(port - low) / 8 + 1);

@@ -1,5 +1,5 @@
-//! Values that belong to no resource which is served, and so are not mirrored: what servers tell each other. In the form of API
-//! objects, as the reference stores them, and encrypted where the configuration names them.
+//! Values that belong to no resource that is served, and are therefore not mirrored: data that servers exchange. They
+//! have the form of API objects, as upstream stores them, and are encrypted where the configuration names them.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(crate) fn encode(media: MediaType, ty: Option<TypeId>, tree: &Value) -> Resu
     protobuf::encode(ty.ok_or(StoreError::BadBody)?, tree).map_err(|_| StoreError::BadBody)
 }
 
-/// What a value says that is not encrypted, whichever form it has.
+/// Decodes a value that is not encrypted, in either media type.
 pub(crate) fn decode(ty: Option<TypeId>, plain: &[u8]) -> Option<Value> {
     if protobuf::is_protobuf(plain) {
         return Some(protobuf::decode_as(ty?, plain).ok()?.1);

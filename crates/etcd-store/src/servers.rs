@@ -1,5 +1,5 @@
-//! Leases of API servers: the address of each that lives is a key that etcd deletes when the server does not renew it. The
-//! reference keeps its own beside them, under the same keys (`pkg/controlplane/reconcilers`).
+//! Leases of API servers: the address of each live server is a key that etcd deletes when the server does not renew
+//! it. Upstream's servers keep theirs under the same keys (`pkg/controlplane/reconcilers`).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -102,7 +102,7 @@ fn endpoints() -> Option<TypeId> {
     Schema::builtin().by_gvk("", "v1", "Endpoints")
 }
 
-/// The generation of a stored lease; 0 for what cannot be read, which is written anew.
+/// Returns the generation of a stored lease, or 0 for one that cannot be read, which is then replaced.
 async fn generation(core: &Arc<Core>, key: &Key, stored: KeyValue) -> Result<i64, StoreError> {
     Ok(raw::read(core, key, stored.value, generation_in).await?.unwrap_or(0))
 }

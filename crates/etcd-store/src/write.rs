@@ -1,5 +1,5 @@
-//! What is asked of etcd for a request. Writes: one transaction each, which compares the revision that the key has. Whoever finds another one waits until the mirror
-//! shows what came between, and judges the write anew.
+//! Requests to etcd. Each write is one transaction that compares the revision of the key. If another revision is
+//! found, the store waits until the mirror contains the changes between, and evaluates the write again.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::{ports, servers, value};
 
 /// Times that a write without a condition is sent again because others were faster.
 const ATTEMPTS_MAX: usize = 32;
-/// How long a write that happened waits until it is shown. Beyond it, it is answered nevertheless.
+/// The longest time that a completed write waits until the mirror contains it. After that it is answered anyway.
 const SHOWN_MAX: Duration = Duration::from_secs(30);
 
 /// Time after which a reader has etcd asked for progress, and asked again.
@@ -56,12 +56,12 @@ impl Remote for Writes {
     }
 }
 
-/// A value that is to be stored.
+/// A value to be stored.
 struct Put {
     value: Bytes,
     writer: Writer,
     body: Body,
-    /// As it is kept beside the record.
+    /// The metadata that is kept beside the record.
     meta: RecordMeta,
     lease: i64,
 }
@@ -82,7 +82,7 @@ async fn commit(core: &Arc<Core>, write: Write) -> Result<Committed, StoreError>
     Err(StoreError::Elsewhere("etcd: too many conflicting writes of one object".to_owned()))
 }
 
-/// What a write stores; `None` for a deletion.
+/// Returns the value that a write stores, or `None` for a deletion.
 async fn put(core: &Core, write: &Write) -> Result<Option<Put>, StoreError> {
     let Action::Put { body, meta } = &write.action else { return Ok(None) };
     let plain = value::encode(core.media, &write.key, body)?;
@@ -116,7 +116,7 @@ async fn send(
     put: Option<&Put>,
     current: Option<Arc<Record>>,
 ) -> Result<SendOutcome, StoreError> {
-    // Known as under way until it is told of below.
+    // The write is registered as pending until its event arrives below.
     let _noted = put.map(|put| {
         core.pending.note(name.clone(), put.value.clone(), (put.body.clone(), put.meta.clone()), put.writer)
     });
@@ -139,7 +139,7 @@ async fn send(
     }
     match tokio::time::timeout(SHOWN_MAX, core.mirror.wait_for(revision)).await {
         Ok(Ok(())) => {}
-        // The write happened, and that is what is told.
+        // The write took effect, so it is reported as successful.
         Ok(Err(_)) | Err(_) => {
             tracing::warn!(key = %write.key, revision, "timed out waiting to see a write in the watch")
         }

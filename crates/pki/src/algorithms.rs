@@ -1,5 +1,5 @@
-//! Algorithms: what the process signs with and verifies. Keys of others may be on the curve P-521, which the library behind the
-//! provider does not know; own keys may not, and one that is configured is refused by name.
+//! The algorithms for signing and verification. Keys of other programs may use the curve P-521, which the library
+//! behind the provider does not support; own keys may not, and a configured one is rejected by name.
 use std::sync::{Arc, OnceLock};
 
 use rustls::crypto::{CryptoProvider, KeyProvider, WebPkiSupportedAlgorithms};
@@ -57,10 +57,10 @@ impl KeyProvider for OwnKeys {
     }
 }
 
-/// What signs with a private key.
+/// Returns a signer for a private key.
 ///
 /// # Errors
-/// Why the key is of no use.
+/// Why the key is not usable.
 pub(crate) fn signing_key(key: &PrivateKeyDer<'_>) -> Result<Arc<dyn SigningKey>, &'static str> {
     /// The identifier of the curve, as it is encoded.
     const P521_ID: [u8; 7] = [0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x23];

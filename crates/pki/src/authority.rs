@@ -25,7 +25,7 @@ pub enum San {
     Email(String),
 }
 
-/// What a certificate may be used for.
+/// The purpose of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// A TLS server.
@@ -45,7 +45,7 @@ pub struct LeafSpec<'a> {
     pub organizations: &'a [String],
     /// Names a server answers to.
     pub sans: &'a [San],
-    /// What it may be used for, its extended key usage.
+    /// The purpose, which becomes its extended key usage.
     pub purpose: Purpose,
     /// Lifetime from now; cut to the CA's own end.
     pub lifetime: Duration,
@@ -60,14 +60,14 @@ pub struct Issued {
     pub key: Key,
 }
 
-/// What is read from a certificate.
+/// The properties of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertInfo {
     /// The subject's `CN`, a user's or node's name.
     pub common_name: String,
     /// `O` values in order.
     pub organizations: Vec<String>,
-    /// `CN` of whoever issued it.
+    /// The `CN` of the issuer.
     pub issuer: String,
     /// Subject alternative names.
     pub sans: Vec<San>,
@@ -120,14 +120,14 @@ impl Authority {
         Self::from_parts(&pem::pem_block("CERTIFICATE", &der), key)
     }
 
-    /// Who is to follow this authority: of the same name, with a key of its own. While both are trusted, whoever knows only
-    /// this one believes what the other issues as well, by a certificate of the other's key that this one signs and that is
-    /// shown along ([`Authority::cross_pem`]; RFC 4158 calls that cross-certification).
+    /// Creates the successor of this CA, with the same name and a new key. While both are trusted, a party that only
+    /// knows this one also accepts certificates of the successor, by a certificate of the successor's key that this one
+    /// signs and that is sent along ([`Authority::cross_pem`]; RFC 4158 calls that cross-certification).
     ///
-    /// An authority that has expired does not sign its successor: no one would trust that certificate.
+    /// An expired CA does not sign its successor, since that certificate would not be trusted.
     ///
     /// # Errors
-    /// When no key can be made.
+    /// The key cannot be created.
     pub fn successor(&self, now: Timestamp) -> Result<Self, PkiError> {
         let next = Self::self_signed(&self.subject, now)?;
         match self.sign_template(&of_authority(&self.subject, next.key.public(), now)) {
@@ -137,7 +137,7 @@ impl Authority {
         }
     }
 
-    /// With the certificate that the former authority gave this one's key; empty: there is none.
+    /// Sets the cross-certificate of the previous CA for this one's key; empty when there is none.
     pub(crate) fn with_cross(self, cross: String) -> Self {
         Self { cross, ..self }
     }
@@ -148,7 +148,7 @@ impl Authority {
         &self.cross
     }
 
-    /// The private key: secret, for the authority's own file alone.
+    /// Returns the private key. Secret, only for the CA's own file.
     pub(crate) fn key(&self) -> &Key {
         &self.key
     }
@@ -158,7 +158,7 @@ impl Authority {
         is_issued_by(pem, &self.cert_pem)
     }
 
-    /// From a PEM certificate and its key; they must belong together.
+    /// Creates a CA from a PEM certificate and its key; they must match.
     pub fn from_parts(cert_pem: &str, key: Key) -> Result<Self, PkiError> {
         let cert = pem::certificates_from_pem(cert_pem)?.remove(0);
         let (_, parsed) = X509Certificate::from_der(&cert).map_err(|e| PkiError::malformed("certificate", e))?;
@@ -246,8 +246,8 @@ impl Authority {
     }
 }
 
-/// Whether the first certificate of `leaf_pem` was signed by the key of the first one of `issuer_pem`. Two authorities of one
-/// name are told apart so.
+/// Reports whether the first certificate of `leaf_pem` was signed by the key of the first one of `issuer_pem`. This
+/// distinguishes two CAs with the same name.
 pub fn is_issued_by(leaf_pem: &str, issuer_pem: &str) -> bool {
     let (Ok(leaf), Ok(issuer)) = (pem::certificates_from_pem(leaf_pem), pem::certificates_from_pem(issuer_pem)) else {
         return false;
@@ -259,7 +259,7 @@ pub fn is_issued_by(leaf_pem: &str, issuer_pem: &str) -> bool {
     leaf.verify_signature(Some(issuer.public_key())).is_ok()
 }
 
-/// What an authority's own certificate says.
+/// Returns the properties of a CA's own certificate.
 fn of_authority<'a>(subject: &'a [u8], public: &'a PublicKey, now: Timestamp) -> Template<'a> {
     Template {
         subject,

@@ -1,6 +1,6 @@
-//! Trust at first contact: the detached signature by which a joining node knows the cluster that its token is for (JWS,
-//! RFC 7515 appendix F, HS256), and the pin of an authority's public key. Upstream
-//! `cluster-bootstrap/token/jws` and `kubeadm/app/util/pubkeypin`.
+//! Trust at first contact: the detached signature by which a joining node verifies the cluster of its token (JWS, RFC
+//! 7515 appendix F, HS256), and the pin of a CA's public key. Upstream `cluster-bootstrap/token/jws` and
+//! `kubeadm/app/util/pubkeypin`.
 use std::fmt::Write as _;
 
 use base64::Engine as _;
@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::PkiError;
 
-/// What the keys of signatures in the ConfigMap `cluster-info` begin with; the token's id follows.
+/// The prefix of the signatures' keys in the ConfigMap `cluster-info`; the token's ID follows.
 pub const SIGNATURE_PREFIX: &str = "jws-kubeconfig-";
 /// The only kind of pin there is.
 const PIN_PREFIX: &str = "sha256:";

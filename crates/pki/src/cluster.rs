@@ -15,7 +15,7 @@ use crate::{
     Renewal, San, UserCredential, file, rotation,
 };
 
-/// Where the PKI lives.
+/// The location of the PKI.
 #[derive(Clone, Debug)]
 pub struct PkiOptions {
     /// The directory, usually `DIR/pki`.
@@ -34,14 +34,14 @@ impl PkiOptions {
 /// Group of those who may do at kubelets what `system:kubelet-api-admin` allows, and nothing else anywhere.
 pub const KUBELET_CLIENTS: &str = "kelson:kubelet-clients";
 
-/// Parts of the control plane that have a client certificate of their own.
+/// Components of the control plane with their own client certificates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Component {
-    /// `system:kube-scheduler`
+    /// The user `system:kube-scheduler`.
     Scheduler,
-    /// `system:kube-controller-manager`
+    /// The user `system:kube-controller-manager`.
     ControllerManager,
-    /// `system:kube-proxy`
+    /// The user `system:kube-proxy`.
     Proxy,
     /// The API server towards kubelets, in [`KUBELET_CLIENTS`].
     KubeletClient,
@@ -64,7 +64,7 @@ impl Component {
     }
 }
 
-/// The cluster's authorities and keys.
+/// The cluster's CAs and keys.
 #[derive(Clone, Debug)]
 pub struct ClusterPki {
     /// Issues the API server's certificate and client certificates.
@@ -78,7 +78,7 @@ pub struct ClusterPki {
     pub service_account: Key,
     /// No certificate may have been made before this time ([`rotation::ask_to_renew`]).
     pub renew_since: Timestamp,
-    /// The authorities before these that are still trusted, PEM: `ca`, `front-proxy-ca`, `kubelet-serving-ca`.
+    /// The previous CAs that are still trusted, PEM: `ca`, `front-proxy-ca`, `kubelet-serving-ca`.
     previous: [Option<String>; 3],
     dir: PathBuf,
 }
@@ -109,8 +109,8 @@ impl ClusterPki {
         })
     }
 
-    /// What verifies the API server and its clients, PEM: [`ClusterPki::ca`] first, then the one before it while that is
-    /// trusted.
+    /// Returns the CA bundle of the API server and its clients, PEM: [`ClusterPki::ca`] first, then the previous one
+    /// while that is trusted.
     pub fn ca_bundle(&self) -> String {
         bundle(&self.ca, &self.previous[0])
     }
@@ -121,13 +121,14 @@ impl ClusterPki {
         [self.ca_bundle(), self.front_proxy_bundle(), self.kubelet_serving_bundle()]
     }
 
-    /// What verifies the API server towards extension API servers, PEM, in the same order.
+    /// Returns the CA bundle for the API server as a client of extension API servers, PEM, in the same order.
     pub fn front_proxy_bundle(&self) -> String {
         bundle(&self.front_proxy_ca, &self.previous[1])
     }
 
-    /// What verifies the serving certificates of kubelets, PEM, in the same order. [`ClusterPki::ca`] is in it because it
-    /// signed those of data directories from before there was an authority of their own; they are replaced as they are renewed.
+    /// Returns the CA bundle of kubelets' serving certificates, PEM, in the same order. It includes [`ClusterPki::ca`],
+    /// which signed those in data directories from before there was a separate CA; they are replaced when they are
+    /// renewed.
     pub fn kubelet_serving_bundle(&self) -> String {
         format!("{}{}", bundle(&self.kubelet_serving_ca, &self.previous[2]), self.ca_bundle())
     }

@@ -1,4 +1,4 @@
-//! PKCS#10 certificate signing requests: making them, and reading them far enough to judge them.
+//! PKCS#10 certificate signing requests: creating them, and decoding them as far as signers need.
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::FromDer;

@@ -17,7 +17,7 @@ pub(crate) enum Hash {
 }
 
 impl Hash {
-    /// By the identifier of `ecdsa-with-SHA…`.
+    /// Returns the hash of an `ecdsa-with-SHA…` algorithm identifier.
     pub(crate) fn of_algorithm(id: &str) -> Option<Self> {
         Some(match id {
             "1.2.840.10045.4.3.1" => Self::Sha224,
@@ -120,7 +120,7 @@ impl Curve {
         Point { x: x.clone(), y: y.clone(), z: BigUint::from(1u8) }
     }
 
-    /// An uncompressed point that lies on the curve.
+    /// Decodes an uncompressed point, which must be on the curve.
     fn read(&self, raw: &[u8]) -> Option<Point> {
         let (form, coordinates) = raw.split_first()?;
         if *form != 4 || coordinates.len() != 2 * self.length {
@@ -256,7 +256,7 @@ mod tests {
         }
     }
 
-    /// As RFC 6979 has them for `sample` and SHA-512 (A.2.7) and for `test` and SHA-256 (A.2.5).
+    /// The signatures of RFC 6979 for `sample` with SHA-512 (A.2.7) and for `test` with SHA-256 (A.2.5).
     #[test]
     fn published_signatures() {
         let hex = |text: &str| BigUint::parse_bytes(text.as_bytes(), 16).unwrap();

@@ -19,20 +19,20 @@ const ED25519: &str = "1.3.101.112";
 const CURVES: [(&str, &str); 4] =
     [("1.2.840.10045.3.1.7", "P-256"), ("1.3.132.0.34", "P-384"), ("1.3.132.0.35", "P-521"), ("1.3.132.0.33", "P-224")];
 
-/// What a key is.
+/// The type of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyKind {
-    /// Ed25519.
+    /// An Ed25519 key.
     Ed25519,
     /// ECDSA on this curve, as NIST calls it, or by its identifier.
     Ecdsa(String),
     /// RSA with a modulus of so many bits.
     Rsa(usize),
-    /// An algorithm of which nothing more is known; whoever asks decides whether that is good enough.
+    /// Another algorithm; the caller decides whether that is acceptable.
     Other,
 }
 
-/// A public key that somebody else has written down.
+/// A public key from a document of another program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForeignKey {
     spki: Vec<u8>,
@@ -43,19 +43,19 @@ pub struct ForeignKey {
 /// Whether a request is signed by the key that it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signed {
-    /// By that key.
+    /// Signed by that key.
     Well,
     /// Not by that key.
     Badly,
-    /// It cannot be told: the algorithm is not known here.
+    /// Unknown, since the algorithm is not supported here.
     Unknown,
 }
 
 impl ForeignKey {
-    /// From a DER SubjectPublicKeyInfo.
+    /// Decodes a DER SubjectPublicKeyInfo.
     ///
     /// # Errors
-    /// When it is none.
+    /// It is invalid.
     pub fn from_spki(der: &[u8]) -> Result<Self, PkiError> {
         match SubjectPublicKeyInfo::from_der(der) {
             Ok(([], parsed)) => Ok(Self::of(&parsed)),
@@ -64,10 +64,10 @@ impl ForeignKey {
         }
     }
 
-    /// The key of a DER certificate.
+    /// Returns the key of a DER certificate.
     ///
     /// # Errors
-    /// When it is no certificate.
+    /// It is not a certificate.
     pub fn of_certificate(der: &[u8]) -> Result<Self, PkiError> {
         match X509Certificate::from_der(der) {
             Ok(([], parsed)) => Ok(Self::of(parsed.public_key())),
@@ -76,10 +76,10 @@ impl ForeignKey {
         }
     }
 
-    /// The key of a DER PKCS#10 request, and whether the request is signed by it.
+    /// Returns the key of a DER PKCS#10 request, and whether the request is signed by it.
     ///
     /// # Errors
-    /// When it is no request.
+    /// It is not a request.
     pub fn of_request(der: &[u8]) -> Result<(Self, Signed), PkiError> {
         let request = match X509CertificationRequest::from_der(der) {
             Ok(([], request)) => request,
@@ -126,7 +126,7 @@ impl ForeignKey {
         &self.raw
     }
 
-    /// Which kind of key it is.
+    /// Returns the type of the key.
     pub fn kind(&self) -> &KeyKind {
         &self.kind
     }
@@ -154,15 +154,15 @@ impl ForeignKey {
 /// A block of PEM text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PemBlock<'a> {
-    /// `CERTIFICATE`, say.
+    /// The label, for instance `CERTIFICATE`.
     pub label: &'a str,
     /// Whether lines of names and values stand before the content.
     pub has_headers: bool,
-    /// What the block holds, its base64 undone.
+    /// The decoded content of the block.
     pub der: Vec<u8>,
 }
 
-/// The blocks of PEM text, as Go finds them: what is no block is passed over.
+/// Returns the blocks of PEM text as Go finds them: other text is skipped.
 pub fn foreign_blocks(text: &str) -> Vec<PemBlock<'_>> {
     let mut found = Vec::new();
     let mut rest = text;

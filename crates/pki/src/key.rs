@@ -96,14 +96,15 @@ impl Key {
         pem::pem_block(self.label, &self.der)
     }
 
-    /// The PEM form whose header says what kind of key it is (`EC PRIVATE KEY`, `RSA PRIVATE KEY`), as upstream writes keys into
-    /// kubeconfigs: some clients take every other one for RSA. Secret. Keys of other kinds have no such form.
+    /// Returns the PEM form whose label contains the key type (`EC PRIVATE KEY`, `RSA PRIVATE KEY`), which upstream
+    /// writes into kubeconfigs: some clients treat every other label as RSA. Secret. Other key types have no such form.
     pub fn to_typed_pem(&self) -> String {
         let typed = if self.label == "PRIVATE KEY" { self.typed() } else { None };
         typed.map_or_else(|| self.to_pem(), |(label, der)| pem::pem_block(label, &der))
     }
 
-    /// What is inside of PKCS#8 (RFC 5208): an RSAPrivateKey, or an ECPrivateKey (RFC 5915), which then has to name its curve.
+    /// Returns the content of PKCS#8 (RFC 5208): an RSAPrivateKey, or an ECPrivateKey (RFC 5915), which must name its
+    /// curve then.
     fn typed(&self) -> Option<(&'static str, Zeroizing<Vec<u8>>)> {
         let (_, whole) = Sequence::from_der(&self.der).ok()?;
         let (rest, _version) = Integer::from_der(&whole.content).ok()?;
@@ -171,7 +172,7 @@ pub struct PublicKey {
 }
 
 impl PublicKey {
-    /// From DER SubjectPublicKeyInfo.
+    /// Decodes a DER SubjectPublicKeyInfo.
     pub fn from_spki(spki: &[u8]) -> Result<Self, PkiError> {
         let (rest, parsed) = SubjectPublicKeyInfo::from_der(spki).map_err(|e| PkiError::malformed("public key", e))?;
         if !rest.is_empty() {

@@ -1,4 +1,5 @@
-//! Kelson PKI: keys, certificate authorities, certificates, CSRs, kubeconfigs, and TLS configuration that follows rotation.
+//! Kelson PKI: keys, certificate authorities, certificates, CSRs, kubeconfigs, and TLS configuration that follows
+//! rotation.
 //!
 //! What a CSR may ask for is judged here (`signer`), whether it is approved is not. Nothing here serves or dials.
 //!
@@ -63,13 +64,13 @@ pub use signer::{
 pub use tls::{AnyClientCertificate, ClientChains, ServerChains, SwappableCertificate, is_signed_over_sha1};
 pub use unverified::AnyServerCertificate;
 
-/// What can go wrong. Texts never hold key material.
+/// Errors of this crate. Messages never contain key material.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
     /// A file could not be read or written.
     #[error("{path}: {source}")]
     File {
-        /// Which file it was.
+        /// The path of the file.
         path: std::path::PathBuf,
         /// The operating system's reason.
         source: std::io::Error,
@@ -91,12 +92,12 @@ pub enum PkiError {
     /// The clock shows a time at which this program did not exist.
     #[error("the clock shows {now}, which is before {min}; set the clock before the cluster's CAs are created")]
     ClockBehind {
-        /// What the clock shows.
+        /// The time of the clock.
         now: jiff::Timestamp,
         /// The earliest time that can be right.
         min: jiff::Timestamp,
     },
-    /// The request's own signature or content is no good.
+    /// The signature or content of the request is invalid.
     #[error("{0}")]
     Request(String),
 }

@@ -5,12 +5,12 @@ use jiff::Timestamp;
 
 /// Certificates begin this long before they are made: clocks of joining machines differ.
 pub const BACKDATE: Duration = Duration::from_secs(5 * 60);
-/// Of certificate authorities.
+/// The lifetime of CAs.
 pub const CA_LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// Of everything else, unless asked for less.
 pub const LEAF_LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// When a certificate is due for renewal: at a jittered 70 to 90 % of its life.
+/// When a certificate must be renewed: at a random point between 70 and 90 % of its lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renewal {
     /// Not good before.
@@ -22,7 +22,8 @@ pub struct Renewal {
 }
 
 impl Renewal {
-    /// For a certificate valid between these times; `jitter` in 0..=1 chooses the point between 70 % and 90 %.
+    /// Computes it for a certificate valid between these times; `jitter` in 0..=1 chooses the point between 70 % and 90
+    /// %.
     pub fn plan(not_before: Timestamp, not_after: Timestamp, jitter: f64) -> Self {
         let life = not_after.duration_since(not_before).as_secs().max(0) as f64;
         let at = life * 0.2f64.mul_add(jitter.clamp(0.0, 1.0), 0.7);

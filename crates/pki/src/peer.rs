@@ -15,13 +15,13 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, 
 use crate::chain::{ChainFault, Pool, Usage};
 use crate::provider;
 
-/// A certificate that a peer shows, and those that it shows beside it.
+/// A peer's certificate, and those that it sends along.
 pub struct Shown<'a> {
     /// The peer's own.
     pub leaf: &'a CertificateDer<'a>,
-    /// What may lead to a trusted one.
+    /// Certificates that may lead to a trusted one.
     pub rest: &'a [CertificateDer<'a>],
-    /// What the peer is called; `None` for clients.
+    /// The name of the peer; `None` for clients.
     pub name: Option<&'a ServerName<'a>>,
     /// The time of the check.
     pub now: Timestamp,
@@ -29,14 +29,14 @@ pub struct Shown<'a> {
 
 /// Says whether a peer's certificate is good.
 pub trait Judge: fmt::Debug + Send + Sync {
-    /// Judges one peer.
+    /// Verifies a peer.
     ///
     /// # Errors
-    /// The reason for which the peer is refused.
+    /// The reason for which the peer is rejected.
     fn judge(&self, shown: &Shown<'_>) -> Result<(), Error>;
 }
 
-/// Verifies peers by a judge's word.
+/// A TLS verifier that delegates to a `Judge`.
 #[derive(Debug)]
 pub struct PeerVerifier {
     judge: Arc<dyn Judge>,
@@ -133,13 +133,13 @@ impl ClientCertVerifier for PeerVerifier {
 }
 
 impl Pool {
-    /// Whether a peer's chain leads to a trusted certificate; a server's must have its name.
+    /// Verifies that a peer's chain leads to a trusted certificate; a server's must contain its name.
     ///
     /// # Errors
-    /// The reason for which the peer is refused.
+    /// The reason for which the peer is rejected.
     pub fn judge(&self, shown: &Shown<'_>) -> Result<(), Error> {
         let usage = match shown.name {
-            // The name is checked first, as in Go, so that its fault is reported before that of the authority.
+            // The name is checked first, as in Go, so that its error is reported before that of the CA.
             Some(name) => {
                 verify_server_name(&ParsedCertificate::try_from(shown.leaf)?, name).map(|()| Usage::Server)?
             }

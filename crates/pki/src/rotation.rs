@@ -1,12 +1,13 @@
-//! New authorities in the place of old ones, with a time in which both are trusted.
+//! Rotation of CAs, with a time in which old and new ones are trusted.
 //!
-//! [`begin`] makes the new ones: from then on they sign, what they issue is also good for those who know the old ones alone
-//! ([`Authority::successor`]), and the old ones stay trusted. When everybody has been renewed, [`finish`] drops the old ones.
-//! Their keys are gone from the first step on: nothing can be issued by them any more.
+//! [`begin`] creates the new ones: from then on they sign, parties that only know the old ones also accept their
+//! certificates ([`Authority::successor`]), and the old ones stay trusted. When everything has been renewed, [`finish`]
+//! drops the old ones. Their keys are deleted in the first step, so nothing can be issued by them any more.
 //!
-//! On disk an authority `NAME` is `NAME.crt` and `NAME.key`; in between there are `NAME-cross.crt`, by its predecessor, and
-//! `NAME-previous.crt`, that predecessor. Each step is taken whole or taken up again: `NAME-next.*` are what is about to become the
-//! authority, and whoever finds them first puts them in place. A lock keeps two processes from doing so at once.
+//! On disk a CA `NAME` is `NAME.crt` and `NAME.key`; in between there are `NAME-cross.crt`, by its predecessor, and
+//! `NAME-previous.crt`, that predecessor. Each step is completed or resumed: `NAME-next.*` are the files that will
+//! become the CA, and the process that finds them first renames them. A lock prevents two processes from doing so at
+//! once.
 #![allow(
     clippy::disallowed_methods,
     reason = "blocking: in the lane for files, or by a command that does nothing else"
@@ -20,7 +21,7 @@ use jiff::Timestamp;
 use crate::file::{at, read, write_secret};
 use crate::{Authority, Key, PkiError};
 
-/// The authorities of a cluster, by the names of their files.
+/// The CAs of a cluster, by the names of their files.
 pub const AUTHORITIES: [&str; 3] = ["ca", "front-proxy-ca", "kubelet-serving-ca"];
 
 /// Holds the time before which no certificate may have been made (`kelson certificate renew`).
@@ -40,11 +41,11 @@ pub(crate) fn lock(dir: &Path) -> Result<File, PkiError> {
     Ok(file)
 }
 
-/// Makes a new authority of each and puts it in the place of the old one, which stays trusted.
+/// Creates a successor of each CA and puts it in place of the old one, which stays trusted.
 ///
 /// # Errors
-/// When the last rotation is not finished, or files cannot be read or written. What was begun then is taken up by the next call, or by
-/// the server's next start.
+/// The last rotation is not finished, or files cannot be read or written. The next call, or the server's next start,
+/// then continues.
 pub fn begin(dir: &Path, now: Timestamp) -> Result<(), PkiError> {
     let _lock = lock(dir)?;
     complete(dir)?;
@@ -91,10 +92,10 @@ pub(crate) fn complete(dir: &Path) -> Result<(), PkiError> {
     Ok(())
 }
 
-/// Drops the old authorities: what they issued is good for nothing from then on. Gives whether there were any.
+/// Drops the old CAs: certificates issued by them are not valid any more. Returns whether there were any.
 ///
 /// # Errors
-/// When files cannot be removed.
+/// Files cannot be removed.
 pub fn finish(dir: &Path) -> Result<bool, PkiError> {
     let _lock = lock(dir)?;
     complete(dir)?;
@@ -107,10 +108,10 @@ pub fn finish(dir: &Path) -> Result<bool, PkiError> {
     Ok(found)
 }
 
-/// The authority that `name` has replaced and that is still trusted, PEM.
+/// Returns the CA that `name` has replaced and that is still trusted, PEM.
 ///
 /// # Errors
-/// When its file cannot be read.
+/// Its file cannot be read.
 pub fn previous(dir: &Path, name: &str) -> Result<Option<String>, PkiError> {
     read(&path(dir, name, "-previous.crt"))
 }
@@ -120,19 +121,19 @@ pub(crate) fn cross(dir: &Path, name: &str) -> Result<String, PkiError> {
     Ok(read(&path(dir, name, "-cross.crt"))?.unwrap_or_default())
 }
 
-/// Asks those who keep certificates good to renew all that were made before `now`. `dir` is that of a server's authorities or of
-/// a node's certificates.
+/// Requests the renewal of all certificates issued before `now`. `dir` is that of a server's CAs or of a node's
+/// certificates.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// The file cannot be written.
 pub fn ask_to_renew(dir: &Path, now: Timestamp) -> Result<(), PkiError> {
     write_secret(&dir.join(RENEW), now.to_string().as_bytes(), true)
 }
 
-/// The time before which no certificate may have been made; long ago where nobody asked.
+/// Returns the time before which no certificate may have been issued; long ago if no renewal was requested.
 ///
 /// # Errors
-/// When the file cannot be read or holds no time.
+/// The file cannot be read or contains no time.
 pub fn renew_since(dir: &Path) -> Result<Timestamp, PkiError> {
     let Some(text) = read(&dir.join(RENEW))? else { return Ok(Timestamp::UNIX_EPOCH) };
     text.trim().parse().map_err(|e| PkiError::malformed(dir.join(RENEW).display().to_string(), e))
@@ -174,7 +175,7 @@ mod tests {
         ClusterPki::open(&PkiOptions::new(dir.to_owned()), now()).unwrap()
     }
 
-    /// Whether those who trust `bundle` believe a client, and a server, whose certificate `pki` issues.
+    /// Reports whether parties that trust `bundle` accept a client, and a server, with a certificate issued by `pki`.
     fn believed(bundle: &str, pki: &ClusterPki) -> (bool, bool) {
         let at = now() + Duration::from_secs(60);
         let client = pki.issue_component(Component::Admin, now()).unwrap();
@@ -192,7 +193,7 @@ mod tests {
         let new = reopened(dir.path());
         assert_ne!(old.ca.cert(), new.ca.cert());
         assert_eq!(old.ca.info().common_name, new.ca.info().common_name);
-        // Whoever knows the old one alone, or both, believes what either issued.
+        // Parties that know only the old CA, or both, accept certificates of either.
         for bundle in [old.ca_bundle(), new.ca_bundle()] {
             assert_eq!(believed(&bundle, &old), (true, true));
             assert_eq!(believed(&bundle, &new), (true, true));

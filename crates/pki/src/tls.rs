@@ -1,6 +1,6 @@
-//! TLS configuration that follows rotation: a certificate that can be swapped under running listeners, and client
-//! certificates that are requested but not required. Who a client certificate belongs to is judged in authentication,
-//! so that a bad one is a 401 with a log line and not a broken handshake.
+//! TLS configuration that follows rotation: a certificate that can be replaced under running listeners, and client
+//! certificates that are requested but not required. Authentication verifies client certificates, so that an invalid
+//! one results in a 401 with a log line and not in a failed handshake.
 use std::fmt;
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ impl SwappableCertificate {
         *self.current.write() = next;
         Ok(())
     }
-    /// When the current one is due and when it ends.
+    /// Returns when the current one must be renewed and when it expires.
     pub fn renewal(&self) -> Renewal {
         self.current.read().1
     }
@@ -98,7 +98,7 @@ fn pool(ca_pems: &[&str]) -> Result<Pool, PkiError> {
     Pool::new(bundles.into_iter().flatten()).map_err(|e| PkiError::malformed("CA certificate", e))
 }
 
-/// Judges client certificate chains against a CA bundle. The bundle may be replaced at any time; clones share it.
+/// Verifies client certificate chains with a CA bundle. The bundle may be replaced at any time; clones share it.
 #[derive(Clone, Debug)]
 pub struct ClientChains {
     trusted: Arc<RwLock<Trusted>>,
@@ -107,7 +107,7 @@ pub struct ClientChains {
 #[derive(Debug)]
 struct Trusted {
     pool: Arc<Pool>,
-    /// How often the bundle was replaced.
+    /// The number of replacements of the bundle.
     generation: u64,
 }
 
@@ -120,10 +120,11 @@ impl ClientChains {
         let trusted = Trusted { pool: Arc::new(pool(ca_pems)?), generation: 0 };
         Ok(Self { trusted: Arc::new(RwLock::new(trusted)) })
     }
-    /// Trusts these CAs and no others from now on, open connections included: their certificates are judged at each request.
+    /// Trusts only these CAs from now on, including on open connections: their certificates are verified at each
+    /// request.
     ///
     /// # Errors
-    /// When they cannot be read; what was trusted stays so.
+    /// They cannot be read; the trusted ones do not change.
     pub fn replace(&self, ca_pems: &[&str]) -> Result<(), PkiError> {
         let pool = Arc::new(pool(ca_pems)?);
         let mut trusted = self.trusted.write();
@@ -134,15 +135,15 @@ impl ClientChains {
     pub fn generation(&self) -> u64 {
         self.trusted.read().generation
     }
-    /// Whether `chain` (leaf first) leads to a trusted CA at time `now` and is a client's.
+    /// Verifies that `chain` (leaf first) leads to a trusted CA at time `now` and is for clients.
     ///
     /// # Errors
-    /// The reason for which the chain is refused.
+    /// The reason for which the chain is rejected.
     pub fn verify(&self, chain: &[CertificateDer<'_>], now: Timestamp) -> Result<(), ChainFault> {
         let pool = Arc::clone(&self.trusted.read().pool);
         pool.verify(chain, Usage::Client, now)
     }
-    /// The check for servers whose clients must show a certificate.
+    /// Returns the verifier for servers that require client certificates.
     pub fn verifier(&self) -> Arc<dyn ClientCertVerifier> {
         let pool = Arc::clone(&self.trusted.read().pool);
         PeerVerifier::of_clients(self.clone(), pool.subjects(), true)
@@ -156,8 +157,8 @@ impl Judge for ClientChains {
     }
 }
 
-/// Judges servers' certificates against a CA bundle that may be replaced at any time; clones share it. Connections that are
-/// open stay so.
+/// Verifies servers' certificates with a CA bundle that may be replaced at any time; clones share it. Open connections
+/// stay open.
 #[derive(Clone, Debug)]
 pub struct ServerChains {
     pool: Arc<RwLock<Arc<Pool>>>,

@@ -1,5 +1,5 @@
-//! Servers whose certificate nobody vouches for: a pod's address that is probed or proxied to, and what is read because it
-//! proves itself. The handshake's own signatures are still checked.
+//! Connections to servers with unverified certificates: a pod's address for probes or proxying, and documents that are
+//! verified otherwise. The handshake's signatures are still checked.
 use std::sync::Arc;
 
 use rustls::ClientConfig;
@@ -8,14 +8,14 @@ use rustls::client::danger::ServerCertVerifier;
 use crate::peer::{Anyone, PeerVerifier};
 use crate::provider;
 
-/// Accepts any server certificate, and checks only that the server holds the key of what it shows: for peers whose name
-/// nobody could have signed (a pod's address) and for reading what proves itself. Send a credential over it only where the
-/// configuration asks for it by name (`insecure-skip-tls-verify`).
+/// Accepts any server certificate, and only checks that the server has its key: for peers without a verifiable name (a
+/// pod's address) and for documents that are verified otherwise. A credential may only be sent over it if the
+/// configuration requests it by name (`insecure-skip-tls-verify`).
 #[derive(Debug)]
 pub struct AnyServerCertificate;
 
 impl AnyServerCertificate {
-    /// The check alone, for clients that show a certificate of their own.
+    /// Returns the verifier, for clients with a certificate of their own.
     pub fn verifier() -> Arc<dyn ServerCertVerifier> {
         PeerVerifier::of_servers(Anyone)
     }

@@ -11,8 +11,8 @@ use crate::object::{Old, check_embedded, check_lists, validate};
 use crate::rules::Rules;
 use crate::schema::Flags;
 
-/// Validates the objects of one version of a kind. Its rules are compiled when the first object asks for them, so that
-/// kinds of which there are no objects cost nothing.
+/// Validates the objects of one version of a kind. Its rules are compiled for the first object, so that kinds without
+/// objects cost nothing.
 #[derive(Debug)]
 pub struct Validator {
     schema: Structural,
@@ -24,7 +24,7 @@ impl Validator {
     pub fn new(schema: Structural) -> Self {
         Self { schema, rules: OnceLock::new() }
     }
-    /// The schema by which objects are judged.
+    /// Returns the schema.
     pub fn schema(&self) -> &Structural {
         &self.schema
     }
@@ -34,8 +34,9 @@ impl Validator {
         self.schema.declared().is(Flags::BELOW_RULES)
     }
 
-    /// Faults of a new object. `errors` holds what its caller found: rules are asked only when nothing is wrong that they
-    /// could stumble over. `counted` is what is wrong with the numbers of its scale, told behind what the schema says.
+    /// Returns the errors of a new object. `errors` are those of the caller: rules are evaluated only when there are no
+    /// errors that could break them. `counted` are errors of the numbers of its scale, reported after those of the
+    /// schema.
     pub fn check_create(&self, object: &Value, counted: FieldErrors, errors: &mut FieldErrors) {
         let node = self.schema.declared();
         errors.extend(validate(object, node, None, &Path::new("")));

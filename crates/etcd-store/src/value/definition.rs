@@ -56,7 +56,7 @@ fn columns(version: &mut Map<String, Value>) {
     }
 }
 
-/// How a webhook is reached stands in an object of its own now.
+/// Moves `webhookClientConfig` and `conversionReviewVersions` of `v1beta1` into the object `webhook` of `v1`.
 fn webhook(conversion: &mut Map<String, Value>) {
     let config = conversion.remove("webhookClientConfig").filter(|config| !config.is_null());
     let versions = conversion.remove("conversionReviewVersions").filter(|versions| !versions.is_null());

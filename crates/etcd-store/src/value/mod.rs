@@ -12,18 +12,18 @@ use serde_json::{Map, Value};
 
 use crate::key::{self, Row};
 
-/// In which form built-in kinds are stored (`--storage-media-type`).
+/// The form in which built-in kinds are stored (`--storage-media-type`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MediaType {
-    /// As JSON (`application/json`).
+    /// Values are stored as JSON (`application/json`).
     Json,
-    /// As protobuf (`application/vnd.kubernetes.protobuf`).
+    /// Values are stored as protobuf (`application/vnd.kubernetes.protobuf`).
     #[default]
     Protobuf,
 }
 
 impl MediaType {
-    /// By its name; `None` for one that nothing is stored in here.
+    /// Returns the form with this media type, or `None` for a form in which nothing is stored here.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         match name {
@@ -34,10 +34,10 @@ impl MediaType {
     }
 }
 
-/// Groups whose built-in kinds the reference stores as JSON: their servers have codecs of their own.
+/// Groups whose built-in kinds upstream stores as JSON, because their servers have other codecs.
 const AS_JSON: [&str; 2] = ["apiextensions.k8s.io", "apiregistration.k8s.io"];
 
-/// Why a value is not what it should be.
+/// Describes why a value does not decode or encode.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct BadValue(String);
@@ -52,10 +52,9 @@ pub(crate) struct Decoded {
     pub meta: RecordMeta,
 }
 
-/// The object in a value that is in the clear.
+/// Decodes the object in an unencrypted value.
 ///
-/// # Errors
-/// The value is no object of the key's kind.
+/// # Errors The value is not an object of the key's kind.
 pub(crate) fn decode(key: &Key, value: &[u8]) -> Result<Decoded, BadValue> {
     let row = key::row(key.resource);
     let mut tree = match row {
@@ -114,7 +113,8 @@ fn custom(value: &[u8]) -> Result<Value, BadValue> {
     json::decode(None, value, false).map(|decoded| decoded.value).map_err(bad)
 }
 
-/// What the store keeps beside an object. Selectable fields of custom resources are looked up in the object by who selects.
+/// Returns the metadata that the store keeps beside an object. Selectable fields of custom resources are not part of
+/// it; a selector looks them up in the object.
 fn beside(row: Option<&Row>, tree: &Value) -> RecordMeta {
     let none = Map::new();
     let metadata = tree.get("metadata").and_then(Value::as_object).unwrap_or(&none);
@@ -134,10 +134,9 @@ fn beside(row: Option<&Row>, tree: &Value) -> RecordMeta {
     }
 }
 
-/// The value to store for an object.
+/// Returns the value to store for an object.
 ///
-/// # Errors
-/// [`StoreError::BadBody`] for what is no object of the key's kind: a fault of the caller.
+/// # Errors [`StoreError::BadBody`] if the body is not an object of the key's kind, which is a bug of the caller.
 pub(crate) fn encode(media: MediaType, key: &Key, body: &Body) -> Result<Vec<u8>, StoreError> {
     let mut tree: Value = serde_json::from_slice(body.json()).map_err(|_| StoreError::BadBody)?;
     let metadata = tree.get_mut("metadata").and_then(Value::as_object_mut).ok_or(StoreError::BadBody)?;

@@ -127,7 +127,7 @@ async fn a_key_service_that_is_away_locks_what_it_encrypts_and_nothing_else() {
     assert!(matches!(create_secret(&late, "s").await, Err(StoreError::Sealed(_))));
     assert!(late.health().not_ready().is_some() && late.health().not_alive().is_none());
 
-    // What another server writes meanwhile cannot be read: that is no deletion.
+    // A value that another server writes meanwhile cannot be read, which must not appear as a deletion.
     let mut watch = follows.watch(secrets, follows.current_revision()).unwrap();
     let other = etcd.try_open(Some(Arc::new(KeyService::default()))).await.unwrap();
     create_secret(&other, "t").await.unwrap();

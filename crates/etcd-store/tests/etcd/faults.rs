@@ -40,7 +40,7 @@ async fn a_request_waits_for_an_etcd_that_is_just_starting() {
     };
     etcd.run().await;
     let done = tokio::time::timeout(PATIENCE, waits).await.unwrap().unwrap();
-    // It was sent to an etcd that is away: either it waited, or it was told so and was not done.
+    // The write was sent while etcd was away: either it waited, or it failed and had no effect.
     match done {
         Ok(committed) => {
             assert_eq!(store.get(resource("configmaps"), "default", "m").unwrap().revision(), committed.revision)

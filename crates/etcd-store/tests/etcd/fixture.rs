@@ -35,13 +35,13 @@ pub fn spawn(dir: &Path, [name, client, peer]: &[&str; 3], cluster: &str) -> Chi
     child.unwrap_or_else(|e| panic!("{}: {e} (make deps-test installs it)", binary.display()))
 }
 
-/// Of the member that listens there.
+/// Creates a client of the member that listens on this socket.
 pub fn client(socket: &Path) -> Client<Channel> {
     let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).unwrap();
     Client::new(endpoint.connect_lazy(), 1 << 30)
 }
 
-/// What a store on these members is told.
+/// Returns the options of a store on these members.
 pub fn options(servers: Vec<String>, tasks: &Tasks, at_rest: Option<Arc<dyn AtRest>>) -> EtcdOptions {
     EtcdOptions {
         servers,
@@ -122,7 +122,7 @@ impl Etcd {
         answer.kvs.first().map(|kv| kv.value.to_vec())
     }
 
-    /// Writes a key as somebody else would.
+    /// Writes a key as another client of etcd would.
     pub async fn put(&self, key: &str, value: &[u8]) -> i64 {
         let (key, value) = (key.as_bytes().to_vec().into(), value.to_vec().into());
         let answer = self.client().put(PutRequest { key, value, ..Default::default() }).await.unwrap();
@@ -138,7 +138,7 @@ impl Etcd {
         options(vec![self.address()], tasks, at_rest)
     }
 
-    /// What `--etcd-servers` says of it.
+    /// Returns the value of `--etcd-servers` for this etcd.
     pub fn address(&self) -> String {
         format!("unix://{}", self.socket.display())
     }
@@ -166,7 +166,8 @@ pub fn config_map(name: &str, value: &str) -> Value {
         "metadata": {"name": name, "namespace": "default", "uid": "8f2c1f0e-6c1e-4b8a-9d8e-0123456789ab", "resourceVersion": ""}})
 }
 
-/// What the API server stores of an object: fields in the order in which its type declares them.
+/// Returns the bytes that the API server stores for an object, with fields in the order in which its type declares
+/// them.
 pub fn body(object: &Value) -> Body {
     Body::locate(kelson_codec::declared_json(object)).unwrap()
 }
@@ -191,7 +192,7 @@ pub fn shown(store: &Store, name: &str) -> Option<String> {
     Some(object["data"]["k"].as_str().unwrap().to_owned())
 }
 
-/// What happened, in a line each.
+/// Formats each event as one line.
 pub fn lines(events: &[Arc<Event>]) -> Vec<String> {
     events.iter().map(|event| format!("{:?} {} {}", event.kind, event.record.key().name, event.revision)).collect()
 }

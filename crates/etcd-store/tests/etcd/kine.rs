@@ -1,5 +1,6 @@
-//! A store on what is not etcd: kine (the storage of k3s on SQL databases and NATS) answers the requests that upstream's API server
-//! sends, and no others. A proxy before a real etcd refuses what kine 0.17 refuses (`pkg/server`).
+//! A store on a server other than etcd: kine (the storage of k3s on SQL databases and NATS) answers the requests that
+//! upstream's API server sends, and no others. A proxy in front of a real etcd refuses what kine 0.17 refuses
+//! (`pkg/server`).
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -82,7 +83,7 @@ fn is_known(txn: &TxnRequest) -> bool {
 
 fn is_plain(range: &RangeRequest) -> bool {
     let RangeRequest { key, range_end, limit, revision, keys_only, count_only, .. } = range.clone();
-    // Any other field, set, is refused.
+    // Any other field that is set is refused.
     let plain = RangeRequest { key, range_end, limit, revision, keys_only, count_only, ..RangeRequest::default() };
     plain == *range && (!plain.range_end.is_empty() || limit <= 1)
 }
@@ -126,7 +127,8 @@ async fn answer(
     Ok(etcd.send_request(Request::from_parts(head, body)).await?.map(|body| body.boxed_unsync()))
 }
 
-/// Serves at `listener` what kine would answer, by the etcd at the socket. Counts what is refused.
+/// Serves on `listener` the requests that kine would answer, with the etcd on the socket behind it, and counts the
+/// refused ones.
 async fn serve(listener: UnixListener, etcd: PathBuf, refusals: Arc<AtomicUsize>) {
     loop {
         let (stream, _) = listener.accept().await.unwrap();
@@ -144,7 +146,7 @@ async fn serve(listener: UnixListener, etcd: PathBuf, refusals: Arc<AtomicUsize>
     }
 }
 
-/// The address of something like kine before an etcd, and how often it refused.
+/// Starts a kine-like server in front of an etcd; returns its address and its number of refusals.
 fn kine(dir: &Path, etcd: &Etcd) -> (String, Arc<AtomicUsize>) {
     let socket = dir.join("kine");
     let listener = UnixListener::bind(&socket).unwrap();
@@ -165,7 +167,7 @@ async fn kine_takes_everything_that_a_store_asks_of_it() {
 
     let made = create(&store, "m", "1").await.unwrap();
     assert!(matches!(create(&store, "m", "2").await, Err(StoreError::AlreadyExists { .. })));
-    // Somebody else changes it: the condition fails in the storage, not in the mirror.
+    // Another client changes it: the condition fails in the storage, not in the mirror.
     let changed = update(&store, "m", made.revision, "2").await.unwrap();
     assert!(matches!(update(&store, "m", made.revision, "3").await, Err(StoreError::Conflict { .. })));
     assert_eq!(shown(&store, "m").as_deref(), Some("2"));

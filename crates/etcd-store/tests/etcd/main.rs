@@ -1,5 +1,5 @@
-//! Stores on a real etcd (Debian's `etcd-server`; `ETCD` names another binary): what one writes another sees, faults of
-//! etcd, encryption. The etcd of each test listens on sockets in a directory of its own.
+//! Stores on a real etcd (Debian's `etcd-server`; `ETCD` names another binary): visibility of writes between stores,
+//! faults of etcd, encryption. The etcd of each test listens on sockets in a separate directory.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod encrypted;

@@ -1,4 +1,4 @@
-//! An etcd of several members: one goes, and requests go on.
+//! An etcd of several members: one stops, and requests continue.
 
 use std::path::PathBuf;
 
@@ -78,7 +78,7 @@ impl Cluster {
     }
 }
 
-/// Creates an object as a client does who is told that it is not known whether it was: he tries again.
+/// Creates an object as a client would: it tries again while the outcome of the write is unknown.
 async fn insist(store: Store, name: String) {
     let insisted = async {
         loop {
@@ -99,7 +99,7 @@ async fn requests_go_on_when_any_one_member_dies() {
     let mut watch = store.watch(resource("configmaps"), store.current_revision()).unwrap();
     for n in 0..MEMBERS {
         cluster.kill(n).await;
-        // Many at once, whose calls fail together where the member was in use.
+        // Many calls at once, which fail together when the member in use stops.
         let names: Vec<String> = (0..4).map(|i| format!("m{n}-{i}")).collect();
         let writers: Vec<_> = names.iter().cloned().map(|name| tokio::spawn(insist(store.clone(), name))).collect();
         for writer in writers {

@@ -1,4 +1,4 @@
-//! Several stores on one etcd, and writers that are no store at all.
+//! Several stores on one etcd, and writers that are not stores.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -22,7 +22,7 @@ async fn what_one_writes_the_others_see_under_one_revision() {
     let changed = update(&b, "m", made.revision, "2").await.unwrap();
     a.catch_up().await.unwrap();
     assert_eq!(shown(&a, "m").as_deref(), Some("2"));
-    // Whoever has an older revision in mind is told, whichever store he asks.
+    // A write with an older revision conflicts, whichever store receives it.
     for store in [&a, &b] {
         let refused = update(store, "m", made.revision, "3").await.unwrap_err();
         assert!(matches!(refused, StoreError::Conflict { .. }), "{refused}");
@@ -150,7 +150,7 @@ async fn servers_know_of_each_other_by_leases_that_end() {
     assert!(before.starts_with(b"k8s\0\n\x0f\n\x02v1\x12\tEndpoints"), "{:?}", before.escape_ascii().to_string());
     a.announce(first, Duration::from_secs(60)).await.unwrap();
     assert_ne!(renewed(etcd.value("/registry/masterleases/192.0.2.1").await), before, "each renewal is another value");
-    // Nobody renews it.
+    // Nothing renews it.
     let ended = async { while b.living().await.unwrap() != Some(vec![first]) {} };
     tokio::time::timeout(PATIENCE, ended).await.expect("a server that says nothing counts as dead");
     assert!(b.withdraw(first).await.unwrap());
@@ -171,7 +171,7 @@ async fn no_node_port_is_taken_twice() {
         give_back: give_back.to_vec(),
     };
     assert_eq!(stores[0].ports_in_use().await.unwrap(), Some(vec![]));
-    // Without a change it is told nevertheless that there are ports to hand out.
+    // A call without changes reports as well that there are ports to allocate.
     assert_eq!(stores[0].change_ports(change(&[], &[])).await.unwrap(), None);
     assert!(etcd.value(KEY).await.unwrap().starts_with(b"k8s\0\n\x15\n\x02v1\x12\x0fRangeAllocation\x12"));
     // Two of each, by two servers at once.

@@ -27,12 +27,12 @@ const KNOWN: [&str; 10] = [
 ];
 const ALTERNATIVE_NAMES: &str = "2.5.29.17";
 
-/// What a chain is shown for.
+/// The purpose for which a chain is verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Usage {
-    /// To say who a client is.
+    /// Client authentication.
     Client,
-    /// To say who a server is.
+    /// Server authentication.
     Server,
 }
 
@@ -43,14 +43,14 @@ pub(super) struct Certificate {
     /// Distinguished names as they are encoded.
     pub(super) subject: Vec<u8>,
     pub(super) issuer: Vec<u8>,
-    /// How faults name it.
+    /// The name in error messages.
     pub(super) shown: String,
     pub(super) key_id: Option<Vec<u8>>,
     pub(super) issuer_key_id: Option<Vec<u8>>,
     /// Seconds of Unix time, both inclusive.
     pub(super) validity: (i64, i64),
     has_unknown_critical: bool,
-    /// Whether it is an authority, and how many intermediates may be below it.
+    /// Whether it is a CA, and how many intermediates may be below it.
     basic: Option<(bool, Option<u32>)>,
     is_v3: bool,
     /// Whether it may sign certificates, where it restricts the use of its key.
@@ -178,7 +178,7 @@ impl Certificate {
         self.subject == other.subject && self.key.is(&other.key) && self.alternative_names == other.alternative_names
     }
 
-    /// What Go checks of every certificate of a chain; `below` are the ones that it stands above, the leaf first.
+    /// Checks a certificate of a chain as Go does; `below` are the certificates below it, the leaf first.
     pub(super) fn check(&self, is_intermediate: bool, below: &[&Self], now: i64) -> Result<(), ChainFault> {
         if self.has_unknown_critical {
             return Err(ChainFault::UnhandledExtension);
@@ -224,7 +224,7 @@ impl Certificate {
         if !is_authority || issuer.may_sign == Some(false) {
             return Err(ChainFault::CannotSign);
         }
-        // Keys of RSA with fewer than 2048 bits are refused, which is stricter than Go.
+        // RSA keys with fewer than 2048 bits are rejected, which is stricter than Go.
         let known = provider().signature_verification_algorithms.all;
         let fitting = known.iter().find(|algorithm| {
             algorithm.signature_alg_id().as_ref() == self.signature_algorithm

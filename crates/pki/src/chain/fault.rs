@@ -1,7 +1,7 @@
 //! Why a chain is not believed, in Go's words, which operators search for.
 use jiff::Timestamp;
 
-/// The reason why a certificate chain is refused.
+/// The reason why a certificate chain is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChainFault {
     /// The peer showed no certificate.
@@ -29,13 +29,13 @@ pub enum ChainFault {
     /// A critical extension is not known.
     #[error("x509: unhandled critical extension")]
     UnhandledExtension,
-    /// More intermediates than an authority allows below itself.
+    /// There are more intermediates than a CA allows below itself.
     #[error("x509: too many intermediates for path length constraint")]
     TooManyIntermediates,
-    /// An intermediate does not say that it is an authority.
+    /// An intermediate is not marked as a CA.
     #[error("x509: certificate is not authorized to sign other certificates")]
     NotAuthority,
-    /// An issuer is no authority, or its key usage does not allow it to sign certificates.
+    /// An issuer is not a CA, or its key usage does not allow it to sign certificates.
     #[error("x509: invalid signature: parent certificate cannot sign this kind of certificate")]
     CannotSign,
     /// The signature of a certificate is not that of its issuer.
@@ -44,7 +44,7 @@ pub enum ChainFault {
     /// The chain is not for the purpose that it is shown for (client or server).
     #[error("x509: certificate specifies an incompatible key usage")]
     WrongUsage,
-    /// An authority may not vouch for a name in a certificate below it.
+    /// A CA's name constraints exclude a name in a certificate below it.
     #[error("x509: a root or intermediate certificate is not authorized to sign for this name: {0}")]
     Name(String),
     /// Too many candidates for issuers.

@@ -1,4 +1,4 @@
-//! Name constraints: for which names an authority may vouch (RFC 5280, 4.2.1.10, as Go reads it).
+//! Name constraints: the names that a CA may issue for (RFC 5280, 4.2.1.10, as Go interprets it).
 use x509_parser::extensions::{GeneralName, GeneralSubtree, NameConstraints};
 
 use super::fault::ChainFault;
@@ -69,7 +69,7 @@ fn address(bytes: &[u8]) -> String {
     v4.or(v6).unwrap_or_else(|_| "?".to_owned())
 }
 
-/// The names that an authority may vouch for.
+/// The names that a CA may issue for.
 #[derive(Debug)]
 pub(super) struct Constraints {
     permitted: Vec<Constraint>,
@@ -150,7 +150,7 @@ fn constraint(base: &GeneralName<'_>) -> Result<Option<Constraint>, ChainFault> 
 fn covers(constraint: &Constraint, name: &Name, excludes: bool) -> Result<bool, String> {
     match (constraint, name) {
         (Constraint::Dns(constraint), Name::Dns(name)) => Ok(match name.strip_prefix("*.").filter(|_| excludes) {
-            // A wildcard stands for each name of one more label.
+            // A wildcard matches each name with one more label.
             Some(parent) => {
                 let plain = constraint.strip_prefix('.').unwrap_or(constraint);
                 domain(constraint, name)

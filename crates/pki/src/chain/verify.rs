@@ -65,16 +65,16 @@ impl Pool {
         places.filter_map(|place| self.certificates.get(*place)).map(|certificate| &**certificate)
     }
 
-    /// Whether `chain` (leaf first) leads to a trusted certificate at time `now` and is for this use.
+    /// Verifies that `chain` (leaf first) leads to a trusted certificate at time `now` and is for this usage.
     ///
     /// # Errors
-    /// The reason for which the chain is refused.
+    /// The reason for which the chain is rejected.
     pub fn verify(&self, chain: &[CertificateDer<'_>], usage: Usage, now: Timestamp) -> Result<(), ChainFault> {
         let (leaf, rest) = chain.split_first().ok_or(ChainFault::Missing)?;
         self.verify_shown(leaf, rest, usage, now)
     }
 
-    /// The same, of a leaf and the certificates beside it.
+    /// Verifies a leaf with the certificates that were sent along.
     pub(crate) fn verify_shown(
         &self,
         leaf: &CertificateDer<'_>,
@@ -101,7 +101,7 @@ impl Pool {
 /// One search for a chain from a leaf to a trusted certificate.
 struct Search<'a> {
     pool: &'a Pool,
-    /// Certificates that the peer showed beside its own.
+    /// Certificates that the peer sent in addition to its own.
     shown: &'a [Certificate],
     usage: Usage,
     now: i64,
@@ -118,7 +118,7 @@ impl<'a> Search<'a> {
         let trusted = pool.issuers(last).map(|issuer| (issuer, false));
         let shown = self.shown.iter().filter(|issuer| issuer.subject == last.issuer).map(|issuer| (issuer, true));
         let mut candidates: Vec<(&Certificate, bool)> = trusted.chain(shown).collect();
-        // Trusted ones first, and of each kind those whose key is the one that is named.
+        // Trusted ones first, and of each kind those whose key ID matches.
         candidates.sort_by_key(|(issuer, is_shown)| (*is_shown, key_rank(last, issuer)));
         let (mut fault, mut hint) = (None, None);
         for (issuer, is_shown) in candidates {
@@ -157,7 +157,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// How well the key of `issuer` fits the one that `of` names: well, unknown, not.
+/// Returns how well the key of `issuer` matches the key ID in `of`: match, unknown, mismatch.
 fn key_rank(of: &Certificate, issuer: &Certificate) -> u8 {
     match (&of.issuer_key_id, &issuer.key_id) {
         (Some(named), Some(key)) if named == key => 0,

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Why a kubeconfig cannot be used; the message names the file's field.
+/// Why a kubeconfig is invalid; the message names the file's field.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct KubeconfigError(pub String);
@@ -33,7 +33,7 @@ pub struct KubeconfigFile {
 #[derive(Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct NamedCluster {
-    /// What contexts call it.
+    /// The name by which contexts refer to it.
     pub name: String,
     /// The server itself.
     pub cluster: Cluster,
@@ -43,7 +43,7 @@ pub struct NamedCluster {
 #[derive(Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct NamedUser {
-    /// What contexts call it.
+    /// The name by which contexts refer to it.
     pub name: String,
     /// The identity itself.
     pub user: User,
@@ -53,7 +53,7 @@ pub struct NamedUser {
 #[derive(Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct NamedContext {
-    /// What `current-context` calls it.
+    /// The name by which `current-context` refers to it.
     pub name: String,
     /// The pair itself.
     pub context: Context,
@@ -63,9 +63,9 @@ pub struct NamedContext {
 #[derive(Serialize, Deserialize, Default)]
 #[serde(default)]
 pub struct Context {
-    /// Which of `clusters`.
+    /// The name of an entry in `clusters`.
     pub cluster: String,
-    /// Which of `users`; empty: anonymous.
+    /// The name of an entry in `users`; empty means anonymous.
     pub user: String,
 }
 
@@ -109,11 +109,11 @@ pub struct Impersonation {
     pub uid: String,
     /// The user's groups (`as-groups`).
     pub groups: Vec<String>,
-    /// What else is known of the user (`as-user-extra`).
+    /// Additional attributes of the user (`as-user-extra`).
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// How somebody proves who they are.
+/// The credentials of a user.
 #[derive(Serialize, Deserialize, Default)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct User {
@@ -147,13 +147,13 @@ pub struct User {
     as_user_extra: BTreeMap<String, Vec<String>>,
 }
 
-/// Something that stands in the file itself or in another one. Does not print what it holds.
+/// Data that is inline or in another file. `Debug` does not print it.
 #[derive(Clone, Default)]
 pub enum Source {
     /// It is not given.
     #[default]
     None,
-    /// It stands in the file.
+    /// Inline data.
     Data(Vec<u8>),
     /// It is in this file, which may change.
     File(PathBuf),
@@ -181,10 +181,10 @@ impl Source {
         })
     }
 
-    /// What it holds; `None` where there is nothing. Blocks where it is a file.
+    /// Returns the data; `None` when there is none. Blocks if it is in a file.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// The file cannot be read.
     pub fn load(&self) -> Result<Option<Vec<u8>>, KubeconfigError> {
         match self {
             Self::None => Ok(None),
@@ -219,7 +219,7 @@ impl KubeconfigFile {
         kelson_codec::yaml::to_yaml(&tree)
     }
 
-    /// A file with a server and nobody's credentials, as `cluster-info` holds it.
+    /// Returns a kubeconfig with a server and no credentials, as in `cluster-info`.
     pub fn of_cluster(server: &str, ca_pem: &str) -> Self {
         let cluster = Cluster::new(server, ca_pem);
         Self { clusters: vec![NamedCluster { name: String::new(), cluster }], ..Self::default() }
@@ -260,7 +260,8 @@ impl Cluster {
         Self { server: server.to_owned(), certificate_authority: Some(file.to_owned()), ..Self::default() }
     }
 
-    /// What `extensions` hold for credential plugins (`client.authentication.k8s.io/exec`); null where they hold nothing.
+    /// Returns the value in `extensions` for credential plugins (`client.authentication.k8s.io/exec`); null when there
+    /// is none.
     pub fn exec_configuration(&self) -> &Value {
         const EXEC: &str = "client.authentication.k8s.io/exec";
         self.extensions.iter().find(|named| named.name == EXEC).map_or(&Value::Null, |named| &named.extension)
@@ -277,19 +278,19 @@ impl Cluster {
 }
 
 impl User {
-    /// Somebody with a certificate and a key, embedded.
+    /// Returns a user with an embedded certificate and key.
     pub fn with_certificate(cert_pem: &str, key_pem: &str) -> Self {
         let encode = |pem| Some(STANDARD.encode(pem));
         Self { client_certificate_data: encode(cert_pem), client_key_data: encode(key_pem), ..Self::default() }
     }
 
-    /// Somebody with a certificate and a key in files.
+    /// Returns a user with a certificate and a key in files.
     pub fn with_files(cert: &Path, key: &Path) -> Self {
         let (client_certificate, client_key) = (Some(cert.to_owned()), Some(key.to_owned()));
         Self { client_certificate, client_key, ..Self::default() }
     }
 
-    /// Somebody with a bearer token.
+    /// Returns a user with a bearer token.
     pub fn with_token(token: &str) -> Self {
         Self { token: Some(token.to_owned()), ..Self::default() }
     }
@@ -364,7 +365,7 @@ fn numbers_as_text(value: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(numbers_as_text),
         Value::Object(map) => {
             map.retain(|_, v| !v.is_null());
-            // Extensions have types of their own.
+            // Extensions have their own types.
             map.iter_mut().filter(|(name, _)| *name != "extension").for_each(|(_, value)| numbers_as_text(value));
         }
         _ => {}

@@ -13,7 +13,7 @@ pub use file::{
 use crate::file::write_secret;
 use crate::{Issued, PkiError};
 
-/// How the user of a kubeconfig proves who they are.
+/// The kind of credential of a kubeconfig's user.
 #[derive(Clone)]
 pub enum UserCredential {
     /// Certificate and key, embedded.

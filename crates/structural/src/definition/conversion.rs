@@ -1,4 +1,4 @@
-//! `spec.conversion`: who converts objects from version to version. Faults are told at the names that upstream has inside.
+//! `spec.conversion`: conversion between versions. Errors have upstream's internal field names.
 use std::collections::HashSet;
 
 use base64::Engine;
@@ -101,7 +101,7 @@ fn url(written: &str, path: &Path<'_>, e: &mut Errors) {
 }
 
 fn service(service: &Value, path: &Path<'_>, e: &mut Errors) {
-    // Upstream hands the two over in the wrong order; what is missing is told at the other's field.
+    // Upstream passes the two in the wrong order; a missing one is reported with the other's field.
     for (missing, told) in [("namespace", "name"), ("name", "namespace")] {
         if text(&service[missing]).is_empty() {
             e.required(&path.child(told), "");
@@ -145,7 +145,7 @@ pub(super) fn has_valid_ca_bundle(conversion: &Value) -> bool {
 fn is_ca_bundle(bundle: &str) -> bool {
     const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
     const END: &str = "-----END CERTIFICATE-----";
-    /// How the DER of a certificate begins: a sequence with a length of two bytes.
+    /// The first bytes of a DER certificate: a sequence with a two-byte length.
     const SEQUENCE: [u8; 2] = [0x30, 0x82];
     let Some(pem) = STANDARD.decode(bundle).ok().and_then(|b| String::from_utf8(b).ok()) else { return false };
     let mut blocks = pem.split(BEGIN).skip(1).filter_map(|rest| rest.split_once(END)).peekable();

@@ -30,7 +30,7 @@ impl Costs {
             self.named.truncate(NAMED_MAX);
         }
     }
-    /// Tells when the whole is too dear, and which rules make it so.
+    /// Reports that the total cost is too high, and the rules that cause it.
     pub fn check(&self, root: &Path<'_>, e: &mut Errors) {
         if self.total <= SCHEMA_COST_MAX {
             return;

@@ -63,7 +63,7 @@ struct Around<'a> {
 
 struct Checker<'a> {
     pruned: bool,
-    /// What rules may still cost.
+    /// The remaining cost budget of rules.
     left: u64,
     e: &'a mut Errors,
 }
@@ -113,7 +113,7 @@ impl Checker<'_> {
         self.values(default, node, around, at);
     }
 
-    /// A default of metadata, a kind or a version must make an object whose own these can be.
+    /// A default of metadata, a kind or a version must result in a valid object.
     fn in_metadata(&mut self, default: &Value, node: &Arc<Node>, around: Around<'_>, at: &Path<'_>) {
         let mut object = around.way.object(default.clone());
         for (key, word) in [("kind", "Validation"), ("apiVersion", "validation/v1")] {

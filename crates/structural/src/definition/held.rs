@@ -1,5 +1,5 @@
-//! Versions of a definition as the reference shows them where a fault is of all of them: by the names that it has for them inside,
-//! without what stands above them.
+//! Versions of a definition in upstream's internal form, for errors that concern all of them: with internal field
+//! names, without their shared parts.
 use kelson_meta::tree::{flag, int, items, present, text};
 use serde::Serialize;
 use serde_json::Value;

@@ -131,7 +131,7 @@ fn stored_versions(definition: &Value, path: &Path<'_>, e: &mut Errors) {
     let versions = items(&definition["spec"]["versions"]);
     for (i, version) in versions.iter().enumerate().filter(|(_, v)| flag(&v["storage"])) {
         let name = text(&version["name"]);
-        // A name stands for its first version.
+        // A name refers to its first version.
         let again = versions[..i].iter().any(|v| text(&v["name"]) == name);
         if again || !items(stored).iter().any(|s| text(s) == name) {
             e.invalid(path, stored, format!("must have the storage version {name}"));

@@ -94,7 +94,7 @@ pub(super) fn approval(new: &Value, old: Option<&Value>, e: &mut Errors) {
     }
 }
 
-/// A name of the API that is a DNS label of the older kind; each reason is told in one.
+/// Validates a name that is a DNS label of the older kind; all reasons are in one error.
 pub(super) fn label(name: &str, path: &Path<'_>, e: &mut Errors) {
     if let Err(why) = is_dns1035_label(name) {
         e.invalid(path, name, why.join(","));

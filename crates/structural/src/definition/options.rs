@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use kelson_meta::tree::{flag, items, len, present};
 use serde_json::Value;
 
-/// What is demanded of one definition.
+/// The requirements for one definition.
 pub(super) struct Options {
     pub recognized_review_version: bool,
     pub immutable_names: bool,
@@ -16,7 +16,7 @@ pub(super) struct Options {
     pub atomic_sets: bool,
     pub map_keys: bool,
     pub valid_ca_bundle: bool,
-    /// Versions whose schema did not change: single rules of theirs may cost what they cost.
+    /// Versions with an unchanged schema, whose single rules may exceed the cost limit.
     pub unchanged: HashSet<String>,
     /// Versions (empty for all together) that may keep more selectable fields than a new one may have.
     pub many_fields: HashSet<String>,

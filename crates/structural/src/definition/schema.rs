@@ -16,17 +16,17 @@ use crate::Structural;
 /// Types that a schema may name, sorted as messages list them.
 pub(super) const TYPES: &[&str] = &["array", "boolean", "integer", "number", "object", "string"];
 
-/// Where a schema stands, and what follows from that.
+/// The position of a schema, and its consequences.
 pub(super) struct DefinitionPlace {
     /// Whether it must be structural.
     pub structural: bool,
-    /// Whether the kind has a `status` of its own, whose schema is taken out of this one.
+    /// Whether the kind has a `status` subresource, whose schema is separate.
     pub status: bool,
     /// Whether it is the old definition's schema.
     pub unchanged: bool,
 }
 
-/// What may stand at the root of a kind that has a status of its own, as upstream lists it, and the keyword of each.
+/// Keywords allowed at the root of a kind with a `status` subresource, as upstream lists them.
 const AT_ROOT: &[(&str, &str)] = &[
     ("Description", "description"),
     ("Type", "type"),
@@ -52,7 +52,7 @@ const AT_ROOT: &[(&str, &str)] = &[
     ("XValidations", "x-kubernetes-validations"),
 ];
 
-/// Faults of a schema. `path` is that of its holder; null is no schema and has no faults.
+/// Validates a schema. `path` is that of its parent; null is not a schema and has no errors.
 pub(super) fn check(tree: &Value, place: &DefinitionPlace, options: &Options, path: &Path<'_>, e: &mut Errors) {
     if !present(tree) {
         return;
@@ -108,14 +108,14 @@ fn status_root(tree: &Value, root: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// What follows for a place from those around it.
+/// What follows for a position from its parents.
 #[derive(Clone)]
 struct Context<'p> {
     /// Why defaults may not be set.
     defaults_forbidden: Option<String>,
     /// Inside the fields that every object has.
     in_metadata: bool,
-    /// The outermost place whose parts are not found again in an old object.
+    /// The outermost position whose parts cannot be correlated with an old object.
     uncorrelatable: Option<&'p Path<'p>>,
     root: bool,
     depth: usize,
@@ -142,7 +142,7 @@ impl<'a> Walk<'a> {
     }
 
     fn place(&mut self, tree: &Value, path: &Path<'_>, cx: &Context<'_>, scope: Option<&RuleScope>) {
-        // Deeper ones were refused when they were parsed.
+        // Deeper ones were rejected by the parser.
         if !tree.is_object() || cx.depth > SCHEMA_DEPTH_MAX {
             return;
         }
@@ -168,14 +168,14 @@ impl<'a> Walk<'a> {
         schema_lists::check(tree, self.options, path, &mut self.faults);
         if len(&tree["x-kubernetes-validations"]) > 0 {
             schema_rules::check_texts(tree, path, &mut self.faults);
-            // Where a schema is wrong, what expressions are told of it would mislead.
+            // For an invalid schema, errors of expressions would be misleading.
             if let (true, Some(scope)) = (self.faults.len() == before, scope) {
                 self.rules.check(tree, path, cx.uncorrelatable, scope);
             }
         }
     }
 
-    /// What no place may have, or not this one.
+    /// Reports keywords that are forbidden, everywhere or here.
     fn forbidden(&mut self, tree: &Value, path: &Path<'_>, cx: &Context<'_>) {
         let ty = text(&tree["type"]);
         let e = &mut self.faults;

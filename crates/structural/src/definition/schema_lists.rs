@@ -64,7 +64,8 @@ fn list_type(tree: &Value, options: &Options, path: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Whether elements of a set are lists or objects whose parts are owned apart, so that they cannot be compared as values.
+/// Reports whether items of a set are lists or objects with separately owned parts, so that they cannot be compared as
+/// values.
 pub(super) fn has_non_atomic_set(tree: &Value) -> bool {
     let element = &tree["items"];
     tree[LIST_TYPE] == "set"

@@ -19,7 +19,7 @@ const REASONS: &[&str] = &["FieldValueDuplicate", "FieldValueForbidden", "FieldV
 /// A place as its rules see it.
 pub(super) struct RuleScope {
     pub node: Arc<Node>,
-    /// How often it can be in an object; `None` when nothing around it bounds that.
+    /// How many times it can occur in an object; `None` when that is unbounded.
     cardinality: Option<u64>,
     /// Whether here or around are rules; only then do types matter.
     within: bool,
@@ -30,7 +30,7 @@ impl RuleScope {
     pub fn root(node: &Arc<Node>, within: bool) -> Self {
         Self { node: Arc::clone(node), cardinality: Some(1), within, root: true }
     }
-    /// A place below this one, whose tree is given.
+    /// Returns a position below this one, with its tree.
     pub fn below(&self, tree: &Value, child: &Arc<Node>) -> Option<Self> {
         let often = |key: &str| tree[key].as_i64().map(|n| u64::try_from(n).unwrap_or(0));
         let times = match text(&tree["type"]) {
@@ -69,7 +69,7 @@ fn has_line_breaks(text: &str) -> bool {
     text.contains(['\n', '\r'])
 }
 
-/// What the author must say of rules, whether or not they compile.
+/// Validates texts of rules, whether or not they compile.
 pub(super) fn check_texts(tree: &Value, path: &Path<'_>, e: &mut Errors) {
     let rules = path.child(RULES);
     for (i, rule) in items(&tree[RULES]).iter().enumerate() {
@@ -114,7 +114,7 @@ fn check_field_path(written: &str, tree: &Value, path: &Path<'_>, e: &mut Errors
     }
 }
 
-/// What becomes of the rules of one schema.
+/// The result of checking the rules of one schema.
 pub(super) struct RuleCheck {
     /// Whether single rules may cost what they cost.
     unchanged: bool,

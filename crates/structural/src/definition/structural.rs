@@ -19,8 +19,7 @@ enum Level {
     Field,
 }
 
-/// What keeps a schema from being structural, sorted as upstream sorts it. Schemas come here parsed, so that their depth is
-/// bounded.
+/// Returns why a schema is not structural, in upstream's order. Schemas are parsed, so their depth is bounded.
 pub(super) fn check(tree: &Value, path: &Path<'_>, e: &mut Errors) {
     let mut found = Errors::new();
     place(tree, Level::Root, path, &mut found);
@@ -86,7 +85,7 @@ fn types(tree: &Value, ty: &str, level: Level, path: &Path<'_>, e: &mut Errors) 
     }
 }
 
-/// The fields that every object has are of their own types, and little may be said of metadata.
+/// Validates the fields that every object has: they have fixed types, and metadata may have few keywords.
 fn own_fields(tree: &Value, level: Level, path: &Path<'_>, e: &mut Errors) {
     let properties = &tree["properties"];
     let list = path.child("properties");

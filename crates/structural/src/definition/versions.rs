@@ -51,7 +51,7 @@ pub(super) fn check(
     }
 }
 
-/// What must hold for all versions together.
+/// Validates rules for all versions together.
 pub(super) fn check_all(spec: &Spec<'_>, p: &Path<'_>, e: &mut Errors) {
     let path = p.child("versions");
     let names: HashSet<&str> = spec.versions.iter().map(|v| text(&v["name"])).collect();
@@ -134,7 +134,7 @@ pub(super) fn columns(list: &Value, path: &Path<'_>, e: &mut Errors) {
         if !format.is_empty() && !COLUMN_FORMATS.contains(&format) {
             e.invalid(&at.child("format"), format, one_of(COLUMN_FORMATS));
         }
-        // Upstream tells this field by its name in Go.
+        // Upstream reports this field with its name in Go.
         let json_path = at.child("JSONPath");
         match text(&column["jsonPath"]) {
             "" => e.required(&json_path, ""),

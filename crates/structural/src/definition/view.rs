@@ -1,5 +1,5 @@
-//! `spec` as the reference holds it inside: what is the same in all versions stands above them once, which is why faults of
-//! it are told at `spec.validation`, `spec.subresources` and so on.
+//! `spec` in upstream's internal form: parts that are equal in all versions are above them once, so that their errors
+//! have the paths `spec.validation`, `spec.subresources` and so on.
 use kelson_meta::tree::{flag, items, same};
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 pub(super) struct Spec<'a> {
     pub spec: &'a Value,
     pub versions: &'a [Value],
-    /// What all versions share; null where they differ, or have none.
+    /// The part that all versions share; null when they differ, or have none.
     pub schema: &'a Value,
     pub subresources: &'a Value,
     pub columns: &'a Value,

@@ -1,4 +1,4 @@
-//! What a definition's author should know, and is not refused for.
+//! Warnings about a definition.
 use std::collections::BTreeSet;
 
 use kelson_meta::tree::{flag, items, text};

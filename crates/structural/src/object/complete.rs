@@ -32,7 +32,7 @@ fn is_known(value: &Value, node: Option<&Node>) -> bool {
     }
 }
 
-/// Where the schema says nothing, objects have no fields.
+/// Reports whether objects in a part without a schema have no fields.
 fn has_no_fields(value: &Value) -> bool {
     match value {
         Value::Object(fields) => fields.is_empty(),
@@ -60,7 +60,7 @@ fn is_kept(value: &Value, node: &Node) -> bool {
     }
 }
 
-/// Whether there is no null where null is no value. The root's own metadata is not looked at.
+/// Reports whether there is no null where null is not allowed. The root's own metadata is not checked.
 pub fn has_no_void_nulls(value: &Value, node: &Node) -> bool {
     let Value::Object(fields) = value else { return is_without_nulls(value, node) };
     fields.iter().all(|(name, value)| name == "metadata" || field_is_without_nulls(name, value, node))

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::schema::Node;
 
-/// A value of the old object that stands for the same thing as one of the new object, with the schema of both.
+/// The value of the old object that corresponds to one of the new object, with the schema of both.
 #[derive(Clone, Copy, Debug)]
 pub struct Old<'a> {
     /// The old value.

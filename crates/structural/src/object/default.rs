@@ -3,7 +3,7 @@ use serde_json::Value;
 
 use crate::schema::{Flags, Node};
 
-/// Fills in defaults: of fields that are absent, and of nulls where null is no value.
+/// Sets defaults of absent fields, and of nulls where null is not allowed.
 pub fn default(value: &mut Value, node: &Node) {
     if !node.is(Flags::BELOW_DEFAULTS) {
         return;
@@ -47,8 +47,8 @@ fn element(value: &mut Value, node: &Node) {
     default(value, node);
 }
 
-/// Drops nulls of fields where null is no value and there is no default to take its place, so that a client which writes
-/// null for "nothing" is understood.
+/// Drops nulls of fields where null is not allowed and there is no default, so that clients which write null for an
+/// absent field are supported.
 pub fn drop_nulls(value: &mut Value, node: &Node) {
     match value {
         Value::Object(fields) => fields.retain(|name, value| {

@@ -40,7 +40,7 @@ pub fn check_lists(value: &Value, node: &Node, path: &Path<'_>, e: &mut Errors) 
     }
 }
 
-/// Tells the place of each second of equal elements; a third is not told again.
+/// Reports the second of equal elements; a third is not reported again.
 fn repeated<K: Eq + Hash>(elements: impl ExactSizeIterator<Item = K>, mut tell: impl FnMut(usize)) {
     let mut seen = HashMap::with_capacity(elements.len());
     for (i, element) in elements.enumerate() {

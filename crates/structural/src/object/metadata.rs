@@ -1,4 +1,4 @@
-//! The fields every object has, at the root and in embedded objects: brought into the form of their types, or refused
+//! The fields every object has, at the root and in embedded objects: converted to the form of their types, or rejected
 //! (upstream `pkg/apiserver/schema/objectmeta`).
 use std::sync::LazyLock;
 
@@ -19,7 +19,7 @@ static OBJECT_META: LazyLock<Option<TypeId>> = LazyLock::new(|| {
     }
 });
 
-/// How a finding of the decoder begins.
+/// The prefix of an unknown field's error in the decoder.
 const UNKNOWN_FIELD: &str = "unknown field \"";
 
 /// The canonical form of an object's `metadata`, in place. Unknown fields are dropped; with `found`, they are noted there
@@ -51,7 +51,7 @@ pub fn coerce(value: &mut Value, node: &Node, found: Option<&mut Vec<String>>) -
     walked.map_err(|fault| DecodeError::Json(fault.to_string()))
 }
 
-/// The same for a value that stands at `path`, with the fault as it is.
+/// Converts a value at `path`, with the error unchanged.
 ///
 /// # Errors
 /// The first field that does not fit.

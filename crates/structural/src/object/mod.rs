@@ -36,10 +36,10 @@ pub fn fit(schema: &Structural, object: Value, preserve_unknown: bool, strict: b
     fitted(schema, object, preserve_unknown, strict, true)
 }
 
-/// As [`fit`], for what an apply makes: nulls stay where null is no value.
+/// As [`fit`], for the result of an apply: nulls stay where null is not allowed.
 ///
 /// # Errors
-/// As [`fit`].
+/// As of [`fit`].
 pub fn fit_applied(schema: &Structural, object: Value, preserve_unknown: bool) -> Result<Decoded, DecodeError> {
     fitted(schema, object, preserve_unknown, false, false)
 }

@@ -5,7 +5,8 @@ use serde_json::Value;
 
 use crate::schema::{Additional, Flags, Node};
 
-/// Bytes of paths after which findings are no longer noted: a key of a megabyte stands in the path of each field below it.
+/// The total size of paths above which findings are no longer recorded: a key of a megabyte is part of the path of each
+/// field below it.
 const NOTED_BYTES_MAX: usize = 256 * 1024;
 
 /// Paths of unknown fields.
@@ -77,7 +78,7 @@ fn drop_unknown(value: &mut Value, node: Option<&Node>, path: &Path<'_>, unknown
     }
 }
 
-/// Where the schema says nothing, objects lose all their fields, and lists keep their scalars.
+/// In a part without a schema objects lose all their fields, and lists keep their scalars.
 fn drop_all(value: &mut Value, path: &Path<'_>, unknown: &mut Unknown) {
     match value {
         Value::Object(fields) => {

@@ -35,8 +35,8 @@ impl Column {
         Some(Self { path: JsonPath::parse(path)?, kind })
     }
 
-    /// The cell of an object; null when there is nothing to show. `since` says for people how long a time is ago, and nothing
-    /// of a text that is no time; an empty text is the time that nobody set.
+    /// Returns the cell of an object; null when there is nothing to show. `since` formats how long ago a time is, and
+    /// returns nothing for a string that is not a time; an empty string is an unset time.
     pub fn cell(&self, object: &Value, since: impl Fn(&str) -> Option<String>) -> Value {
         let found = self.path.find(object).unwrap_or_default();
         let Some(value) = found.first() else { return Value::Null };

@@ -95,8 +95,8 @@ impl JsonPath {
         Some(Self(steps))
     }
 
-    /// The values that the path leads to, in the order of the document; `None` where it cannot be followed, for an element of
-    /// what is no list, say.
+    /// Returns the values that the path selects, in the order of the document; `None` when it cannot be followed, for
+    /// instance an index of a value that is not a list.
     pub fn find<'v>(&self, root: &'v Value) -> Option<Vec<&'v Value>> {
         let mut found = vec![root];
         for step in &self.0 {
@@ -139,7 +139,7 @@ fn field<'p>(text: &'p str, steps: &mut Vec<Step>) -> Option<&'p str> {
     Some(&text[end..])
 }
 
-/// What stands in brackets, after the first.
+/// Parses the content of brackets, after the first.
 fn brackets<'p>(text: &'p str, depth: usize, steps: &mut Vec<Step>) -> Option<&'p str> {
     let end = closing(text)?;
     let (inside, rest) = (text[..end].trim(), &text[end + 1..]);
@@ -156,7 +156,7 @@ fn brackets<'p>(text: &'p str, depth: usize, steps: &mut Vec<Step>) -> Option<&'
     Some(rest)
 }
 
-/// Where the brackets end; those in quotes and those opened within do not count.
+/// Returns where the brackets end, ignoring quoted and nested ones.
 fn closing(text: &str) -> Option<usize> {
     let (mut open, mut quote) = (0, None);
     for (i, c) in text.char_indices() {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::schema::is_int_or_string_pattern;
 
-/// Which document a schema is published in.
+/// The document in which a schema is published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// Swagger 2.0: no `nullable`, no `anyOf` and its like; what kubectl misreads is left out.
@@ -58,7 +58,7 @@ const INT_OR_STRING: &str = "x-kubernetes-int-or-string";
 pub fn definition(schema: Option<&Value>, preserve_unknown: bool, dialect: Dialect, texts: &Descriptions) -> Value {
     let Some(schema) = schema else { return json!({"type": "object"}) };
     if dialect == Dialect::V2 && (preserve_unknown || flag(&schema[PRESERVE])) {
-        // kubectl would take what stands here for all there is, and refuse the rest.
+        // kubectl would reject fields that are not listed here.
         return json!({"type": "object"});
     }
     let writer = Writer { dialect, texts };
@@ -115,7 +115,7 @@ impl Writer<'_> {
             Dialect::V3 => format!("#/components/schemas/{name}"),
         }
     }
-    /// A reference with a text. In OpenAPI 3 nothing may stand beside a reference.
+    /// Returns a reference with a description. In OpenAPI 3 a reference has no siblings.
     fn reference(&self, ty: &str, text: &str) -> Value {
         let to = json!({"$ref": self.pointer(&format!("{META}.{ty}"))});
         match self.dialect {
@@ -123,7 +123,7 @@ impl Writer<'_> {
             Dialect::V3 => json!({"description": text, "allOf": [to]}),
         }
     }
-    /// What a field that every object has means.
+    /// Returns the description of a field that every object has.
     fn text(&self, field: &str) -> &'static str {
         self.text_of(by_kind("PartialObjectMetadata"), field)
     }

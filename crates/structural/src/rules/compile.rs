@@ -9,22 +9,22 @@ pub(super) const SELF: &str = "self";
 /// The name of the value that stood there before.
 pub(super) const OLD_SELF: &str = "oldSelf";
 
-/// What became of a rule. Neither a program nor an error: the rule is empty.
+/// The result of compiling a rule. An empty rule has neither a program nor an error.
 #[derive(Debug, Default)]
 pub struct CompiledRule {
     /// The rule itself.
     pub program: Option<Program>,
-    /// Why there is none.
+    /// Why there is no program.
     pub error: Option<String>,
     /// Whether it compares with the old value.
     pub uses_old_self: bool,
     /// The most that one evaluation can cost.
     pub cost_max: u64,
-    /// How often at most the place can be in one request, when nothing around it says.
+    /// The maximum number of occurrences of the position in a request, if nothing else bounds it.
     pub cardinality_max: u64,
     /// The expression for the message.
     pub message: Option<Program>,
-    /// Why there is none, where one is wanted.
+    /// Why there is no message program, if there should be one.
     pub message_error: Option<String>,
     /// The most that the message can cost.
     pub message_cost_max: u64,
@@ -32,7 +32,7 @@ pub struct CompiledRule {
     pub field_path: Option<String>,
 }
 
-/// Compiles the rules of a place, whose type `decl` is.
+/// Compiles the rules of a position with the type `decl`.
 pub fn compile(node: &Node, decl: &DeclType) -> Vec<CompiledRule> {
     if node.rules().is_empty() {
         return Vec::new();

@@ -7,9 +7,9 @@ use crate::schema::Node;
 /// Whether a path may have names in brackets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Brackets {
-    /// As in the field path of a rule.
+    /// Allowed, in the field path of a rule.
     Allowed,
-    /// As in selectable fields.
+    /// Rejected, in selectable fields.
     Refused,
 }
 

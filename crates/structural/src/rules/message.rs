@@ -1,4 +1,4 @@
-//! What a client is told when a rule fails.
+//! The message of a failed rule for clients.
 use kelson_cel::{Activation, Budget, EvalError, Program};
 use kelson_meta::{FieldError, FieldErrorKind};
 use serde_json::Value;
@@ -13,14 +13,14 @@ pub(super) fn name_of(rule: &Rule) -> &str {
     if rule.message.is_empty() { rule.rule.trim() } else { rule.message.trim() }
 }
 
-/// What is said without an expression for it.
+/// Returns the message without a message expression.
 pub(super) fn plain(rule: &Rule) -> String {
     if rule.message.is_empty() { format!("failed rule: {}", rule.rule.trim()) } else { rule.message.trim().to_owned() }
 }
 
-/// What an expression for a message came to.
+/// The result of a message expression.
 pub(super) enum Made {
-    /// What the client is told.
+    /// The message for the client.
     Message(String),
     /// None that can be shown: the plain one is.
     Unusable,

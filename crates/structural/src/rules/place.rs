@@ -33,7 +33,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// The rules at a place and below; `root` when the place is an object of its own.
+    /// Returns the rules at a position and below; `root` when the position is an embedded object.
     pub fn of(node: &Arc<Node>, root: bool) -> Self {
         let mut maker = Maker { decls: Decls::default(), made: HashMap::new() };
         Self { root: maker.place(node, root) }
@@ -68,7 +68,7 @@ impl Maker {
         let mut properties = Vec::new();
         for (name, property) in node.properties() {
             let embedded = property.is(Flags::EMBEDDED);
-            // Of a root, what stands in metadata is seen only as far as every object has it.
+            // At a root, only the metadata that every object has is visible.
             let seen = match escape(name) {
                 Some(identifier) => decl.field(&identifier).is_some(),
                 None => self.decls.of(property, embedded).is_some(),

@@ -11,18 +11,18 @@ use super::place::{Place, Rules};
 use crate::object::{MapList, Old};
 use crate::schema::Rule;
 
-/// What rules say.
+/// The result of rules.
 #[derive(Debug, Default)]
 pub struct Verdict {
     /// Rules that failed, or could not be evaluated.
     pub errors: Vec<FieldError>,
-    /// Rules that fail for a value which did not change: told as warnings.
+    /// Failed rules for unchanged values, reported as warnings.
     pub warnings: Vec<String>,
-    /// What of the budget is left; 0 when it was used up before all rules were asked.
+    /// The remaining budget; 0 when it was exhausted before all rules were evaluated.
     pub left: u64,
 }
 
-/// What an old value is compared with, and the nearest place above where one was.
+/// The old value to compare with, and the nearest parent that has one.
 #[derive(Clone, Copy, Default)]
 struct Ratchet<'a> {
     here: Option<(Old<'a>, &'a Value)>,
@@ -46,8 +46,8 @@ impl<'a> Ratchet<'a> {
 }
 
 impl Rules {
-    /// Asks all rules about a value that stands at `path`. Rules that compare are asked where there is an `old` value; with
-    /// `matched`, the old value of which unchanged parts are overlooked.
+    /// Evaluates all rules for a value at `path`. Transition rules are evaluated if there is an `old` value; `matched`
+    /// is the old value for which unchanged parts are ignored.
     pub fn ask(&self, path: &Path<'_>, value: &Value, old: Option<&Value>, matched: Option<Old<'_>>) -> Verdict {
         self.ask_within(path, value, old, matched, REQUEST_BUDGET)
     }
@@ -165,7 +165,7 @@ impl Run {
         Ok(())
     }
 
-    /// Whether a rule holds; what kept it from being evaluated is told here, and is no failure of the rule.
+    /// Evaluates a rule; an evaluation error is reported here, and is not a failure of the rule.
     fn holds<'p>(
         &mut self,
         rule: &Rule,

@@ -1,5 +1,5 @@
-//! Which formats are checked, and at which type; others are ignored as if they were not written (upstream
-//! `pkg/apiserver/validation/formats.go`). What each demands stands in `object/formats`.
+//! The supported formats, and their types; other formats are ignored (upstream `pkg/apiserver/validation/formats.go`).
+//! `object/formats` has their rules.
 
 /// A format that is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

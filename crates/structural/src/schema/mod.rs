@@ -24,7 +24,7 @@ impl Structural {
     /// Reads the `openAPIV3Schema` of a version.
     ///
     /// # Errors
-    /// For what structural schemas cannot express; a definition with such a schema is refused when it is written.
+    /// A schema that structural schemas cannot express; a definition with such a schema is rejected when it is written.
     pub fn parse(schema: &Value) -> Result<Self, SchemaError> {
         let declared = parse::parse(schema)?;
         let resource = table::node(declared.as_embedded()).0;

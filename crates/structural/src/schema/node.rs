@@ -28,7 +28,7 @@ pub enum Type {
 }
 
 impl Type {
-    /// The type of a schema's word; unknown words are no type.
+    /// Returns the type of a schema's keyword; an unknown one is no type.
     pub fn of(word: &str) -> Self {
         match word {
             "object" => Self::Object,
@@ -77,7 +77,7 @@ impl Flags {
     pub const BELOW_LISTS: Self = Self(1 << 10);
     /// Here or below is a validation rule.
     pub const BELOW_RULES: Self = Self(1 << 11);
-    /// What a place inherits from those below it.
+    /// The flags that a position inherits from those below it.
     const BELOW: u16 = 0b1111 << 8;
 
     /// Whether all of `other` are set.
@@ -89,7 +89,7 @@ impl Flags {
             self.0 |= other.0;
         }
     }
-    /// Takes over what lies below a child.
+    /// Inherits the flags of a child.
     pub(super) fn inherit(&mut self, child: &Node) {
         self.0 |= child.flags.0 & Self::BELOW;
     }
@@ -123,7 +123,7 @@ impl Hash for Child {
     }
 }
 
-/// What `additionalProperties` says of fields that are not declared.
+/// The meaning of `additionalProperties` for undeclared fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "each is the keyword it is named as")]
 pub enum Additional {
@@ -153,7 +153,7 @@ impl Hash for Bound {
     }
 }
 
-/// What values must fulfil beside their type.
+/// Requirements for values besides their type.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "each is the keyword it is named as")]
 pub struct Values {
@@ -185,19 +185,19 @@ pub struct Values {
 pub struct Rule {
     /// The expression that must hold.
     pub rule: Name,
-    /// What a client is told when the rule fails; may be empty.
+    /// The message for the client when the rule fails; may be empty.
     pub message: Name,
     /// An expression for that; may be empty.
     pub message_expression: Name,
     /// `FieldValueInvalid` and its like; empty for that one.
     pub reason: Name,
-    /// Which field, below this place, the fault is reported at; may be empty.
+    /// The field below this position at which the error is reported; may be empty.
     pub field_path: Name,
     /// Whether `oldSelf` is an optional value.
     pub optional_old_self: Option<bool>,
 }
 
-/// What few places have.
+/// Rarely used parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "each is the keyword it is named as")]
 pub struct Rare {
@@ -229,7 +229,7 @@ impl Node {
     pub fn is(&self, flags: Flags) -> bool {
         self.flags.has(flags)
     }
-    /// How apply merges the list; the same as atomic when not said.
+    /// Returns how apply merges the list; atomic if not set.
     pub fn list_type(&self) -> Option<ListType> {
         self.list_type
     }
@@ -242,7 +242,7 @@ impl Node {
         let at = self.properties.binary_search_by(|(n, _)| n.as_ref().cmp(name)).ok()?;
         Some(&self.properties[at].1)
     }
-    /// What else may stand here beside the declared fields.
+    /// Returns which undeclared fields are allowed.
     pub fn additional(&self) -> &Additional {
         &self.additional
     }
@@ -257,7 +257,7 @@ impl Node {
     pub fn field(&self, name: &str) -> Option<&Child> {
         self.property(name).or_else(|| self.values_of_map())
     }
-    /// Whether apply refuses fields that are not declared here: some are, and nothing leaves room for others.
+    /// Reports whether apply rejects fields that are not declared here: some are declared, and no others are allowed.
     pub fn is_closed(&self) -> bool {
         let room = !matches!(self.additional, Additional::Unset | Additional::No);
         let any = self.properties.is_empty() && self.additional == Additional::Unset;
@@ -267,7 +267,7 @@ impl Node {
     pub fn items(&self) -> Option<&Child> {
         self.items.as_ref()
     }
-    /// What values must fulfil, when there is more than the type.
+    /// Returns the requirements for values, if there are any besides the type.
     pub fn values(&self) -> Option<&Values> {
         self.values.as_deref()
     }
@@ -275,7 +275,7 @@ impl Node {
     pub fn default_value(&self) -> Option<&Value> {
         self.rare.as_ref().map(|r| &r.default).filter(|d| !d.is_null())
     }
-    /// The fields by which a list of type map tells its elements apart.
+    /// Returns the keys of a list of type map.
     pub fn map_keys(&self) -> &[Name] {
         self.rare.as_ref().map_or(&[], |r| &r.map_keys)
     }
@@ -283,18 +283,18 @@ impl Node {
     pub fn rules(&self) -> &[Rule] {
         self.rare.as_ref().map_or(&[], |r| &r.rules)
     }
-    /// This place as an object of its own.
+    /// Returns this position as an embedded object.
     pub(super) fn as_embedded(&self) -> Self {
         let mut node = self.clone();
         node.flags.set(Flags::EMBEDDED, true);
         node.flags.set(Flags::BELOW_EMBEDDED, true);
         node
     }
-    /// Whether null is no value of this place.
+    /// Reports whether null is not allowed here.
     pub fn refuses_null(&self) -> bool {
         !self.is(Flags::NULLABLE)
     }
-    /// The bytes that this place and those below it hold, each counted once for each place it stands at.
+    /// Returns the size of this position and those below it, counting shared ones for each use.
     pub fn bytes(&self) -> usize {
         let mut seen = std::collections::HashSet::new();
         self.count(&mut seen)

@@ -1,5 +1,5 @@
-//! From `JSONSchemaProps`, as the definition's tree has it, to places. What a structural schema cannot have is refused in
-//! upstream's words (`pkg/apiserver/schema/convert.go`); whether it is structural is for `definition` to say.
+//! Parses `JSONSchemaProps` in a definition's tree. Constructs that a structural schema cannot have are rejected with
+//! upstream's message (`pkg/apiserver/schema/convert.go`); `definition` checks whether it is structural.
 use std::sync::Arc;
 
 use kelson_meta::tree::{entries, flag, items, text};
@@ -10,7 +10,7 @@ use super::format::Format;
 use super::node::{Additional, Bound, Child, Flags, Name, Node, Rare, Rule, Type, Values};
 use super::table;
 
-/// Why a schema cannot be structural. The text is meant for the client.
+/// Why a schema cannot be structural. The text is for the client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SchemaError {
     /// A keyword that structural schemas do not have.
@@ -35,7 +35,7 @@ pub(super) fn parse(schema: &Value) -> Result<Arc<Node>, SchemaError> {
     node(schema, SchemaPlace::default()).map(|child| child.0)
 }
 
-/// Keywords that structural schemas do not have, in the order in which they are told.
+/// Keywords that structural schemas do not support, in the order in which they are reported.
 const UNSUPPORTED: &[(&str, &str)] = &[
     ("id", "id"),
     ("$schema", "schema"),
@@ -64,7 +64,7 @@ fn supported(schema: &Value) -> Result<(), SchemaError> {
     Ok(())
 }
 
-/// Where in its schema a place stands.
+/// The position of a part in its schema.
 #[derive(Clone, Copy, Default)]
 struct SchemaPlace {
     depth: usize,

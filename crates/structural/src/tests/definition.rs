@@ -1,4 +1,4 @@
-//! What definitions may say, and what they are told.
+//! Valid and invalid definitions, with their messages.
 use crate::definition::{default, store_version, validate_create, validate_status_update, validate_update, warnings};
 use kelson_meta::FieldErrors;
 use serde_json::{Value, json};

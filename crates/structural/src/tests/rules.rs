@@ -7,7 +7,7 @@ use kelson_meta::FieldErrors;
 use kelson_meta::path::Path;
 use serde_json::{Value, json};
 
-/// A schema whose `spec` has these properties and rules.
+/// Returns a schema whose `spec` has these properties and rules.
 fn with_rules(properties: Value, rules: Value) -> Value {
     json!({"type": "object", "properties": {
         "spec": {"type": "object", "properties": properties, "x-kubernetes-validations": rules}}})

@@ -4,7 +4,7 @@ use crate::object::{Old, check_embedded, check_lists, validate};
 use kelson_meta::path::{Errors, Path};
 use serde_json::{Map, Value, json};
 
-/// The faults of a value at `spec.x`, whose schema is given, as a client reads them.
+/// Returns the errors for a value at `spec.x` with this schema.
 fn faults(of_x: Value, x: Value) -> Vec<String> {
     let tree = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"x": of_x}}}});
     let object = json!({"spec": {"x": x}});

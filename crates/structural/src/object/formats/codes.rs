@@ -1,6 +1,6 @@
 //! Numbers and codes: identifiers, books, cards, colours, base64, names.
 
-/// With `version`, the digit that stands at the version's place; versions 4 and 5 have a variant too.
+/// Validates a UUID; with `version`, the digit at its position. Versions 4 and 5 have a variant too.
 pub fn is_uuid(text: &str, version: Option<u8>) -> bool {
     let mut rest = text.as_bytes();
     let mut parts = [&[][..]; 5];
@@ -48,7 +48,7 @@ pub fn is_isbn13(text: &str) -> bool {
     digit(code[12]) == (10 - sum % 10) % 10
 }
 
-/// A number of a known issuer, with any other characters between its digits, whose check digit is right.
+/// Validates a number of a known issuer, with any other characters between its digits, and its check digit.
 pub fn is_credit_card(text: &str) -> bool {
     let code: Vec<u8> = text.bytes().filter(u8::is_ascii_digit).collect();
     let prefix = |n: usize| code[..n.min(code.len())].iter().fold(0, |sum, &c| sum * 10 + digit(c));

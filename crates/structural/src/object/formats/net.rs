@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// Whether an IPv4 address, whose numbers may have leading zeros.
+/// Validates an IPv4 address, whose numbers may have leading zeros.
 fn ipv4_with_zeros(text: &str) -> bool {
     let parts: Vec<&str> = text.split('.').collect();
     let part = |p: &&str| {
@@ -145,7 +145,7 @@ fn is_authority(text: &str) -> bool {
     let mut rest = name;
     while let Some(at) = rest.find('%') {
         let Some(code) = rest.get(at + 1..at + 3).and_then(|c| u8::from_str_radix(c, 16).ok()) else { return false };
-        // In a host only what is no ASCII is escaped.
+        // In a host only non-ASCII characters are escaped.
         if code < 0x80 {
             return false;
         }

@@ -1,5 +1,5 @@
-//! `anyOf`, `oneOf`, `allOf`, `not`. Alternatives are first asked silently whether they hold; only when none does are the
-//! faults of the nearest one told, so that alternatives inside alternatives cost no more than their number.
+//! `anyOf`, `oneOf`, `allOf`, `not`. Alternatives are first evaluated without errors; only when none matches are the
+//! errors of the nearest one reported, so that the cost of nested alternatives is proportional to their number.
 use kelson_meta::path::Path;
 use serde_json::Value;
 
@@ -100,7 +100,7 @@ impl Check<'_> {
         self.apart(value, clause, old, path, true)
     }
 
-    /// What a clause finds, by itself.
+    /// Evaluates a clause separately.
     fn apart(&mut self, value: &Value, clause: &Child, old: Option<Old<'_>>, path: &Path<'_>, quiet: bool) -> Outcome {
         let outer = std::mem::replace(&mut self.out, Outcome::new(quiet));
         self.place(value, clause, old, path);

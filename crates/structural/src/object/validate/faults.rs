@@ -4,21 +4,22 @@ use kelson_meta::{FieldError, FieldErrorKind, too_long_detail, too_many_detail};
 use serde::Serialize;
 use serde_json::Value;
 
-/// Faults told of one object; nobody reads more, and messages repeat paths that their author chose.
+/// The maximum number of errors reported for one object; messages repeat paths that the client chose.
 const FAULTS_MAX: usize = 1000;
 
-/// What a check found, and how much held: of alternatives that all fail, the one where most held is told.
+/// The errors of a check, and how much matched: of several alternatives that fail, the one that matches best is
+/// reported.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub errors: Vec<FieldError>,
     failed: bool,
     matches: u64,
-    /// Nobody reads what is found, only whether anything is.
+    /// Whether only the presence of errors matters.
     quiet: bool,
 }
 
 impl Outcome {
-    /// Nothing found yet; with `quiet`, faults are noted and not told.
+    /// Creates an empty outcome; with `quiet`, errors are counted and not reported.
     pub fn new(quiet: bool) -> Self {
         Self { quiet, ..Self::default() }
     }
@@ -32,7 +33,7 @@ impl Outcome {
     pub fn full(&self) -> bool {
         self.errors.len() >= FAULTS_MAX || self.quiet && self.failed
     }
-    /// Notes that there is a fault; answers whether it need not be told.
+    /// Records that there is an error; returns whether it need not be reported.
     fn fail(&mut self) -> bool {
         self.failed = true;
         self.full()
@@ -50,7 +51,7 @@ impl Outcome {
             self.add(error);
         }
     }
-    /// Adds a fault unless it is told already.
+    /// Adds an error unless it is there already.
     fn add(&mut self, error: FieldError) {
         if !self.fail() && !self.errors.contains(&error) {
             self.errors.push(error);
@@ -75,7 +76,7 @@ pub(super) fn go_float(float: f64) -> String {
     float.to_string()
 }
 
-/// Makes faults of a value that stands at `at` in its object. Messages name paths inside the value, errors whole paths.
+/// Creates errors of the value at `at` in its object. Messages contain paths inside the value, errors whole paths.
 pub(super) struct Faults<'a> {
     at: &'a str,
 }
@@ -164,7 +165,7 @@ impl<'a> Faults<'a> {
         let detail = format!("factor MultipleOf declared for {at} must be positive: {factor}");
         self.add(out, FieldErrorKind::Invalid, &at, Some(factor.to_owned()), detail);
     }
-    /// A fault that upstream tells without its field.
+    /// Adds an error that upstream reports without its field.
     pub fn plain(&self, out: &mut Outcome, path: &Path<'_>, why: impl FnOnce(&str) -> String) {
         if out.fail() {
             return;
@@ -175,7 +176,7 @@ impl<'a> Faults<'a> {
     pub fn clause(&self, out: &mut Outcome, path: &Path<'_>, why: &str) {
         self.plain(out, path, |at| format!("{at:?} {why}"));
     }
-    /// The object asks for more checks than anybody should.
+    /// Reports that the object requires too many checks.
     pub fn too_much(&self, out: &mut Outcome) {
         let detail = "the object needs too many checks to be validated against its schema".to_owned();
         self.add(out, FieldErrorKind::Internal, "", None, detail);

@@ -1,6 +1,6 @@
-//! Values against their schema, keyword by keyword, with the messages and the order of upstream (`kube-openapi`
-//! `pkg/validation/validate`, `apiextensions-apiserver` `pkg/apiserver/validation`). On update, what did not change is not
-//! refused (KEP-4008).
+//! Validates values with their schema, keyword by keyword, with the messages and the order of upstream (`kube-openapi`
+//! `pkg/validation/validate`, `apiextensions-apiserver` `pkg/apiserver/validation`). On update, unchanged values are
+//! not rejected (KEP-4008).
 mod clauses;
 mod faults;
 mod numbers;
@@ -15,8 +15,9 @@ use super::correlate::Old;
 use super::formats;
 use crate::schema::{Additional, Flags, Node, Values, pattern};
 
-/// Checks of one value and one place in one validation. A schema full of alternatives could ask for as many as it has
-/// places times as the object has values; who comes here is refused.
+/// The maximum number of checks of one value and one position in a validation. A schema with many alternatives could
+/// require as many as it has positions times the number of values of the object; above the limit the object is
+/// rejected.
 const STEPS_MAX: u64 = 20_000_000;
 
 /// Faults of a value. `at` is the path of the value in its object. With `old`, faults of what did not change are
@@ -89,7 +90,7 @@ impl Check<'_> {
         }
     }
 
-    /// Length and pattern; the first fault is told alone.
+    /// Validates length and pattern; only the first error is reported.
     fn lengths(&mut self, text: &str, values: &Values, path: &Path<'_>) {
         if values.max_length.is_some() || values.min_length.is_some() {
             let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);

@@ -27,7 +27,7 @@ impl Held {
     }
 }
 
-/// What numbers at a place can be: a type, and its format where it is one of numbers.
+/// The range of numbers at a position: a type, and its format if it is a number format.
 #[derive(Clone, Copy)]
 struct Range<'a> {
     integer: bool,

@@ -18,7 +18,7 @@ pub(super) fn word(value: &Value) -> &'static str {
     }
 }
 
-/// Whether a float stands for an integer: closer to one than a billionth of it, and exact in 53 bits.
+/// Reports whether a float represents an integer: closer to one than a billionth of it, and exact in 53 bits.
 pub(super) fn is_whole(float: f64) -> bool {
     const EXACT_MAX: f64 = 9_007_199_254_740_991.0;
     const CLOSE: f64 = 1e-9;

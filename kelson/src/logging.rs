@@ -2,7 +2,7 @@
 //! Lines for the journal begin with a priority and have no time, which the journal has for each.
 use std::fmt;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use anyhow::Context as _;
 use jiff::Timestamp;
@@ -24,6 +24,8 @@ type Reload = Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>;
 
 /// What the process was started with, and the way to change it.
 static LOG: OnceLock<(String, Reload)> = OnceLock::new();
+/// The verbosity of the configuration file that the process was started with; 0 where it has none.
+static CONFIGURED_VERBOSITY: AtomicU32 = AtomicU32::new(0);
 /// Whether lines are objects of JSON.
 static JSON: AtomicBool = AtomicBool::new(false);
 
@@ -58,15 +60,17 @@ pub fn init(level: &str) -> anyhow::Result<()> {
 /// When nothing is logged yet.
 pub fn follow(verbosity: Option<u32>, json: bool) -> Result<(), String> {
     JSON.store(json, Ordering::Relaxed);
-    verbosity.map_or(Ok(()), |v| set_verbosity(&v.to_string()).map(drop))
+    let Some(verbosity) = verbosity else { return Ok(()) };
+    CONFIGURED_VERBOSITY.store(verbosity, Ordering::Relaxed);
+    restore()
 }
 
-/// Logs as much as the process was started with.
+/// Logs as much as the process was started with: as its flags and its configuration file say.
 ///
 /// # Errors
 /// When nothing is logged yet.
 pub fn restore() -> Result<(), String> {
-    set_verbosity("0").map(drop)
+    set_verbosity(&CONFIGURED_VERBOSITY.load(Ordering::Relaxed).to_string()).map(drop)
 }
 
 /// What a line of an error begins with that is not logged but printed: the journal's priority, where that reads it.

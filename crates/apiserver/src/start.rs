@@ -30,6 +30,7 @@ use crate::shared::dialer::KubeletDialer;
 use crate::shared::documents::Documents;
 use crate::shared::fairness::Fairness;
 use crate::shared::flow::{Flow, InFlight};
+use crate::shared::identity::IssuersError;
 use crate::shared::log_limit::LogLimit;
 use crate::shared::metrics::Metrics;
 use crate::shared::objects::StoreObjects;
@@ -261,8 +262,8 @@ impl Running {
     /// Replaces the trusted token issuers, once the keys of all new ones are known.
     ///
     /// # Errors
-    /// The keys of an issuer cannot be fetched, or an issuer is the cluster's own. Nothing changes then.
-    pub async fn replace_issuers(&self, issuers: Vec<Arc<Issuer>>) -> Result<(), String> {
+    /// See [`IssuersError`]. Nothing changes then.
+    pub async fn replace_issuers(&self, issuers: Vec<Arc<Issuer>>) -> Result<(), IssuersError> {
         self.server.auth.replace_issuers(issuers).await
     }
     /// Replaces the authorizers from the next request on. A webhook mode refers to its webhook by index.

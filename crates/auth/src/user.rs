@@ -103,7 +103,7 @@ pub const KUBE_SCHEDULER: &str = "system:kube-scheduler";
 pub const KUBE_CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
 /// User name of the service proxy.
 pub const KUBE_PROXY: &str = "system:kube-proxy";
-/// Before a node's name in its user name.
+/// The prefix of a node's name in its user name.
 pub const NODE_PREFIX: &str = "system:node:";
 /// Before a token id in a bootstrap token's user name.
 pub const BOOTSTRAP_USER_PREFIX: &str = "system:bootstrap:";

@@ -27,7 +27,7 @@ struct Wanted {
     extra: BTreeMap<String, Vec<String>>,
 }
 
-/// Whom a request may act as.
+/// The identity that a request may assume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Impersonated {
     /// The user that the request is of from now on.

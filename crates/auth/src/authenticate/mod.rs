@@ -43,7 +43,7 @@ pub struct Credentials<'a> {
 }
 
 impl fmt::Debug for Credentials<'_> {
-    /// Never the headers: they hold tokens.
+    /// Headers are left out, because they contain tokens.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials").field("path", &self.path).field("certificates", &self.certificates.len()).finish()
     }
@@ -74,7 +74,7 @@ impl Authenticated {
 pub struct Rejected(pub String);
 
 impl Rejected {
-    /// From any text that holds no secret.
+    /// Creates the error from a reason, which must not contain a secret.
     pub fn because(why: impl Into<String>) -> Self {
         Self(why.into())
     }
@@ -100,7 +100,7 @@ pub trait TokenAuthenticator: Send + Sync {
 /// A token authenticator that must wait for its answer.
 #[async_trait]
 pub trait AsyncTokenAuthenticator: Send + Sync {
-    /// As [`TokenAuthenticator::authenticate_token`], by asking elsewhere.
+    /// Does the same as [`TokenAuthenticator::authenticate_token`] with requests to another server.
     async fn authenticate_later(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, Rejected>;
 }
 
@@ -124,7 +124,7 @@ pub struct TokenChain {
 }
 
 impl TokenChain {
-    /// From its members.
+    /// Creates a chain of these members.
     pub fn new(members: Vec<Arc<dyn TokenAuthenticator>>) -> Self {
         Self { members }
     }
@@ -173,14 +173,14 @@ fn join(faults: &[String]) -> Rejected {
     }
 }
 
-/// Who may come without credentials.
+/// The requests that are accepted without credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Anonymous {
     /// Nobody: such requests are 401.
     Disabled,
     /// Everybody, as `system:anonymous`.
     Enabled,
-    /// Only for these exact paths (`/livez`, `/readyz`, `/healthz` …).
+    /// Requests of exactly these paths (`/livez`, `/readyz`, `/healthz` …).
     Paths(Vec<String>),
 }
 

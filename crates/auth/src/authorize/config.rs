@@ -26,11 +26,11 @@ pub enum Configured {
 /// A webhook, and where it is.
 #[derive(Clone, Debug)]
 pub struct WebhookConfig {
-    /// How it is asked.
+    /// The settings of its reviews.
     pub options: WebhookOptions,
     /// The kubeconfig that says where it is.
     pub kubeconfig: PathBuf,
-    /// How long one call may take.
+    /// The timeout of one review.
     pub timeout: Duration,
 }
 

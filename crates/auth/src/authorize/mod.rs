@@ -99,7 +99,7 @@ pub struct AuthorizerChain {
 }
 
 impl AuthorizerChain {
-    /// From its members, the first asked first.
+    /// Creates a chain of these members in their order.
     pub fn new(members: Vec<Arc<dyn Authorizer>>) -> Self {
         Self { members }
     }

@@ -18,14 +18,14 @@ const EXPIRATION_DEFAULT_SECONDS: i64 = 3600;
 const EXPIRATION_MIN_SECONDS: i64 = 600;
 const EXPIRATION_MAX_SECONDS: i64 = 1 << 32;
 
-/// How tokens are issued.
+/// The settings of issued tokens.
 #[derive(Clone, Debug)]
 pub struct IssuerOptions {
     /// The `iss` claim, a URL (`--service-account-issuer`).
     pub issuer: String,
     /// `--api-audiences`; used when a request names none.
     pub audiences: Vec<String>,
-    /// How long tokens live, and where their keys are.
+    /// The lifetimes of tokens.
     pub terms: TokenTerms,
 }
 
@@ -68,9 +68,9 @@ pub struct TokenIssuer {
 pub struct MintedToken {
     /// The TokenRequest with `status.token` filled in. Secret.
     pub response: Value,
-    /// For the client's `Warning` headers.
+    /// The texts of the client's `Warning` headers.
     pub warnings: Vec<String>,
-    /// For the audit annotation `authentication.kubernetes.io/issued-credential-id`.
+    /// The value of the audit annotation `authentication.kubernetes.io/issued-credential-id`.
     pub credential_id: String,
 }
 

@@ -18,7 +18,7 @@ pub const DEFAULT_ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 /// The lifetime kubelets ask for in projected volumes; such tokens really live a year and only warn after this
 /// (upstream's safe roll-out of time-bound tokens).
 pub const WARN_ONLY_SECONDS: i64 = 3607;
-/// How long those tokens live.
+/// The lifetime of those tokens in seconds.
 pub const EXTENDED_SECONDS: i64 = 365 * 24 * 3600;
 /// Issuer of tokens in secrets of type `kubernetes.io/service-account-token`.
 pub const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";

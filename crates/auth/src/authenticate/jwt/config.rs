@@ -18,7 +18,7 @@ const GROUP: &str = "apiserver.config.k8s.io";
 pub struct AuthenticationConfiguration {
     /// Who issues tokens, in the order in which they are asked.
     pub issuers: Vec<Arc<Issuer>>,
-    /// Who may come without credentials; `None`: flags say.
+    /// The setting of anonymous requests; `None` if flags define it.
     pub anonymous: Option<Anonymous>,
 }
 
@@ -27,7 +27,7 @@ pub struct AuthenticationConfiguration {
 pub struct Issuer {
     /// The `iss` of its tokens.
     pub url: String,
-    /// Where its discovery document is.
+    /// The URL of its discovery document.
     pub discovery_url: String,
     /// Authorities of its server, PEM; empty: the system's.
     pub ca_pem: Vec<u8>,

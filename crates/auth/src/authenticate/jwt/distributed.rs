@@ -15,7 +15,7 @@ use super::publisher::{Publisher, UnverifiedToken};
 /// token names, so the bound only keeps a server that goes mad from filling the memory.
 const ISSUERS_MAX: usize = 16;
 
-/// Where a claim is to be had.
+/// The source of a distributed claim.
 #[derive(Deserialize)]
 #[cfg_attr(test, derive(Debug, PartialEq, Eq))]
 pub(super) struct ClaimEndpoint {
@@ -82,7 +82,7 @@ impl Resolver {
         }
         let publisher = self.publisher(own, issuer);
         // What is counted is of issuers that are configured.
-        publisher.prepare(&parsed.header.kid, &Means { told: &Uncounted, ..*means }).await;
+        publisher.prepare(&parsed.header.kid, &Means { observer: &Uncounted, ..*means }).await;
         let verified = publisher.verify(&parsed, means.clock.now());
         verified.map_err(|why| format!("verify distributed claim token: {why}"))?;
         let value = parsed.claims.get(claim).cloned();

@@ -33,7 +33,7 @@ impl IssuerUse for Uncounted {
 pub(super) struct Means<'a> {
     pub fetch: &'a dyn Fetch,
     pub clock: &'a dyn Clock,
-    pub told: &'a dyn IssuerUse,
+    pub observer: &'a dyn IssuerUse,
 }
 
 /// Where an issuer's document is when nothing else is said.

@@ -24,7 +24,7 @@ pub enum NodeResource {
 }
 
 impl NodeResource {
-    /// From group and plural.
+    /// Finds the resource by its group and plural name.
     pub fn parse(group: &str, resource: &str) -> Option<Self> {
         match (group, resource) {
             ("", "pods") => Some(Self::Pods),
@@ -70,7 +70,7 @@ pub struct NodeGraph {
 }
 
 impl NodeGraph {
-    /// Without any object.
+    /// Creates an empty graph.
     pub fn new() -> Self {
         Self::default()
     }

@@ -28,7 +28,7 @@ pub enum RbacResource {
 }
 
 impl RbacResource {
-    /// From the plural name.
+    /// Finds the resource by its plural name.
     pub fn parse(resource: &str) -> Option<Self> {
         match resource {
             "roles" => Some(Self::Roles),
@@ -46,7 +46,7 @@ impl RbacResource {
 /// The rules that apply to a user, for `SelfSubjectRulesReview`.
 #[derive(Clone, Debug, Default)]
 pub struct RulesFor {
-    /// In the order found: cluster-wide first.
+    /// The rules, those of cluster role bindings first.
     pub rules: Vec<PolicyRule>,
     /// Roles that bindings name but that do not exist.
     pub errors: Vec<String>,
@@ -113,7 +113,7 @@ pub struct Rbac {
 }
 
 impl Rbac {
-    /// Without any role.
+    /// Creates an empty index.
     pub fn new() -> Self {
         Self::default()
     }

@@ -171,7 +171,7 @@ pub(super) fn take_ips(
     let shown = asked.clone();
     let mut all: Vec<String> = Vec::new();
     for (i, family) in families.iter().enumerate() {
-        if let Some(kept) = asked.get(i).filter(|text| text.parse().is_ok_and(|ip| had.contains(&ip))) {
+        if let Some(kept) = asked.get(i).filter(|text| text.parse::<IpAddr>().is_ok_and(|ip| had.contains(&ip))) {
             // The cluster may have lost the family since.
             all.push(kept.clone());
             continue;
@@ -213,10 +213,13 @@ mod tests {
 
     #[test]
     fn a_service_that_prefers_two_families_keeps_what_it_has_when_the_cluster_changes() {
-        let service = |ips: Value, families: Value| json!({"spec": {"type": "ClusterIP", "ipFamilyPolicy": "PreferDualStack", "clusterIPs": ips, "ipFamilies": families}});
+        let service = |ips: Value, families: Value| {
+            let policy = "PreferDualStack";
+            json!({"spec": {"type": "ClusterIP", "ipFamilyPolicy": policy, "clusterIPs": ips, "ipFamilies": families}})
+        };
         let one = service(json!(["10.0.0.1"]), json!(["IPv4"]));
         let two = service(json!(["10.0.0.1", "fd00::1"]), json!(["IPv4", "IPv6"]));
-        for (own, stored) in [(&["IPv4", "IPv6"][..], &one), (&["IPv4"], &two)] {
+        for (own, stored) in [(&["IPv4", "IPv6"][..], &one), (&["IPv4"][..], &two)] {
             let (mut updated, mut errors) = (stored.clone(), FieldErrors::new());
             families(own, &mut updated, stored, &mut errors);
             assert!(errors.is_empty(), "{errors}");

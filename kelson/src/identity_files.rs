@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kelson_apiserver::Running;
+use kelson_apiserver::{IssuersError, Running};
 use kelson_metrics::{GaugeVec, IntCounterVec, Registry};
 use kelson_tasks::{FILES, Tasks};
 use parking_lot::Mutex;
@@ -130,7 +130,10 @@ impl TakesUp for Served {
                     let why = "anonymous: Forbidden: changed from initial configuration file";
                     return Err(FileFault::Unsound(anyhow::anyhow!(why)));
                 }
-                self.api.replace_issuers(parsed.issuers).await.map_err(|why| FileFault::Later(anyhow::anyhow!(why)))
+                self.api.replace_issuers(parsed.issuers).await.map_err(|error| match error {
+                    IssuersError::Keys(_) => FileFault::Later(error.into()),
+                    IssuersError::OwnIssuer(_) | IssuersError::NotConfigured => FileFault::Unsound(error.into()),
+                })
             }
             What::Authorization => {
                 let (modes, webhooks) = self.args.authorization(&data).map_err(FileFault::Unsound)?;

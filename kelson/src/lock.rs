@@ -8,7 +8,10 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use kelson_platform::files;
 
-/// Held while a process uses a data directory.
+/// The file of the lock in a data directory, which contains the holder's process ID.
+pub const LOCK_FILE: &str = "kelson.lock";
+
+/// Held as long as a process works with a data directory.
 pub struct DataDirLock {
     _file: File,
 }
@@ -23,19 +26,9 @@ impl DataDirLock {
         Self::take(dir)
     }
 
-    /// Reports whether no process has the lock.
-    ///
-    /// # Errors
-    /// The lock file cannot be opened.
-    pub fn is_free(dir: &Path) -> anyhow::Result<bool> {
-        let path = dir.join("kelson.lock");
-        let file = File::open(&path).with_context(|| path.display().to_string())?;
-        Ok(file.try_lock_shared().is_ok())
-    }
-
-    /// Takes the lock. The error names the process that has it.
+    /// Takes the lock; an error that names the holder's process id when somebody has it.
     pub fn take(dir: &Path) -> anyhow::Result<Self> {
-        let path = dir.join("kelson.lock");
+        let path = dir.join(LOCK_FILE);
         let open = File::options().read(true).write(true).create(true).truncate(false).open(&path);
         let mut file = open.with_context(|| path.display().to_string())?;
         match file.try_lock() {
@@ -64,7 +57,6 @@ mod tests {
         std::fs::create_dir_all(&dir).unwrap();
         let first = DataDirLock::take(&dir).unwrap();
         let refused = DataDirLock::take(&dir).err().unwrap().to_string();
-        assert!(!DataDirLock::is_free(&dir).unwrap());
         assert!(refused.ends_with(&format!("is in use by process {}", std::process::id())), "{refused}");
         drop(first);
         assert!(DataDirLock::take(&dir).is_ok());

@@ -2,7 +2,7 @@
 //! runs. Lines for the journal begin with a priority and have no time, which the journal adds.
 use std::fmt;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use anyhow::Context as _;
 use jiff::Timestamp;
@@ -24,7 +24,9 @@ type Reload = Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>;
 
 /// The filter of the start, and how to change it.
 static LOG: OnceLock<(String, Reload)> = OnceLock::new();
-/// Whether lines are JSON objects.
+/// The verbosity of the configuration file that the process was started with; 0 where it has none.
+static CONFIGURED_VERBOSITY: AtomicU32 = AtomicU32::new(0);
+/// Whether lines are objects of JSON.
 static JSON: AtomicBool = AtomicBool::new(false);
 
 /// HTTP/2 warnings are excluded: they are about peers' behaviour, and clients without credentials can cause any number
@@ -59,15 +61,17 @@ pub fn init(level: &str) -> anyhow::Result<()> {
 /// Logging is not set up.
 pub fn follow(verbosity: Option<u32>, json: bool) -> Result<(), String> {
     JSON.store(json, Ordering::Relaxed);
-    verbosity.map_or(Ok(()), |v| set_verbosity(&v.to_string()).map(drop))
+    let Some(verbosity) = verbosity else { return Ok(()) };
+    CONFIGURED_VERBOSITY.store(verbosity, Ordering::Relaxed);
+    restore()
 }
 
-/// Restores the level with which the process was started.
+/// Logs as much as the process was started with: as its flags and its configuration file say.
 ///
 /// # Errors
 /// Logging is not set up.
 pub fn restore() -> Result<(), String> {
-    set_verbosity("0").map(drop)
+    set_verbosity(&CONFIGURED_VERBOSITY.load(Ordering::Relaxed).to_string()).map(drop)
 }
 
 /// Returns the prefix of a printed error: the journal's priority, if the journal reads it.

@@ -77,8 +77,7 @@ pub fn discard_unfetched(data_dir: &Path) {
 }
 
 fn restore(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
-    fs::create_dir_all(data_dir).with_context(|| data_dir.display().to_string())?;
-    let _lock = DataDirLock::take(data_dir)?;
+    let _lock = DataDirLock::make(data_dir)?;
     let fresh = tempfile::Builder::new().prefix("store.restoring.").tempdir_in(data_dir)?;
     unpack(file, fresh.path())?;
     let contents = verify(fresh.path(), file)?;

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write as _;
 use std::ops::Range;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use kelson_blackbox::{
-    Kubectl, Needs::OwnAgent, Needs::OwnServer, Outcome, Process, Subject, Test, binary, eventually, free_port,
-    lines_of,
+    ChildGuard, Kubectl, Needs::OwnAgent, Needs::OwnServer, Outcome, Process, Subject, Test, binary, eventually,
+    free_port, lines_of,
 };
 use serde_json::Value;
 
@@ -62,7 +62,7 @@ fn kill_9(_: &Subject) -> Outcome {
 
 /// A curl process that creates objects one after the other over one connection.
 struct Writer {
-    child: Child,
+    child: ChildGuard,
     lines: Receiver<String>,
     _scratch: tempfile::TempDir,
 }
@@ -97,13 +97,14 @@ impl Writer {
         }
         let file = scratch.path().join("requests");
         std::fs::write(&file, config.trim_end_matches("next\n"))?;
-        let mut child = Command::new("curl")
+        let child = Command::new("curl")
             .arg("-K")
             .arg(&file)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()?;
+        let mut child = ChildGuard(child);
         let lines = lines_of(&mut child)?;
         Ok(Self { child, lines, _scratch: scratch })
     }
@@ -184,7 +185,7 @@ fn sigterm(_: &Subject) -> Outcome {
 fn full_log(_: &Subject) -> Outcome {
     let scratch = tempfile::tempdir()?;
     let full = File::options().write(true).open("/dev/full")?;
-    let mut server = Command::new(binary())
+    let server = Command::new(binary())
         .args(["server", "--disable-agent", "--log-level", "debug", "--bind-address", "127.0.0.1"])
         .args(["--secure-port", &free_port()?.to_string(), "--data-dir"])
         .arg(scratch.path())
@@ -192,6 +193,7 @@ fn full_log(_: &Subject) -> Outcome {
         .stdout(full.try_clone()?)
         .stderr(full)
         .spawn()?;
+    let mut server = ChildGuard(server);
     let k = Kubectl::new(scratch.path().join("admin.kubeconfig"));
     let works = || k.ok(&["create", "configmap", "a", "--dry-run=server"]);
     let outcome = eventually("the server answers", Duration::from_secs(60), works);
@@ -202,7 +204,7 @@ fn full_log(_: &Subject) -> Outcome {
 
 /// A small file system, in a mount namespace that a sleeping process keeps.
 struct SmallDisk {
-    keeper: Child,
+    keeper: ChildGuard,
     scratch: tempfile::TempDir,
 }
 
@@ -216,11 +218,12 @@ impl SmallDisk {
         std::fs::create_dir(&dir)?;
         let script =
             format!("mount -t tmpfs -o size={DISK_BYTES} tmpfs {} && echo mounted && exec sleep 600", dir.display());
-        let mut keeper = Command::new("unshare")
+        let keeper = Command::new("unshare")
             .args(["--mount", "--propagation", "private", "sh", "-c", &script])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()?;
+        let mut keeper = ChildGuard(keeper);
         let mounted = lines_of(&mut keeper)?.recv_timeout(Duration::from_secs(10));
         ensure!(mounted.as_deref() == Ok("mounted"), "no tmpfs: {mounted:?}");
         Ok(Self { keeper, scratch })
@@ -261,8 +264,8 @@ impl SmallDisk {
         }
     }
 
-    /// Starts a server with its data there, and returns its log.
-    fn server(&self, port: u16) -> anyhow::Result<(Child, std::path::PathBuf)> {
+    /// A server whose data is there, and its log.
+    fn server(&self, port: u16) -> anyhow::Result<DiskServer> {
         let log = self.scratch.path().join("log");
         let child = Command::new("nsenter")
             .args(["--mount", "--target", &self.keeper.id().to_string()])
@@ -274,34 +277,53 @@ impl SmallDisk {
             .stdout(Stdio::null())
             .stderr(File::create(&log)?)
             .spawn()?;
-        Ok((child, log))
+        Ok(DiskServer { child: ChildGuard(child), log })
     }
 
     fn kubectl(&self) -> Kubectl {
         Kubectl::new(self.seen().join("data/admin.kubeconfig"))
     }
 
-    /// Starts a server and waits until it serves.
-    fn serving(&self, port: u16) -> anyhow::Result<Child> {
-        let (mut server, log) = self.server(port)?;
+    /// Starts a server that serves.
+    fn serving(&self, port: u16) -> anyhow::Result<DiskServer> {
+        let mut server = self.server(port)?;
         let started = eventually("the server serves", Duration::from_secs(60), || {
-            if let Some(ended) = server.try_wait()? {
+            if let Some(ended) = server.child.try_wait()? {
                 bail!("the server ended with {ended}");
             }
             self.kubectl().ok(&["get", "--raw", "/livez"])
         });
-        if let Err(error) = started {
-            let _ = server.kill();
-            return Err(error.context(std::fs::read_to_string(log)?));
+        match started {
+            Ok(_) => Ok(server),
+            Err(error) => Err(error.context(server.log()?)),
         }
-        Ok(server)
     }
 }
 
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = self.keeper.kill();
-        let _ = self.keeper.wait();
+/// A server on a small disk.
+struct DiskServer {
+    child: ChildGuard,
+    log: std::path::PathBuf,
+}
+
+impl DiskServer {
+    fn log(&self) -> anyhow::Result<String> {
+        Ok(std::fs::read_to_string(&self.log)?)
+    }
+
+    /// Kills the server, and waits for its end.
+    fn kill(&mut self) -> anyhow::Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Asks the server to end, and waits for its end.
+    fn stop(&mut self) -> anyhow::Result<()> {
+        let pid = rustix::process::Pid::from_raw(i32::try_from(self.child.id())?).context("a pid")?;
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        self.child.wait()?;
+        Ok(())
     }
 }
 
@@ -314,10 +336,10 @@ fn start_on_a_full_disk(_: &Subject) -> Outcome {
     let (disk, port) = (SmallDisk::mount()?, free_port()?);
     for left in [0, 4 << 10, 64 << 10, 256 << 10] {
         disk.fill(left)?;
-        let (mut server, log) = disk.server(port)?;
-        let ended = eventually("the server ends", Duration::from_secs(60), || server.try_wait()?.context("it runs"));
-        let _ = server.kill();
-        let said = std::fs::read_to_string(&log)?;
+        let mut server = disk.server(port)?;
+        let ended =
+            eventually("the server ends", Duration::from_secs(60), || server.child.try_wait()?.context("it runs"));
+        let said = server.log()?;
         let error = said.lines().rfind(|line| line.starts_with("Error: ")).unwrap_or_default();
         ensure!(!ended?.success(), "{left} bytes left: {said}");
         let names = error.contains(&disk.dir().join("data").display().to_string());
@@ -339,12 +361,10 @@ fn start_on_a_full_disk(_: &Subject) -> Outcome {
     for clean in [true, false] {
         disk.fill(0)?;
         if clean {
-            let pid = rustix::process::Pid::from_raw(i32::try_from(server.id())?).context("a pid")?;
-            rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+            server.stop()?
         } else {
-            server.kill()?;
+            server.kill()?
         }
-        server.wait()?;
         server = disk.serving(port)?;
         ensure!(k.ok(&["get", "cm", "a", "-o", "jsonpath={.data.x}"])? == "1", "clean: {clean}");
         // Writes that fit into existing pages succeed; others are rejected with a message, and acknowledged ones stay.
@@ -365,11 +385,9 @@ fn start_on_a_full_disk(_: &Subject) -> Outcome {
     }
     eventually("writes are taken again", Duration::from_secs(60), || k.ok(&["create", "configmap", "c"]))?;
     server.kill()?;
-    server.wait()?;
     let mut server = disk.serving(port)?;
     let names = k.ok(&["get", "cm", "-o", "jsonpath={.items[*].metadata.name}"])?;
     server.kill()?;
-    server.wait()?;
     taken.sort();
     ensure!(names.split(' ').filter(|name| *name != "kube-root-ca.crt").eq(taken.iter()), "{names}");
     Ok(())

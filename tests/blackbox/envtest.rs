@@ -7,7 +7,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use kelson_blackbox::{Needs::OwnServer, Outcome, Subject, Test, binary, eventually, free_port, repo_root, sh};
+use kelson_blackbox::{
+    ChildGuard, Needs::OwnServer, Outcome, Subject, Test, binary, eventually, free_port, repo_root, sh,
+};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 pub fn tests() -> Vec<Test> {
@@ -238,12 +240,13 @@ fn sequence(_: &Subject) -> Outcome {
     let accounts: serde_json::Value = serde_json::from_str(&accounts)?;
     ensure!(accounts["items"].as_array().is_some_and(Vec::is_empty), "a controller made an account: {accounts}");
 
-    let mut watch = Command::new("curl")
+    let watch = Command::new("curl")
         .args(["-sSkN", "--cert", &place.file("admin.crt"), "--key", &place.file("admin.key")])
         .arg(place.url("/api/v1/namespaces?watch=true"))
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()?;
+    let mut watch = ChildGuard(watch);
     let mut first = String::new();
     BufReader::new(watch.stdout.take().context("stdout")?).read_line(&mut first)?;
     ensure!(first.contains("ADDED"), "{first}");
@@ -310,11 +313,12 @@ fn orphans(_: &Subject) -> Outcome {
         (String::new(), Some(place.etcd(&bin)?))
     };
     let script = format!("{etcd} setsid {}/kube-apiserver {} & echo $!; wait", bin.display(), place.flags().join(" "));
-    let mut parent = Command::new("bash")
+    let parent = Command::new("bash")
         .args(["-c", &script])
         .stdout(Stdio::piped())
         .stderr(fs::File::create(place.dir.join("log"))?)
         .spawn()?;
+    let mut parent = ChildGuard(parent);
     let healthy = || ask(&[&place.url("/healthz")]).is_ok_and(|(code, _)| code == 200);
     eventually("healthy", PATIENCE, || {
         ensure!(healthy(), "{}", fs::read_to_string(place.dir.join("log")).unwrap_or_default());

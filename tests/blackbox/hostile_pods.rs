@@ -4,7 +4,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use kelson_blackbox::{Kubectl, Needs::Node, Needs::OwnNode, Outcome, Process, Subject, Test, eventually, sh};
+use kelson_blackbox::{
+    ChildGuard, Kubectl, Needs::Node, Needs::OwnNode, Outcome, Process, Subject, Test, eventually, sh,
+};
 
 use serde_json::Value;
 
@@ -169,8 +171,9 @@ fn loud(s: &Subject) -> Outcome {
     k.apply(&script("calm", "sleep 6000", ""))?;
     ready(&k, "loud")?;
     ready(&k, "calm")?;
-    // Also while a client follows it.
-    let mut follower = k.command(&["logs", "-f", "loud", "--tail=1"]).stdout(std::process::Stdio::null()).spawn()?;
+    // While somebody follows it, too.
+    let follower = k.command(&["logs", "-f", "loud", "--tail=1"]).stdout(std::process::Stdio::null()).spawn()?;
+    let mut follower = ChildGuard(follower);
     let begun = Instant::now();
     let mut slowest = Duration::ZERO;
     while begun.elapsed() < Duration::from_secs(25) {

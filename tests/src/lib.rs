@@ -6,6 +6,7 @@ pub mod dra_driver;
 pub mod driver;
 pub mod extension;
 pub mod grpc;
+mod guard;
 mod harness;
 pub mod issuer;
 pub mod key_service;
@@ -18,6 +19,7 @@ pub mod registry;
 mod subject;
 pub mod webhook;
 
+pub use guard::ChildGuard;
 pub use harness::{Needs, Test, run};
 pub use kubectl::{Kubectl, Output, eventually, lines_of};
 pub use machine::{Agent, Machine, sh};

@@ -242,12 +242,13 @@ pub struct Config {
 }
 
 /// Feature gates that change the server's behaviour, besides those of kinds, fields and admission plugins.
-const FEATURE_GATES: [&str; 6] = [
+const FEATURE_GATES: [&str; 7] = [
     "APIServerIdentity",
     "ComponentFlagz",
     "ComponentStatusz",
     "PodLogsQuerySplitStreams",
     "StorageVersionHash",
+    "WatchCacheInitializationPostStartHook",
     "WatchList",
 ];
 

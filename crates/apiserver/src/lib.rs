@@ -62,5 +62,6 @@ pub use config::{
 };
 pub use request::route::RequestInfo;
 pub use shared::Server;
+pub use shared::identity::IssuersError;
 pub use shared::readiness::ComponentCheck;
 pub use start::{ApiServer, Running};

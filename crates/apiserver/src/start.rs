@@ -30,11 +30,13 @@ use crate::shared::dialer::KubeletDialer;
 use crate::shared::documents::Documents;
 use crate::shared::fairness::Fairness;
 use crate::shared::flow::{Flow, InFlight};
+use crate::shared::identity::IssuersError;
 use crate::shared::log_limit::LogLimit;
 use crate::shared::metrics::Metrics;
 use crate::shared::objects::StoreObjects;
 use crate::shared::pool::Pool;
 use crate::shared::readiness::{ComponentCheck, Readiness};
+use crate::shared::start_steps::StartStep;
 use crate::shared::watches::Watches;
 use crate::shared::{Server, admission, identity};
 use crate::write::quota::Charges;
@@ -117,6 +119,7 @@ impl ApiServer {
         });
         charges.connect(&server);
         own.connect(&server);
+        begin_steps(&server);
         load(&server, model);
         let listener = listen::Listener::bind(&server).await?;
         let local_addr = listener.as_ref().map(listen::Listener::local_addr);
@@ -125,13 +128,36 @@ impl ApiServer {
         if server.fairness.is_some() {
             fairness::begin(&server).await;
         }
+        keep_running(&server);
         server.health.set_ready();
         if let Some(listener) = listener {
             server.tasks.spawn("api-listener", OnPanic::EndProcess, listener.run(Arc::clone(&server)));
         }
-        keep_running(&server);
         Ok(Running { server, local_addr })
     }
+}
+
+/// Leaves out the steps of parts that this server does not have, and finishes those of parts that are ready once they are built.
+fn begin_steps(server: &Server) {
+    let gates = &server.config.feature_gates;
+    let has_lease = identity_lease::host(server).is_some();
+    let is_fair = server.fairness.is_some();
+    for (step, is_there) in [
+        (StartStep::FairnessConfigConsumer, is_fair),
+        (StartStep::FairnessConfigProducer, is_fair),
+        (StartStep::FairnessFilter, is_fair),
+        (StartStep::MaxInFlightFilter, !is_fair),
+        (StartStep::IdentityLease, has_lease),
+        (StartStep::IdentityLeaseCollection, has_lease),
+        (StartStep::LegacyTokenTracking, server.auth.issuer.is_some()),
+        (StartStep::StorageReadiness, gates.enabled("WatchCacheInitializationPostStartHook")),
+    ] {
+        if !is_there {
+            server.health.steps.leave_out(step);
+        }
+    }
+    let built = [StartStep::AdmissionInitializer, StartStep::FairnessFilter, StartStep::MaxInFlightFilter];
+    server.health.steps.finish(&built);
 }
 
 /// Reads from the store which addresses, credentials, custom resources and aggregated APIs there are.
@@ -140,6 +166,13 @@ fn load(server: &Arc<Server>, model: Option<&Server>) {
     server.auth.follow(&server.store, &server.tasks);
     server.definitions.load(model.map(|model| &model.definitions));
     server.aggregation.load(&server.store);
+    server.health.steps.finish(&[
+        StartStep::GenericInformers,
+        StartStep::ExtensionsInformers,
+        StartStep::DefinitionsSynced,
+        StartStep::AggregatorInformers,
+        StartStep::ApiServiceRegistration,
+    ]);
 }
 
 /// Starts the server's background tasks. They run until the server stops.
@@ -186,6 +219,18 @@ fn keep_running(server: &Arc<Server>) {
         let store = store.clone();
         async move { store.run_expiry().await }
     });
+    server.health.steps.finish(&[
+        StartStep::ExtensionsControllers,
+        StartStep::IdentityLease,
+        StartStep::IdentityLeaseCollection,
+        StartStep::LegacyTokenTracking,
+        StartStep::ServiceIpRepair,
+        StartStep::LocalAvailability,
+        StartStep::RemoteAvailability,
+        StartStep::Autoregistration,
+        StartStep::OpenApiV2,
+        StartStep::OpenApiV3,
+    ]);
 }
 
 /// Flow control: fixed limits in flight, or priority and fairness with their sum as the number of seats.
@@ -261,8 +306,8 @@ impl Running {
     /// Replaces the trusted token issuers, once the keys of all new ones are known.
     ///
     /// # Errors
-    /// The keys of an issuer cannot be fetched, or an issuer is the cluster's own. Nothing changes then.
-    pub async fn replace_issuers(&self, issuers: Vec<Arc<Issuer>>) -> Result<(), String> {
+    /// See [`IssuersError`]. Nothing changes then.
+    pub async fn replace_issuers(&self, issuers: Vec<Arc<Issuer>>) -> Result<(), IssuersError> {
         self.server.auth.replace_issuers(issuers).await
     }
     /// Replaces the authorizers from the next request on. A webhook mode refers to its webhook by index.

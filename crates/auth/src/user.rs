@@ -103,7 +103,7 @@ pub const KUBE_SCHEDULER: &str = "system:kube-scheduler";
 pub const KUBE_CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
 /// The user name of the service proxy.
 pub const KUBE_PROXY: &str = "system:kube-proxy";
-/// The prefix of node names in user names.
+/// The prefix of a node's name in its user name.
 pub const NODE_PREFIX: &str = "system:node:";
 /// The prefix of token IDs in user names of bootstrap tokens.
 pub const BOOTSTRAP_USER_PREFIX: &str = "system:bootstrap:";

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use kelson_pki::{CertInfo, Issued, Key, write_secret};
-use kelson_platform::files::make_private_dir;
+use kelson_platform::files::ensure_private_dir;
 use kelson_tasks::FILES;
 
 use crate::CertError;
@@ -96,10 +96,7 @@ impl Store {
     pub async fn key_to_ask_with(&self) -> Result<Key, CertError> {
         let (dir, file) = (self.dir.clone(), self.pending_key());
         let made = FILES.run(move || {
-            dir.parent()
-                .map_or(Ok(()), std::fs::create_dir_all)
-                .and_then(|()| make_private_dir(&dir))
-                .map_err(|source| CertError::File { what: dir.display().to_string(), source })?;
+            ensure_private_dir(&dir).map_err(|source| CertError::File { what: dir.display().to_string(), source })?;
             Ok(Key::load_or_generate(&file)?)
         });
         made.await.map_err(|e| self.lane(e))?

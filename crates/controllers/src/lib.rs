@@ -74,7 +74,7 @@ pub use shared::config::{
     AutoscalerRules, BatchPeriods, Config, EvictionRates, FEATURE_GATES, LegacyTokenSigner, ReservedNames, SliceSizes,
 };
 pub use shared::context::{ClientFactory, ControllerDescriptor, Identity, MANAGER_USER};
-pub use shared::manifest_set::{ManifestFile, ManifestSet};
+pub use shared::manifest_set::{DocumentError, ManifestError, ManifestFile, ManifestSet, MissingField};
 
 /// The timeout of the shutdown. It is short, as a sync only sends requests one after the other.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);

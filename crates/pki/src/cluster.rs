@@ -87,7 +87,7 @@ impl ClusterPki {
     /// Opens the PKI, making what is missing.
     pub fn open(options: &PkiOptions, now: Timestamp) -> Result<Self, PkiError> {
         let dir = &options.dir;
-        file::private_dir(dir)?;
+        kelson_platform::files::ensure_private_dir(dir).map_err(|e| file::at(dir, e))?;
         // A board without a battery begins in 1970: a CA of then would have ended when its clock is set.
         if now < options.clock_min && !dir.join("ca.crt").exists() {
             return Err(PkiError::ClockBehind { now, min: options.clock_min });

@@ -56,12 +56,6 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, PkiError> {
     fs::read_to_string(path).map(Some).map_err(|e| at(path, e))
 }
 
-/// Makes a directory only its owner may enter.
-pub(crate) fn private_dir(path: &Path) -> Result<(), PkiError> {
-    fs::create_dir_all(path).map_err(|e| at(path, e))?;
-    files::make_private(path).map_err(|e| at(path, e))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,6 +2,7 @@
 use std::sync::Arc;
 
 use kelson_codec::yaml;
+use kelson_controllers::{DocumentError, ManifestError, MissingField};
 use serde_json::Value;
 
 /// The maximum size of a manifest file in bytes.
@@ -10,27 +11,29 @@ pub const FILE_BYTES_MAX: usize = 16 << 20;
 /// Reads the objects of a file in their order.
 ///
 /// # Errors
-/// The error of the first document that is not an object, with its line.
-pub fn objects(text: &str) -> Result<Vec<Arc<Value>>, String> {
+/// What is wrong with the first document that is no object, with its line.
+pub fn objects(text: &str) -> Result<Vec<Arc<Value>>, ManifestError> {
     let mut all = Vec::new();
     for (line, document) in documents(text) {
-        let (value, duplicates) = yaml::to_value(document.as_bytes()).map_err(|e| e.to_string())?;
+        let decoded = yaml::to_value(document.as_bytes());
+        let (value, duplicates) = decoded.map_err(|e| ManifestError::Syntax(e.to_string()))?;
         if let Some(first) = duplicates.first() {
-            return Err(first.clone());
+            return Err(ManifestError::DuplicateKey(first.clone()));
         }
-        match value {
-            Value::Null => {}
-            Value::Object(_) => add(value, &mut all).map_err(|why| format!("document at line {line}: {why}"))?,
-            _ => return Err(format!("document at line {line}: expected an object")),
-        }
+        let added = match value {
+            Value::Null => Ok(()),
+            Value::Object(_) => add(value, &mut all).map_err(DocumentError::from),
+            _ => Err(DocumentError::NoObject),
+        };
+        added.map_err(|fault| ManifestError::Document { line, fault })?;
     }
     Ok(all)
 }
 
-fn add(mut value: Value, all: &mut Vec<Arc<Value>>) -> Result<(), String> {
-    let Some(kind) = value["kind"].as_str() else { return Err("kind: expected a string".to_owned()) };
+fn add(mut value: Value, all: &mut Vec<Arc<Value>>) -> Result<(), MissingField> {
+    let Some(kind) = value["kind"].as_str() else { return Err(MissingField("kind")) };
     if !value["apiVersion"].is_string() {
-        return Err("apiVersion: expected a string".to_owned());
+        return Err(MissingField("apiVersion"));
     }
     if kind.ends_with("List") && value["items"].is_array() {
         let items = value["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
@@ -62,7 +65,7 @@ fn documents(text: &str) -> Vec<(usize, String)> {
 mod tests {
     use super::*;
 
-    fn names(text: &str) -> Result<Vec<String>, String> {
+    fn names(text: &str) -> Result<Vec<String>, ManifestError> {
         let name = |object: &Arc<Value>| object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         Ok(objects(text)?.iter().map(name).collect())
     }
@@ -90,7 +93,7 @@ mod tests {
             (format!("{}---\n- 1\n", map("a")), "document at line 4: expected an object"),
             (format!("{}---\na: 1\na: 2\n", map("a")), "line 6: key \"a\" already set in map"),
         ] {
-            let why = names(&text).unwrap_err();
+            let why = names(&text).unwrap_err().to_string();
             assert!(why.contains(want), "{text:?}: {why}");
         }
     }

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use kelson_controllers::{ManifestFile, ManifestSet};
+use kelson_controllers::{ManifestError, ManifestFile, ManifestSet};
 use sha2::{Digest as _, Sha256};
 
 use super::documents::{FILE_BYTES_MAX, objects};
@@ -52,7 +52,7 @@ struct Walk {
     /// The real paths of directories, to detect cycles of links.
     real_dirs: BTreeSet<PathBuf>,
     /// What could not be read, with the reason.
-    failed: BTreeMap<String, String>,
+    failed: BTreeMap<String, ManifestError>,
 }
 
 impl ManifestDir {
@@ -94,9 +94,9 @@ fn stamp(path: &Path) -> Option<Stamp> {
 
 fn read_file(name: &str, path: &Path) -> ManifestFile {
     let text = match fs::metadata(path) {
-        Ok(about) if about.len() > FILE_BYTES_MAX as u64 => Err(format!("larger than {FILE_BYTES_MAX} bytes")),
-        Ok(_) => fs::read_to_string(path).map_err(|e| e.to_string()),
-        Err(e) => Err(e.to_string()),
+        Ok(about) if about.len() > FILE_BYTES_MAX as u64 => Err(ManifestError::TooLarge { max: FILE_BYTES_MAX }),
+        Ok(_) => fs::read_to_string(path).map_err(ManifestError::from),
+        Err(e) => Err(e.into()),
     };
     let digest = Sha256::digest(text.as_deref().unwrap_or_default()).into();
     ManifestFile { name: name.to_owned(), digest, skipped: false, objects: text.and_then(|text| objects(&text)) }
@@ -104,13 +104,13 @@ fn read_file(name: &str, path: &Path) -> ManifestFile {
 
 impl Walk {
     fn dir(&mut self, dir: &Path, below: &str, depth: usize) {
-        let mut fail = |why: String| drop(self.failed.insert(format!("{below}/"), why));
+        let mut fail = |why: ManifestError| drop(self.failed.insert(format!("{below}/"), why));
         let (real, entries) = match (dir.canonicalize(), fs::read_dir(dir)) {
             (Ok(real), Ok(entries)) => (real, entries),
-            (Err(e), _) | (_, Err(e)) => return fail(e.to_string()),
+            (Err(e), _) | (_, Err(e)) => return fail(e.into()),
         };
         if depth > DEPTH_MAX {
-            return fail(format!("more than {DEPTH_MAX} directories below each other"));
+            return fail(ManifestError::TooDeep { max: DEPTH_MAX });
         }
         if !self.real_dirs.insert(real) {
             return;
@@ -120,7 +120,7 @@ impl Walk {
             let path = match entry {
                 Ok(entry) => entry.path(),
                 Err(e) => {
-                    self.failed.insert(format!("{below}/"), e.to_string());
+                    self.failed.insert(format!("{below}/"), e.into());
                     continue;
                 }
             };
@@ -135,7 +135,7 @@ impl Walk {
                 self.skipped.insert(skipped.to_owned());
             } else if [".yaml", ".yml", ".json"].iter().any(|ending| name.ends_with(ending)) {
                 if self.files.len() >= FILES_MAX {
-                    self.failed.insert(format!("{below}/"), format!("more than {FILES_MAX} files"));
+                    self.failed.insert(format!("{below}/"), ManifestError::TooManyFiles { max: FILES_MAX });
                     return;
                 }
                 self.files.insert(name, path);
@@ -154,7 +154,7 @@ mod tests {
 
     fn shown(set: &ManifestSet) -> Vec<String> {
         let file = |file: &ManifestFile| {
-            let count = file.objects.as_ref().map_or_else(|why| why.clone(), |objects| objects.len().to_string());
+            let count = file.objects.as_ref().map_or_else(ToString::to_string, |objects| objects.len().to_string());
             format!("{}: {count}{}", file.name, if file.skipped { " skipped" } else { "" })
         };
         set.files.iter().map(file).collect()

@@ -18,7 +18,6 @@ use kelson_meta::{Clock, SystemClock};
 use kelson_net::{Family, ranges};
 use kelson_network_policy::NetworkPolicies;
 use kelson_pki::{Kubeconfig, UserCredential};
-use kelson_platform::files::make_private_dir;
 use kelson_proxy::Proxy;
 use kelson_tasks::{OnPanic, Tasks};
 use tokio::sync::watch;
@@ -201,9 +200,6 @@ async fn identity(
 ) -> anyhow::Result<(kubeconfig::Config, ClientCertificate)> {
     trust::forget_foreign(dir, &join.ca_pem, clock.now())?;
     let dir = dir.join("kubelet");
-    std::fs::create_dir_all(&dir)?;
-    // The directory contains keys.
-    make_private_dir(&dir.join("pki"))?;
     let file = dir.join("bootstrap.kubeconfig");
     let bootstrap = Kubeconfig {
         cluster: "kelson".into(),

@@ -16,7 +16,7 @@ use kelson_client::{
 };
 use kelson_meta::{ObjectKey, ObjectMeta};
 use kelson_pki::{is_issued_by, rotation, write_secret};
-use kelson_platform::files::make_private_dir;
+use kelson_platform::files::ensure_private_dir;
 use kelson_tasks::{FILES, Tasks};
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -59,9 +59,8 @@ impl Trust {
     /// The file cannot be written.
     pub fn begin(data_dir: &Path, ca_pem: &str) -> anyhow::Result<Self> {
         let dir = cert_dir(data_dir);
-        std::fs::create_dir_all(dir.parent().unwrap_or(data_dir)).with_context(|| dir.display().to_string())?;
-        // The directory will contain the node's keys.
-        make_private_dir(&dir).with_context(|| dir.display().to_string())?;
+        // The node's keys will be in it.
+        ensure_private_dir(&dir).with_context(|| dir.display().to_string())?;
         let trust = Self {
             data_dir: data_dir.to_owned(),
             client: watch::Sender::new(Demand::default()),

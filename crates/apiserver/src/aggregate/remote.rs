@@ -54,18 +54,38 @@ pub struct Remote {
     name: String,
     spec: ApiServiceSpec,
     service: ServiceReference,
-    connector: Result<TlsConnector, String>,
+    connector: Result<TlsConnector, ConnectorError>,
     means: ConnectionParts,
     available: AtomicBool,
     /// The last `APIResourceList` that it returned.
     resources: RwLock<Option<Value>>,
 }
 
+/// Why the spec of an APIService allows no TLS connections to its server.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ConnectorError {
+    /// The CA bundle is not base64.
+    #[error("caBundle: {0}")]
+    CaBundle(#[from] base64::DecodeError),
+    /// TLS cannot be configured.
+    #[error(transparent)]
+    Tls(#[from] rustls::Error),
+}
+
 /// Reason why a server did not answer.
+#[derive(Debug, thiserror::Error)]
 pub enum Unreachable {
     /// Its service cannot be resolved.
+    #[error("{0}")]
     Service(String),
+    /// TLS connections to it are not possible.
+    #[error(transparent)]
+    Connector(#[from] ConnectorError),
+    /// The request has no valid target.
+    #[error(transparent)]
+    Target(#[from] http::uri::InvalidUri),
     /// The connection failed.
+    #[error("{0}")]
     Connection(String),
 }
 
@@ -126,7 +146,7 @@ impl Remote {
     /// # Errors
     /// See [`Unreachable`].
     pub async fn send(&self, request: http::Request<Full<Bytes>>) -> Result<Response<Incoming>, Unreachable> {
-        let connector = self.connector.as_ref().map_err(|why| Unreachable::Connection(why.clone()))?;
+        let connector = self.connector.as_ref().map_err(Clone::clone)?;
         let backend = self.resolve().map_err(Unreachable::Service)?;
         let failed = |e: &dyn std::fmt::Display| Unreachable::Connection(e.to_string());
         let name = format!("{}.{}.svc", self.service.name, self.service.namespace);
@@ -157,10 +177,10 @@ impl Remote {
         headers: &HeaderMap,
         user: &UserInfo,
         body: Bytes,
-    ) -> Result<http::Request<Full<Bytes>>, String> {
+    ) -> Result<http::Request<Full<Bytes>>, Unreachable> {
         let mut request = http::Request::new(Full::new(body));
         *request.method_mut() = method.clone();
-        *request.uri_mut() = target.parse().map_err(|e| format!("{e}"))?;
+        *request.uri_mut() = target.parse().map_err(Unreachable::Target)?;
         let kept = headers.iter().filter(|(name, _)| {
             let name = name.as_str();
             // The body's length may differ after decoding. The user's headers come only from this server.
@@ -185,17 +205,15 @@ impl Remote {
     /// Fetches a document with the server's own identity.
     ///
     /// # Errors
-    /// A message why it failed.
-    pub async fn fetch(&self, path: &str, user: &UserInfo, limit: usize) -> Result<(StatusCode, Bytes), String> {
+    /// See [`Unreachable`].
+    pub async fn fetch(&self, path: &str, user: &UserInfo, limit: usize) -> Result<(StatusCode, Bytes), Unreachable> {
         let mut headers = HeaderMap::new();
         headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
         let request = self.request(&Method::GET, path, &headers, user, Bytes::new())?;
-        let response = self.send(request).await.map_err(|e| match e {
-            Unreachable::Service(why) | Unreachable::Connection(why) => why,
-        })?;
+        let response = self.send(request).await?;
         let code = response.status();
         let body = http_body_util::Limited::new(response.into_body(), limit).collect().await;
-        Ok((code, body.map_err(|e| e.to_string())?.to_bytes()))
+        Ok((code, body.map_err(|e| Unreachable::Connection(e.to_string()))?.to_bytes()))
     }
 
     async fn carry(&self, request: RemoteRequest<'_>) -> Result<Answer, Status> {
@@ -208,7 +226,7 @@ impl Remote {
         let made = self.request(request.method, target, request.headers, request.user, body);
         let mut made = match made {
             Ok(made) => made,
-            Err(why) => return Ok(refusal(StatusCode::INTERNAL_SERVER_ERROR, &why)),
+            Err(why) => return Ok(refusal(StatusCode::INTERNAL_SERVER_ERROR, &why.to_string())),
         };
         if wants_upgrade {
             made.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
@@ -225,7 +243,7 @@ impl Remote {
             Ok(response) => {
                 span.set(|| vec![KeyValue::number("http.response.status_code", response.status().as_u16())]);
             }
-            Err(Unreachable::Service(why) | Unreachable::Connection(why)) => span.fail(why),
+            Err(why) => span.fail(&why.to_string()),
         }
         drop(span);
         let response = match sent {
@@ -234,7 +252,7 @@ impl Remote {
                 tracing::warn!(service = self.name, %why, "cannot resolve the service of an aggregated API server");
                 return Ok(refusal(StatusCode::SERVICE_UNAVAILABLE, "service unavailable"));
             }
-            Err(Unreachable::Connection(why)) => {
+            Err(why) => {
                 let text = format!("error trying to reach service: {why}");
                 return Ok(refusal(StatusCode::SERVICE_UNAVAILABLE, &text));
             }
@@ -305,15 +323,15 @@ fn refusal(code: StatusCode, text: &str) -> Answer {
     answer(code, "text/plain; charset=utf-8", ApiBody::full(format!("{text}\n")))
 }
 
-fn connector(spec: &ApiServiceSpec, means: &ConnectionParts) -> Result<TlsConnector, String> {
+fn connector(spec: &ApiServiceSpec, means: &ConnectionParts) -> Result<TlsConnector, ConnectorError> {
     let verifier = if spec.insecure_skip_tls_verify {
         AnyServerCertificate::verifier()
     } else {
-        let bundle = STANDARD.decode(&spec.ca_bundle).map_err(|e| format!("caBundle: {e}"))?;
+        let bundle = STANDARD.decode(&spec.ca_bundle)?;
         kelson_webhook::verifier(&bundle, CertificateFaults::of_aggregated())
     };
     let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
-    let builder = builder.map_err(|e| e.to_string())?.dangerous().with_custom_certificate_verifier(verifier);
+    let builder = builder?.dangerous().with_custom_certificate_verifier(verifier);
     let mut config = match &means.certificate {
         Some(certificate) => builder.with_client_cert_resolver(Arc::clone(certificate) as _),
         None => builder.with_no_client_auth(),

@@ -24,6 +24,7 @@ use crate::aggregate::registry::{GROUP, PLURAL};
 use crate::catalog::record::parse;
 use crate::config::StartError;
 use crate::shared::Server;
+use crate::shared::start_steps::StartStep;
 use client::{SelfClient, collection, is_served};
 
 /// Interval of checks that the namespaces exist.
@@ -40,24 +41,43 @@ pub const NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-leas
 pub async fn run(server: &Arc<Server>) -> Result<(), StartError> {
     let own = SelfClient::new(server);
     let (client_ca, front_proxy_ca) = (&server.config.client_ca_pem, &server.config.request_header_ca_pem);
-    let trust = publish_cas(&own, client_ca, front_proxy_ca);
+    let trust = step(server, StartStep::ClusterAuthenticationInfo, publish_cas(&own, client_ca, front_proxy_ca));
+    let service = step(server, StartStep::BootstrapController, kubernetes::begin(server, &own));
     if server.config.prepared {
-        return future::try_join(trust, kubernetes::begin(server, &own)).await.map(drop);
+        server.health.steps.finish(&[
+            StartStep::SystemNamespaces,
+            StartStep::ServiceCidr,
+            StartStep::BootstrapRoles,
+            StartStep::PriorityClasses,
+            StartStep::AutoregisterCompletion,
+        ]);
+        return future::try_join(trust, service).await.map(drop);
     }
     // Concurrently, so that the store commits them in few batches; namespaces before the objects in them.
-    namespaces(&own).await?;
+    step(server, StartStep::SystemNamespaces, namespaces(&own)).await?;
     // On the heap, because together they exceed the stack of a test's thread.
     future::try_join(
         future::try_join5(
-            Box::pin(service_cidr(server, &own)),
-            Box::pin(roles(&own)),
-            Box::pin(priority_classes(&own)),
+            Box::pin(step(server, StartStep::ServiceCidr, service_cidr(server, &own))),
+            Box::pin(step(server, StartStep::BootstrapRoles, roles(&own))),
+            Box::pin(step(server, StartStep::PriorityClasses, priority_classes(&own))),
             Box::pin(trust),
-            Box::pin(kubernetes::begin(server, &own)),
+            Box::pin(service),
         ),
-        Box::pin(api_services(&own)),
+        Box::pin(step(server, StartStep::AutoregisterCompletion, api_services(&own))),
     )
     .await?;
+    Ok(())
+}
+
+/// Does the work of a step of the start, and marks the step as finished if it succeeds.
+async fn step(
+    server: &Server,
+    step: StartStep,
+    work: impl Future<Output = Result<(), StartError>>,
+) -> Result<(), StartError> {
+    work.await?;
+    server.health.steps.finish(&[step]);
     Ok(())
 }
 

@@ -46,9 +46,9 @@ pub trait Converter: Send + Sync {
 pub enum Conversion {
     /// The versions are the same.
     Same,
-    /// By built-in functions, without waiting.
+    /// Built-in functions convert in memory and never wait.
     Builtin,
-    /// By a converter that may have to wait for a webhook.
+    /// A converter that may wait for a webhook.
     By(Arc<dyn Converter>),
 }
 

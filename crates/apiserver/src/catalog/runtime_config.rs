@@ -42,11 +42,11 @@ const CORE: &str = "v1";
 /// Which built-in resources are served.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeConfig {
-    /// By index in [`MATURITIES`].
+    /// Settings of maturities, by index in [`MATURITIES`].
     maturities: [Option<bool>; MATURITIES.len()],
-    /// By group and version.
+    /// Settings of group versions.
     versions: BTreeMap<(String, String), bool>,
-    /// By group, version and resource.
+    /// Settings of resources.
     resources: BTreeMap<(String, String, String), bool>,
 }
 

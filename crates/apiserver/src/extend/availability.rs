@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::aggregate::registry::{GROUP, PLURAL};
-use crate::aggregate::remote::Remote;
+use crate::aggregate::remote::{Remote, Unreachable};
 use crate::aggregate::service::Availability;
 use crate::catalog::record::parse;
 use crate::shared::Server;
@@ -120,7 +120,8 @@ async fn ask(server: &Server, remote: &Remote, asker: &UserInfo) -> Result<(), A
         Err(why) => return Err(failed(why)),
     };
     let answered = tokio::time::timeout(ANSWER_TIMEOUT, remote.fetch(&path, asker, LIST_BYTES_MAX)).await;
-    let answered = answered.unwrap_or_else(|_| Err("context deadline exceeded".to_owned()));
+    let late = |_| Err(Unreachable::Connection("context deadline exceeded".to_owned()));
+    let answered = answered.unwrap_or_else(late);
     match answered {
         Ok((code, body)) if code.is_success() => {
             if let Ok(list) = serde_json::from_slice::<Value>(&body)

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use crate::bootstrap::client::SelfClient;
 use crate::catalog::record::parse;
 use crate::shared::Server;
+use crate::shared::start_steps::StartStep;
 
 const SCHEMAS: &str = "flowschemas";
 const LEVELS: &str = "prioritylevelconfigurations";
@@ -32,7 +33,9 @@ pub async fn begin(server: &Arc<Server>) {
     let own = SelfClient::new(server);
     join_all(objects::wanted().iter().map(|wanted| keep(server, &own, wanted))).await;
     remove_unwanted(server, &own).await;
+    server.health.steps.finish(&[StartStep::FairnessConfigProducer]);
     configure(server, &own).await;
+    server.health.steps.finish(&[StartStep::FairnessConfigConsumer]);
 }
 
 /// Runs until the server stops.

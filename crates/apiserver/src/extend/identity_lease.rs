@@ -37,7 +37,7 @@ struct OwnLease {
 }
 
 /// The host name for this server's Lease; `None` if it has none.
-fn host(server: &Server) -> Option<&str> {
+pub fn host(server: &Server) -> Option<&str> {
     server.config.identity_host.as_deref().filter(|_| server.config.feature_gates.enabled("APIServerIdentity"))
 }
 

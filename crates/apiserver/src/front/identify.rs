@@ -16,16 +16,16 @@ use crate::request::selectors::ParsedSelectors;
 use crate::shared::Server;
 use crate::shared::identity_metrics::AuthenticationResult;
 
-/// How a request arrived.
+/// The origin of a request.
 pub enum Identity {
-    /// Over the network.
+    /// A connection of the network.
     Network {
         /// The client's certificate chain. The client has proven the key; the issuer is not verified yet.
         certificates: Arc<[CertificateDer<'static>]>,
         /// The other end of the connection.
         peer: IpAddr,
     },
-    /// From a component of this process.
+    /// A component of this process.
     Known(Arc<UserInfo>),
 }
 

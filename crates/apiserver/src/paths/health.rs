@@ -1,24 +1,30 @@
 //! Health checks: `/healthz`, `/livez`, `/readyz`, with summaries, details and single checks, in upstream's format.
+use std::collections::BTreeSet;
+
 use http::StatusCode;
 use kelson_meta::url::Query;
 
 use crate::request::answer::{Answer, answer};
 use crate::request::body::ApiBody;
 use crate::shared::Server;
+use crate::shared::start_steps::StartStep;
 
-const HOOKS: [&str; 4] = [
-    "poststarthook/start-apiserver-admission-initializer",
-    "poststarthook/rbac/bootstrap-roles",
-    "poststarthook/scheduling/bootstrap-system-priority-classes",
-    "poststarthook/bootstrap-controller",
-];
+const ENDPOINTS: [&str; 3] = ["healthz", "livez", "readyz"];
+
+/// The paths of all endpoints and of each of their checks.
+pub fn paths(server: &Server) -> impl Iterator<Item = String> {
+    ENDPOINTS.into_iter().flat_map(|endpoint| {
+        let each = checks(server, endpoint).into_iter().map(move |name| format!("/{endpoint}/{name}"));
+        std::iter::once(format!("/{endpoint}")).chain(each)
+    })
+}
 
 fn checks(server: &Server, endpoint: &str) -> Vec<&'static str> {
     let mut names = vec!["ping", "log", "etcd"];
     if endpoint == "readyz" {
         names.extend(["etcd-readiness", "informer-sync"]);
     }
-    names.extend(HOOKS);
+    names.extend(server.health.steps.all().map(StartStep::name));
     // These checks are not part of liveness: restarting the process does not help when, say, a key service is unavailable
     // (upstream `addHealthChecksWithoutLivez`).
     if endpoint != "livez" {
@@ -34,19 +40,34 @@ fn checks(server: &Server, endpoint: &str) -> Vec<&'static str> {
 /// Runs one check. Liveness fails only if a restart may help: a full or slow disk makes the server unready, but a restart would not
 /// help.
 fn check(server: &Server, endpoint: &str, name: &str) -> Result<(), String> {
-    let ready = server.health.is_ready();
+    if let Some(step) = StartStep::ALL.into_iter().find(|step| step.name() == name) {
+        return start_step(server, endpoint, step);
+    }
     let fault = match name {
         "etcd" | "etcd-readiness" if server.tasks.token().is_cancelled() => Some("the store is closing".to_owned()),
         "etcd" | "etcd-readiness" if endpoint == "livez" => server.store.health().not_alive(),
         "etcd" | "etcd-readiness" => server.store.health().not_ready(),
         "shutdown" => server.health.is_stopping().then(|| "process is shutting down".to_owned()),
-        "informer-sync" => (!ready).then(|| "not synced".to_owned()),
+        "informer-sync" => (!server.health.is_ready()).then(|| "not synced".to_owned()),
+        // Lines are written when they are logged, so no buffer can be blocked (upstream flushes one once a minute).
         "ping" | "log" => None,
-        hook if HOOKS.contains(&hook) => (!ready).then(|| "not finished".to_owned()),
         name if let Some((_, check)) = server.config.checks.iter().find(|(n, _)| *n == name) => check().err(),
         component => server.health.component(component).err(),
     };
     fault.map_or(Ok(()), Err)
+}
+
+/// Whether a step of the start is finished. A step that is tried again after the start, because a key service is not available, does not
+/// make the server dead: a restart would not help.
+fn start_step(server: &Server, endpoint: &str, step: StartStep) -> Result<(), String> {
+    let is_finished = match step {
+        StartStep::StorageReadiness => server.store.all_locked().is_empty(),
+        step => server.health.steps.is_finished(step),
+    };
+    match is_finished || endpoint == "livez" && server.health.is_ready() {
+        true => Ok(()),
+        false => Err("not finished".to_owned()),
+    }
 }
 
 /// Serves `/healthz`, `/livez`, `/readyz` and single checks below them; `None` for an unknown check.
@@ -63,7 +84,7 @@ pub fn serve(server: &Server, path: &str, query: &Query) -> Option<Answer> {
             Err(why) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {why}\n")),
         });
     }
-    let excluded: Vec<&str> = query.all("exclude").collect();
+    let excluded: BTreeSet<&str> = query.all("exclude").collect();
     let mut report = String::new();
     let mut failed = Vec::new();
     for name in &names {
@@ -85,7 +106,7 @@ pub fn serve(server: &Server, path: &str, query: &Query) -> Option<Answer> {
     let unknown: Vec<String> = excluded.iter().filter(|e| !names.contains(e)).map(|e| format!("{e:?}")).collect();
     if !unknown.is_empty() {
         report
-            .push_str(&format!("warn: some health checks cannot be excluded: no matches for {}\n", unknown.join(", ")));
+            .push_str(&format!("warn: some health checks cannot be excluded: no matches for {}\n", unknown.join(",")));
     }
     Some(if !failed.is_empty() {
         report.push_str(&format!("{endpoint} check failed\n"));

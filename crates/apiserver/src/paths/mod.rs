@@ -20,8 +20,8 @@ use crate::request::body::{ApiBody, RequestBody};
 use crate::request::negotiate::Accepted;
 use crate::shared::context::RequestContext;
 
-/// Paths in the list at `/`, besides the group versions.
-const PATHS: [&str; 23] = [
+/// Paths in the list at `/`, besides the group versions and health checks.
+const PATHS: [&str; 15] = [
     "/.well-known/openid-configuration",
     "/api",
     "/api/v1",
@@ -30,19 +30,11 @@ const PATHS: [&str; 23] = [
     "/debug/api_priority_and_fairness/dump_queues",
     "/debug/api_priority_and_fairness/dump_requests",
     "/flagz",
-    "/healthz",
-    "/healthz/etcd",
-    "/healthz/log",
-    "/healthz/ping",
-    "/livez",
-    "/livez/etcd",
-    "/livez/ping",
     "/metrics",
     "/metrics/slis",
     "/openapi/v2",
     "/openapi/v3",
     "/openid/v1/jwks",
-    "/readyz",
     "/statusz",
     "/version",
 ];
@@ -122,7 +114,7 @@ fn metrics_answer(text: String) -> Answer {
 }
 
 fn paths(cx: &RequestContext) -> Result<Answer, Status> {
-    let mut paths: Vec<String> = PATHS.iter().map(|p| (*p).to_owned()).collect();
+    let mut paths: Vec<String> = PATHS.iter().map(|p| (*p).to_owned()).chain(health::paths(&cx.server)).collect();
     for (group, versions) in discovery::groups(&cx.server).into_iter().filter(|(g, _)| !g.is_empty()) {
         paths.extend(versions.iter().map(|v| format!("/apis/{group}/{v}")));
         paths.push(format!("/apis/{group}"));

@@ -62,7 +62,7 @@ pub struct Framer {
 }
 
 impl Framer {
-    /// For one watch.
+    /// Creates the framer of one watch.
     pub fn new(served: Arc<Served>, accepted: Accepted, view: ViewOptions) -> Self {
         Self { served, accepted, view, columns_sent: false, shares: None }
     }

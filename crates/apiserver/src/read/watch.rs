@@ -36,11 +36,11 @@ const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 /// Bytes of initial events per piece.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// Where a watch begins.
+/// The start of a watch.
 enum Start {
-    /// After this revision.
+    /// The watch begins after this revision.
     After(u64),
-    /// With the current objects as ADDED events, and a bookmark after them if requested (watch-list).
+    /// The watch begins with the current objects as ADDED events, and a bookmark after them if requested (watch-list).
     State { announce_end: bool },
 }
 
@@ -50,7 +50,7 @@ enum Start {
 /// 400, 406, 410, 422, 504.
 pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
-    let view = cx.view()?;
+    let view = cx.view(&accepted)?;
     let selectors = selectors(cx, served)?;
     let start = start(cx)?;
     let namespace = cx.namespace(served).to_owned();
@@ -147,7 +147,7 @@ impl CountedWatch {
 /// The response to a watch that cannot begin where it was asked to: its only event is the error, as in upstream's cacher.
 fn error_event_answer(cx: &RequestContext, served: &Arc<Served>, why: &Status) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
-    let frame = Framer::new(Arc::clone(served), accepted, cx.view()?).sharing(cx.takes_objects).error(why)?;
+    let frame = Framer::new(Arc::clone(served), accepted, cx.view(&accepted)?).sharing(cx.takes_objects).error(why)?;
     Ok(answer::answer(StatusCode::OK, accepted.content_type(true), ApiBody::full(frame)))
 }
 

@@ -30,7 +30,7 @@ pub const RETRY_AFTER_S: i32 = 1;
 
 /// A request's body, over the network or from a component of this process.
 pub enum RequestBody {
-    /// From a connection; not read yet.
+    /// The body of a connection, which is not read yet.
     Network(hyper::body::Incoming),
     /// All bytes of the body.
     Whole(Bytes),

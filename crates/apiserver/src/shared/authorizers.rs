@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use kelson_auth::authorize::config::WebhookConfig;
 use kelson_auth::authorize::node::NodeGraph;
-use kelson_auth::authorize::webhook::{ConditionsTold, FailurePolicy, Matched};
+use kelson_auth::authorize::webhook::{ConditionObserver, FailurePolicy, Matched};
 use kelson_auth::authorize::{
     AlwaysAllow, AlwaysDeny, AsyncAuthorizer, Decision, NodeAuthorizer, PrivilegedGroup, Rbac, WebhookAuthorizer,
 };
@@ -80,7 +80,7 @@ impl Counters {
     }
 
     /// A callback that counts the results of one webhook's match conditions.
-    fn condition_counter(&self, name: &str) -> ConditionsTold {
+    fn condition_counter(&self, name: &str) -> ConditionObserver {
         let labels = ["Webhook", name];
         let took_s = self.condition_durations.with_label_values(&labels);
         let errors = self.condition_errors.with_label_values(&labels);
@@ -207,7 +207,7 @@ impl Authorizers {
                     let ask =
                         ReviewWebhook::of_kubeconfig(&webhook.kubeconfig, webhook.timeout)?.observed_by(count_review);
                     let made = WebhookAuthorizer::new(Arc::new(ask), Arc::clone(&self.clock), webhook.options.clone())?;
-                    let made = made.telling(self.counters.condition_counter(&name));
+                    let made = made.with_condition_observer(self.counters.condition_counter(&name));
                     self.count_decisions("Webhook", &name, Arc::new(made))
                 }
             });

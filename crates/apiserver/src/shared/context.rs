@@ -126,12 +126,12 @@ impl RequestContext {
         let compiled_in = || resource::group_versions().iter().any(|gv| gv.group == group && gv.version == version);
         negotiate::settle(&self.headers, self.accepted, list, compiled_in)
     }
-    /// The options for tables.
+    /// The options for tables, of which other forms of the response ignore what is unknown.
     ///
     /// # Errors
     /// 400 for an unknown value.
-    pub fn view(&self) -> Result<ViewOptions, Status> {
-        ViewOptions::new(&self.query, self.server.clock.now())
+    pub fn view(&self, accepted: &Accepted) -> Result<ViewOptions, Status> {
+        ViewOptions::new(&self.query, accepted.view, self.server.clock.now())
     }
     /// Whether nothing is stored (`dryRun`). Every write calls this first, so it also validates the other options.
     ///

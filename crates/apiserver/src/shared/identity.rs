@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::StatusCode;
-use kelson_auth::authenticate::jwt::{Issuer, Issuers};
+use kelson_auth::authenticate::jwt::{Issuer, IssuerKeysError, Issuers};
 use kelson_auth::authenticate::{
     BootstrapTokens, CachedTokens, ClientCertificates, FrontProxy, TokenFile, WebhookTokens,
 };
@@ -91,7 +91,7 @@ pub fn auth(config: &Config, objects: &Arc<dyn Objects>, metrics: &Registry) -> 
     show_certificate_faults(metrics);
     let tokens: Arc<dyn TokenAuthenticator> = Arc::new(TokenChain::new(members));
     let tokens: Arc<dyn TokenAuthenticator> =
-        Arc::new(CachedTokens::new(tokens, Arc::clone(clock)).telling(CacheCounts::new(metrics)));
+        Arc::new(CachedTokens::new(tokens, Arc::clone(clock)).with_observer(CacheCounts::new(metrics)));
     let certificates = match config.client_ca_pem.as_str() {
         "" => None,
         pem => {
@@ -166,7 +166,7 @@ fn token_kinds(
         let options = VerifierOptions { issuers, audiences: audiences.clone() };
         keys = accounts.verifiers.clone();
         let tokens = ServiceAccountTokens::new(keys.clone(), options, Arc::clone(objects), Arc::clone(clock));
-        members.push(Arc::new(tokens.telling(Arc::clone(uses) as _)));
+        members.push(Arc::new(tokens.with_observer(Arc::clone(uses) as _)));
         let options = IssuerOptions { issuer: accounts.issuer.clone(), audiences, terms: accounts.terms.clone() };
         issuer = Some(TokenIssuer::new(accounts.key.clone(), options));
     }
@@ -175,11 +175,11 @@ fn token_kinds(
     }
     let own = config.service_accounts.iter();
     let own_issuers: Vec<String> = own.flat_map(|a| a.issuers_before.iter().chain([&a.issuer])).cloned().collect();
-    reject_own_issuers(&config.issuers, &own_issuers).map_err(StartError::Config)?;
+    reject_own_issuers(&config.issuers, &own_issuers).map_err(|e| wrong(&e))?;
     let mut issuers = None;
     if !config.issuers.is_empty() || config.issuers_may_change {
         let known = Issuers::new(config.issuers.clone(), Arc::new(IssuerDocuments), Arc::clone(clock));
-        let known = Arc::new(known.telling(IssuerCounts::new(metrics)));
+        let known = Arc::new(known.with_observer(IssuerCounts::new(metrics)));
         members.push(Arc::clone(&known) as _);
         issuers = Some(known);
     }
@@ -192,10 +192,24 @@ fn token_kinds(
     Ok(Tokens { members, issuer, keys, issuers, own_issuers })
 }
 
+/// Why token issuers are not trusted.
+#[derive(Debug, thiserror::Error)]
+pub enum IssuersError {
+    /// An issuer has the name of the cluster's own issuer.
+    #[error("issuer {0:?} is the cluster's own")]
+    OwnIssuer(String),
+    /// The server was started without issuers that may change.
+    #[error("the server was not started with an authentication configuration file")]
+    NotConfigured,
+    /// The keys of an issuer cannot be fetched; a later attempt may succeed.
+    #[error(transparent)]
+    Keys(#[from] IssuerKeysError),
+}
+
 /// Rejects OIDC issuers that have the name of the cluster's own issuer.
-fn reject_own_issuers(issuers: &[Arc<Issuer>], own: &[String]) -> Result<(), String> {
+fn reject_own_issuers(issuers: &[Arc<Issuer>], own: &[String]) -> Result<(), IssuersError> {
     match issuers.iter().find(|issuer| own.contains(&issuer.url)) {
-        Some(issuer) => Err(format!("issuer {:?} is the cluster's own", issuer.url)),
+        Some(issuer) => Err(IssuersError::OwnIssuer(issuer.url.clone())),
         None => Ok(()),
     }
 }
@@ -204,12 +218,12 @@ impl Auth {
     /// Replaces the trusted token issuers, once the keys of all new ones are known.
     ///
     /// # Errors
-    /// The keys of an issuer cannot be fetched, or an issuer is the cluster's own. Nothing changes then.
-    pub async fn replace_issuers(&self, issuers: Vec<Arc<Issuer>>) -> Result<(), String> {
+    /// See [`IssuersError`]. Nothing changes then.
+    pub async fn replace_issuers(&self, issuers: Vec<Arc<Issuer>>) -> Result<(), IssuersError> {
         reject_own_issuers(&issuers, &self.own_issuers)?;
         match &self.issuers {
-            Some(known) => known.replace(issuers).await,
-            None => Err("the server was not started with an authentication configuration file".into()),
+            Some(known) => Ok(known.replace(issuers).await?),
+            None => Err(IssuersError::NotConfigured),
         }
     }
 

@@ -19,6 +19,7 @@ pub mod metrics;
 pub mod objects;
 pub mod pool;
 pub mod readiness;
+pub mod start_steps;
 pub mod stream_metrics;
 pub mod token_uses;
 pub mod watches;

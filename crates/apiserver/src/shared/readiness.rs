@@ -5,11 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
+use crate::shared::start_steps::StartSteps;
+
 /// Checks a component of this process. The error is the reason why it is unhealthy.
 pub type ComponentCheck = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 /// Readiness of the server and its components.
 pub struct Readiness {
+    /// The steps of the start.
+    pub steps: StartSteps,
     ready: watch::Sender<bool>,
     stopping: AtomicBool,
     components: RwLock<BTreeMap<&'static str, ComponentCheck>>,
@@ -17,7 +21,12 @@ pub struct Readiness {
 
 impl Default for Readiness {
     fn default() -> Self {
-        Self { ready: watch::Sender::new(false), stopping: AtomicBool::default(), components: RwLock::default() }
+        Self {
+            steps: StartSteps::default(),
+            ready: watch::Sender::new(false),
+            stopping: AtomicBool::default(),
+            components: RwLock::default(),
+        }
     }
 }
 

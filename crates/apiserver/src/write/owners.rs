@@ -4,9 +4,9 @@ use serde_json::Value;
 /// When duplicates are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DedupStage {
-    /// In the object that the client sent.
+    /// The object that the client sent.
     Sent,
-    /// After mutating admission.
+    /// The object after mutating admission.
     Admitted,
 }
 

@@ -185,6 +185,11 @@ async fn a_server_starts_without_its_key_service_and_serves_everything_else() {
     api.create("/api/v1/namespaces/default/configmaps", map).await;
     assert_eq!(api.call("GET", "/livez", Value::Null).await.0, 200, "a restart would not help");
     assert_eq!(api.call("GET", "/readyz", Value::Null).await.0, 500);
+    let of_storage = "poststarthook/storage-readiness";
+    let single = |endpoint: &str| format!("/{endpoint}/{of_storage}");
+    assert_eq!(api.call("GET", &single("livez"), Value::Null).await.0, 200);
+    let (code, why) = api.call("GET", &single("readyz"), Value::Null).await;
+    assert_eq!((code, why), (500, "internal server error: not finished\n".into()));
 
     service.0.store(false, Ordering::SeqCst);
     while api.store.locked(Resource::parse("secrets")).is_some() {

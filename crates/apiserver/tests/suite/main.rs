@@ -27,4 +27,5 @@ mod refused;
 mod selectable;
 mod served;
 mod traces;
+mod validation;
 mod webhooks;

@@ -146,6 +146,7 @@ async fn patches_have_upstreams_status_codes() {
         (JSON, test("/metadata/labels/zz", Value::Null), 200),
         (JSON, test("/zz/yy", Value::Null), 422),
         (JSON, test("/kind/a", Value::Null), 422),
+        (JSON, test("/metadata/annotations/q", Value::Null), 422),
         (JSON, test("/spec/replicas", json!(1)), 200),
         (JSON, test("/spec/replicas", json!(1.0)), 422),
         (JSON, json!([{"op": "add", "path": "/metadata/labels/n"}]), 200),

@@ -241,12 +241,63 @@ async fn health_checks_have_upstreams_format() {
     let (_, verbose) = text("/readyz?verbose").await;
     let verbose = verbose.as_str().unwrap();
     assert!(verbose.starts_with("[+]ping ok\n") && verbose.ends_with("readyz check passed\n"), "{verbose}");
-    let (_, excluded) = text("/readyz?verbose&exclude=etcd").await;
-    assert!(excluded.as_str().unwrap().contains("[+]etcd excluded: ok\n"));
+    let (_, excluded) = text("/readyz?verbose&exclude=etcd&exclude=y&exclude=x").await;
+    let excluded = excluded.as_str().unwrap();
+    assert!(excluded.contains("[+]etcd excluded: ok\n"), "{excluded}");
+    let unknown = "warn: some health checks cannot be excluded: no matches for \"x\",\"y\"\n";
+    assert!(excluded.contains(unknown), "{excluded}");
     let version = api.get("/version").await;
     assert_eq!((version["major"].as_str(), version["minor"].as_str()), (Some("1"), Some(kelson_meta::version::MINOR)));
     let (code, metrics) = text("/metrics").await;
     assert!(code == 200 && metrics.as_str().unwrap().contains("apiserver_request_total{"), "{metrics}");
+}
+
+/// The names that upstream's conformance of health handlers requires, and those of parts that depend on the configuration.
+#[tokio::test]
+async fn health_checks_have_upstreams_names() {
+    const REQUIRED: [&str; 17] = [
+        "poststarthook/start-apiserver-admission-initializer",
+        "poststarthook/generic-apiserver-start-informers",
+        "poststarthook/start-apiextensions-informers",
+        "poststarthook/start-apiextensions-controllers",
+        "poststarthook/crd-informer-synced",
+        "poststarthook/bootstrap-controller",
+        "poststarthook/start-system-namespaces-controller",
+        "poststarthook/start-service-ip-repair-controllers",
+        "poststarthook/scheduling/bootstrap-system-priority-classes",
+        "poststarthook/start-cluster-authentication-info-controller",
+        "poststarthook/start-kube-aggregator-informers",
+        "poststarthook/apiservice-registration-controller",
+        "poststarthook/apiservice-status-local-available-controller",
+        "poststarthook/apiservice-status-remote-available-controller",
+        "poststarthook/kube-apiserver-autoregistration",
+        "autoregister-completion",
+        "poststarthook/apiservice-openapi-controller",
+    ];
+    let api = Api::start().await;
+    let index = api.get("/").await;
+    let index: Vec<&str> = index["paths"].as_array().expect("paths").iter().filter_map(Value::as_str).collect();
+    for endpoint in ["healthz", "livez", "readyz"] {
+        let (code, report) = api.call("GET", &format!("/{endpoint}?verbose=1"), Value::Null).await;
+        let report = report.as_str().expect("text");
+        assert_eq!(code, 200, "{report}");
+        let more = if endpoint == "readyz" { vec!["informer-sync", "shutdown"] } else { vec![] };
+        let always = ["ping", "log", "etcd", "poststarthook/storage-readiness", "poststarthook/rbac/bootstrap-roles"];
+        for name in REQUIRED.into_iter().chain(always).chain(more) {
+            assert!(report.lines().any(|line| line == format!("[+]{name} ok")), "{endpoint} {name}: {report}");
+            let single = format!("/{endpoint}/{name}");
+            assert!(index.contains(&single.as_str()), "{single}: {index:?}");
+            assert_eq!(api.call("GET", &single, Value::Null).await, (200, "ok".into()), "{single}");
+        }
+        let fair = report.contains("[+]poststarthook/priority-and-fairness-config-consumer ok\n");
+        let fixed = report.contains("[+]poststarthook/max-in-flight-filter ok\n");
+        assert!(fair != fixed, "{report}");
+        assert!(
+            !report.contains("start-kube-apiserver-identity-lease"),
+            "a server without a host has no lease: {report}"
+        );
+    }
+    assert!(index.is_sorted(), "{index:?}");
 }
 
 #[tokio::test]

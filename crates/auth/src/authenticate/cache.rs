@@ -27,18 +27,18 @@ pub trait CacheUse: Send + Sync {
 struct Fetching<'a>(Option<&'a dyn CacheUse>);
 
 impl<'a> Fetching<'a> {
-    fn begin(heard: Option<&'a dyn CacheUse>) -> Self {
-        if let Some(heard) = heard {
-            heard.fetching(true);
+    fn begin(observer: Option<&'a dyn CacheUse>) -> Self {
+        if let Some(observer) = observer {
+            observer.fetching(true);
         }
-        Self(heard)
+        Self(observer)
     }
 }
 
 impl Drop for Fetching<'_> {
     fn drop(&mut self) {
-        if let Some(heard) = self.0 {
-            heard.fetching(false);
+        if let Some(observer) = self.0 {
+            observer.fetching(false);
         }
     }
 }
@@ -48,29 +48,29 @@ pub struct CachedTokens {
     inner: Arc<dyn TokenAuthenticator>,
     clock: Arc<dyn Clock>,
     entries: Bounded<Authenticated>,
-    heard: Option<Arc<dyn CacheUse>>,
+    observer: Option<Arc<dyn CacheUse>>,
 }
 
 impl CachedTokens {
-    /// Creates a cache in front of `inner`.
+    /// Creates a cache of the answers of `inner`.
     pub fn new(inner: Arc<dyn TokenAuthenticator>, clock: Arc<dyn Clock>) -> Self {
-        Self { inner, clock, entries: Bounded::new(CACHE_MAX_ENTRIES), heard: None }
+        Self { inner, clock, entries: Bounded::new(CACHE_MAX_ENTRIES), observer: None }
     }
 
-    /// Reports lookups to `heard`.
-    pub fn telling(self, heard: Arc<dyn CacheUse>) -> Self {
-        Self { heard: Some(heard), ..self }
+    /// Reports hits and misses to `observer`.
+    pub fn with_observer(self, observer: Arc<dyn CacheUse>) -> Self {
+        Self { observer: Some(observer), ..self }
     }
 
     fn asked(&self, hit: bool, begun: Instant) {
-        if let Some(heard) = &self.heard {
-            heard.asked(hit, begun.elapsed());
+        if let Some(observer) = &self.observer {
+            observer.asked(hit, begun.elapsed());
         }
     }
 
     fn fetched<T>(&self, found: &Result<T, Rejected>, begun: Instant) {
-        if let Some(heard) = &self.heard {
-            heard.fetched(found.is_ok());
+        if let Some(observer) = &self.observer {
+            observer.fetched(found.is_ok());
         }
         self.asked(false, begun);
     }
@@ -87,7 +87,7 @@ impl TokenAuthenticator for CachedTokens {
             self.asked(true, begun);
             return Ok(Some(found));
         }
-        let fetching = Fetching::begin(self.heard.as_deref());
+        let fetching = Fetching::begin(self.observer.as_deref());
         let found = self.inner.authenticate_token(token, audiences);
         drop(fetching);
         self.fetched(&found, begun);
@@ -110,7 +110,7 @@ impl TokenAuthenticator for CachedTokens {
 impl AsyncTokenAuthenticator for CachedTokens {
     async fn authenticate_later(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, Rejected> {
         let begun = Instant::now();
-        let fetching = Fetching::begin(self.heard.as_deref());
+        let fetching = Fetching::begin(self.observer.as_deref());
         let found = self.inner.prove(token, audiences).await;
         drop(fetching);
         self.fetched(&found, begun);
@@ -166,7 +166,8 @@ mod tests {
         let remote = Arc::new(Remote(Default::default()));
         let chain = super::super::TokenChain::new(vec![remote.clone()]);
         let heard = Arc::new(Heard::default());
-        let cached = CachedTokens::new(Arc::new(chain), Arc::new(kelson_meta::SystemClock)).telling(heard.clone());
+        let cached =
+            CachedTokens::new(Arc::new(chain), Arc::new(kelson_meta::SystemClock)).with_observer(heard.clone());
         let cached: &dyn TokenAuthenticator = &cached;
         for _ in 0..3 {
             let found = cached.prove("secret", &[]).await.unwrap().unwrap();

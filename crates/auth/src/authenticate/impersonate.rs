@@ -27,7 +27,7 @@ struct Wanted {
     extra: BTreeMap<String, Vec<String>>,
 }
 
-/// An allowed impersonation.
+/// The identity that a request may assume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Impersonated {
     /// The user of the request from now on.

@@ -44,7 +44,7 @@ pub struct Credentials<'a> {
 }
 
 impl fmt::Debug for Credentials<'_> {
-    /// Leaves out the headers, which contain tokens.
+    /// Headers are left out, because they contain tokens.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials").field("path", &self.path).field("certificates", &self.certificates.len()).finish()
     }
@@ -75,7 +75,7 @@ impl Authenticated {
 pub struct Rejected(pub String);
 
 impl Rejected {
-    /// Creates it from a text that contains no secret.
+    /// Creates the error from a reason, which must not contain a secret.
     pub fn because(why: impl Into<String>) -> Self {
         Self(why.into())
     }
@@ -101,7 +101,7 @@ pub trait TokenAuthenticator: Send + Sync {
 /// A token authenticator that makes requests.
 #[async_trait]
 pub trait AsyncTokenAuthenticator: Send + Sync {
-    /// As [`TokenAuthenticator::authenticate_token`], with requests to other servers.
+    /// Does the same as [`TokenAuthenticator::authenticate_token`] with requests to another server.
     async fn authenticate_later(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, Rejected>;
 }
 
@@ -125,7 +125,7 @@ pub struct TokenChain {
 }
 
 impl TokenChain {
-    /// Creates the chain from its members.
+    /// Creates a chain of these members.
     pub fn new(members: Vec<Arc<dyn TokenAuthenticator>>) -> Self {
         Self { members }
     }
@@ -174,14 +174,14 @@ fn join(faults: &[String]) -> Rejected {
     }
 }
 
-/// Which requests without credentials are allowed.
+/// The requests that are accepted without credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Anonymous {
     /// None: such requests get 401.
     Disabled,
     /// All, as `system:anonymous`.
     Enabled,
-    /// Only those for these exact paths (`/livez`, `/readyz`, `/healthz` …).
+    /// Requests of exactly these paths (`/livez`, `/readyz`, `/healthz` …).
     Paths(Vec<String>),
 }
 

@@ -26,11 +26,11 @@ pub enum Configured {
 /// A webhook with its location.
 #[derive(Clone, Debug)]
 pub struct WebhookConfig {
-    /// Its options.
+    /// The settings of its reviews.
     pub options: WebhookOptions,
     /// The kubeconfig with its address and credentials.
     pub kubeconfig: PathBuf,
-    /// The timeout of one call.
+    /// The timeout of one review.
     pub timeout: Duration,
 }
 

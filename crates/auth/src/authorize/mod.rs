@@ -100,7 +100,7 @@ pub struct AuthorizerChain {
 }
 
 impl AuthorizerChain {
-    /// Creates the chain from its members; the first is asked first.
+    /// Creates a chain of these members in their order.
     pub fn new(members: Vec<Arc<dyn Authorizer>>) -> Self {
         Self { members }
     }

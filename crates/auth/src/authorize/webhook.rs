@@ -15,13 +15,12 @@ use crate::ask::Ask;
 use crate::bounded::{Bounded, digest};
 use crate::{Attributes, UserInfo};
 
-/// The maximum number of cached answers.
+/// Largest number of cached answers.
 const KEPT_MAX: usize = 8192;
-/// The maximum size of a cached request in bytes; larger ones are sent each time, so that clients cannot fill the
-/// memory with names.
+/// Largest review whose answer is cached, in bytes. It bounds the memory of the cache.
 const KEPT_BYTES_MAX: usize = 10_000;
 
-/// The decision when the webhook cannot be called.
+/// The decision about a request when the webhook is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailurePolicy {
     /// The next authorizer decides.
@@ -30,45 +29,46 @@ pub enum FailurePolicy {
     Deny,
 }
 
-/// The options of a webhook.
+/// The settings of a webhook.
 #[derive(Clone, Debug)]
 pub struct WebhookOptions {
-    /// The name in logs.
+    /// The name in log lines.
     pub name: String,
     /// The version of SubjectAccessReview: `v1` or `v1beta1`.
     pub version: &'static str,
-    /// How long an allowed answer is cached; zero disables caching.
+    /// How long an allowed request is cached; zero disables the cache.
     pub authorized_ttl: Duration,
-    /// How long an answer that does not allow is cached; zero disables caching.
+    /// How long a denied request is cached; zero disables the cache.
     pub unauthorized_ttl: Duration,
-    /// The decision when it cannot be called.
+    /// The decision when the webhook is unavailable.
     pub failure_policy: FailurePolicy,
     /// CEL expressions over `request`, the `v1` spec of the SubjectAccessReview; only requests for which all are true
     /// are sent.
     pub match_conditions: Vec<String>,
 }
 
-/// The result of the match conditions for one request.
+/// The result of the match conditions of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matched {
-    /// All are true: the webhook is called.
+    /// All conditions are true, so the webhook decides.
     Asked,
-    /// One is false: the webhook has no opinion.
+    /// A condition is false, so the webhook has no opinion.
     Excluded,
-    /// One could not be evaluated, and none is false.
+    /// The evaluation of a condition failed, and no condition is false.
     Failed,
 }
 
-/// Receives the result of match conditions, and their duration. Called during a request, so it must not block.
-pub type ConditionsTold = Box<dyn Fn(Matched, Duration) + Send + Sync>;
+/// Receives the result of a request's match conditions and the duration of their evaluation. It is called while the request waits, so it
+/// must not block.
+pub type ConditionObserver = Box<dyn Fn(Matched, Duration) + Send + Sync>;
 
-/// Authorizes requests by a webhook.
+/// Authorizes requests by reviews of a webhook.
 pub struct WebhookAuthorizer {
     ask: Arc<dyn Ask>,
     clock: Arc<dyn Clock>,
     options: WebhookOptions,
     conditions: Vec<Program>,
-    told: ConditionsTold,
+    observer: ConditionObserver,
     kept: Bounded<Decision>,
 }
 
@@ -97,18 +97,18 @@ pub fn conditions(sources: &[String]) -> Result<Vec<Program>, String> {
 }
 
 impl WebhookAuthorizer {
-    /// Creates the authorizer.
+    /// Creates an authorizer that sends reviews through `ask`.
     ///
     /// # Errors
-    /// A match condition that does not compile.
+    /// A match condition does not compile.
     pub fn new(ask: Arc<dyn Ask>, clock: Arc<dyn Clock>, options: WebhookOptions) -> Result<Self, String> {
         let conditions = conditions(&options.match_conditions)?;
-        Ok(Self { ask, clock, options, conditions, told: Box::new(|_, _| ()), kept: Bounded::new(KEPT_MAX) })
+        Ok(Self { ask, clock, options, conditions, observer: Box::new(|_, _| ()), kept: Bounded::new(KEPT_MAX) })
     }
 
-    /// Reports the result of match conditions for each decision; nothing is reported if there are none.
-    pub fn telling(self, told: ConditionsTold) -> Self {
-        Self { told, ..self }
+    /// Reports the result of match conditions of each decision to `observer`, if there are match conditions.
+    pub fn with_condition_observer(self, observer: ConditionObserver) -> Self {
+        Self { observer, ..self }
     }
 
     fn failed(&self, why: &str) -> Decision {
@@ -143,7 +143,7 @@ impl WebhookAuthorizer {
             let begun = Instant::now();
             let matched = self.matches(&spec);
             if deciding {
-                (self.told)(matched, begun.elapsed());
+                (self.observer)(matched, begun.elapsed());
             }
             match matched {
                 Matched::Asked => {}
@@ -384,9 +384,9 @@ mod tests {
         let conditions = ["has(request.resourceAttributes)", "request.resourceAttributes.namespace == 'prod'"];
         let webhook = options(FailurePolicy::Deny, &conditions);
         let webhook = WebhookAuthorizer::new(Arc::clone(&server) as _, clock.clone(), webhook).unwrap();
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let hears = Arc::clone(&told);
-        let webhook = webhook.telling(Box::new(move |matched, _| hears.lock().push(matched)));
+        let results = Arc::new(Mutex::new(Vec::new()));
+        let of_first = Arc::clone(&results);
+        let webhook = webhook.with_condition_observer(Box::new(move |matched, _| of_first.lock().push(matched)));
         let webhook: &dyn Authorizer = &webhook;
         let jane = UserInfo::new("jane", ["dev"]);
         let no_opinion = Decision::NoOpinion(String::new());
@@ -401,7 +401,7 @@ mod tests {
             ..Attributes::resource(&jane, "get", "", "pods", "prod", "")
         };
         assert!(webhook.decide(&list).await.is_allow());
-        assert_eq!(*told.lock(), [Matched::Excluded, Matched::Excluded, Matched::Asked], "once for each decision");
+        assert_eq!(*results.lock(), [Matched::Excluded, Matched::Excluded, Matched::Asked], "once for each decision");
         let asked = server.0.lock()[0].clone();
         assert_eq!(asked["apiVersion"], "authorization.k8s.io/v1");
         let resource = &asked["spec"]["resourceAttributes"];
@@ -416,12 +416,12 @@ mod tests {
         // A failed condition must not let a request bypass the webhook.
         let broken = options(FailurePolicy::Deny, &["request.resourceAttributes.labelSelector.x == 'y'"]);
         let broken = WebhookAuthorizer::new(Arc::clone(&server) as _, clock, broken).unwrap();
-        let hears = Arc::clone(&told);
-        let broken = broken.telling(Box::new(move |matched, _| hears.lock().push(matched)));
+        let of_broken = Arc::clone(&results);
+        let broken = broken.with_condition_observer(Box::new(move |matched, _| of_broken.lock().push(matched)));
         let broken: &dyn Authorizer = &broken;
         let decision = broken.decide(&Attributes::resource(&jane, "get", "", "pods", "n", "p")).await;
         assert!(matches!(decision, Decision::Deny(_)));
-        assert_eq!(told.lock().last(), Some(&Matched::Failed));
+        assert_eq!(results.lock().last(), Some(&Matched::Failed));
         assert_eq!(broken.unlisted(&jane), ["webhook authorizer does not support user rule resolution"]);
         assert!(super::conditions(&["request.".to_owned()]).is_err() && super::conditions(&["1".to_owned()]).is_err());
     }

@@ -18,14 +18,14 @@ const EXPIRATION_DEFAULT_SECONDS: i64 = 3600;
 const EXPIRATION_MIN_SECONDS: i64 = 600;
 const EXPIRATION_MAX_SECONDS: i64 = 1 << 32;
 
-/// Options for issuing tokens.
+/// The settings of issued tokens.
 #[derive(Clone, Debug)]
 pub struct IssuerOptions {
     /// The `iss` claim, a URL (`--service-account-issuer`).
     pub issuer: String,
     /// The value of `--api-audiences`, for requests without audiences.
     pub audiences: Vec<String>,
-    /// The lifetime of tokens, and the address of their keys.
+    /// The lifetimes of tokens.
     pub terms: TokenTerms,
 }
 
@@ -69,7 +69,7 @@ pub struct TokenIssuer {
 pub struct MintedToken {
     /// The TokenRequest with `status.token` set. Secret.
     pub response: Value,
-    /// The values of `Warning` headers for the client.
+    /// The texts of the client's `Warning` headers.
     pub warnings: Vec<String>,
     /// The value of the audit annotation `authentication.kubernetes.io/issued-credential-id`.
     pub credential_id: String,

@@ -18,7 +18,7 @@ pub const DEFAULT_ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 /// The lifetime that kubelets request for projected volumes, in seconds; such tokens are valid for a year and cause
 /// warnings after this time (upstream's safe roll-out of time-bound tokens).
 pub const WARN_ONLY_SECONDS: i64 = 3607;
-/// The real lifetime of those tokens in seconds.
+/// The lifetime of those tokens in seconds.
 pub const EXTENDED_SECONDS: i64 = 365 * 24 * 3600;
 /// The issuer of tokens in secrets of type `kubernetes.io/service-account-token`.
 pub const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";

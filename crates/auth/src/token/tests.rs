@@ -50,7 +50,7 @@ fn world() -> World {
         clock.clone(),
     );
     let heard = Arc::new(Heard::default());
-    let tokens = tokens.telling(heard.clone());
+    let tokens = tokens.with_observer(heard.clone());
     World {
         heard,
         issuer: TokenIssuer::new(key.clone(), IssuerOptions::default()),

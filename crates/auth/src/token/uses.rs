@@ -10,7 +10,7 @@ pub const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
 pub const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 const DAY: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
 
-/// How a token was used.
+/// The use of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Use {
     /// A bound token within its requested lifetime (`serviceaccount_valid_tokens_total`).
@@ -30,11 +30,11 @@ pub enum Use {
 /// A secret whose token was used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsedSecret {
-    /// The namespace of the secret.
+    /// The namespace of the Secret.
     pub namespace: String,
-    /// The name of the secret.
+    /// The name of the Secret.
     pub name: String,
-    /// The UID of the secret.
+    /// The UID of the Secret.
     pub uid: String,
     /// The day to record, as `YYYY-MM-DD`.
     pub day: String,
@@ -59,9 +59,9 @@ impl TokenUses for Unheard {
 /// Warnings and annotations that accompany an identity.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Remarks {
-    /// For the client, as `Warning` headers.
+    /// The texts of `Warning` headers for the client.
     pub warnings: Vec<&'static str>,
-    /// For the audit log, as annotations.
+    /// Annotations of the audit event.
     pub annotations: Vec<(&'static str, String)>,
 }
 

@@ -100,9 +100,9 @@ impl ServiceAccountTokens {
         Self { keys, by_id, options, objects, clock, uses: Arc::new(Unheard) }
     }
 
-    /// Reports each use to `uses`.
-    pub fn telling(self, uses: Arc<dyn TokenUses>) -> Self {
-        Self { uses, ..self }
+    /// Reports each use of a token to `observer`.
+    pub fn with_observer(self, observer: Arc<dyn TokenUses>) -> Self {
+        Self { uses: observer, ..self }
     }
 
     fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<BoundObject> {

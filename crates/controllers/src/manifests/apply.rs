@@ -11,9 +11,37 @@ use super::desired::{DesiredObjects, MANAGER, ManifestKey, is_pruned};
 use super::parent::{PART_OF, set_id};
 use crate::shared::context::SyncError;
 use crate::shared::discovery::{ApiResource, discover, resources_of};
+use crate::shared::manifest_set::MissingField;
 
 /// Objects that one request for members gives.
 const PAGE: u32 = 500;
+
+/// Why an object is not applied.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// The manifest lacks a field that every object has.
+    #[error(transparent)]
+    MissingField(#[from] MissingField),
+    /// The server's list of kinds cannot be read.
+    #[error("read the kinds of {version}: {source}")]
+    Discovery {
+        /// The group and version.
+        version: String,
+        /// The request's error.
+        source: ClientError,
+    },
+    /// The server does not serve the kind.
+    #[error("no matches for kind {kind:?} in version {version:?}")]
+    NoMatch {
+        /// The manifest's kind.
+        kind: String,
+        /// The manifest's group and version.
+        version: String,
+    },
+    /// The server rejects the object, or the request fails.
+    #[error(transparent)]
+    Request(#[from] ClientError),
+}
 
 /// Applies objects, with what was learnt of the kinds on the way.
 pub struct Applier<'a> {
@@ -28,8 +56,11 @@ impl<'a> Applier<'a> {
         Self { client, prunes, served: HashMap::new() }
     }
 
-    /// Applies an object; fields that others own are taken over, since the file is what is wanted. The error is for people.
-    pub async fn apply(&mut self, object: &Value) -> Result<(), String> {
+    /// Applies an object. Fields of other managers are taken over, because the file is authoritative.
+    ///
+    /// # Errors
+    /// See [`ApplyError`].
+    pub async fn apply(&mut self, object: &Value) -> Result<(), ApplyError> {
         let key = ManifestKey::of(object)?;
         let version = object["apiVersion"].as_str().unwrap_or_default();
         let resource = self.resource(version, &key.kind).await?;
@@ -44,22 +75,22 @@ impl<'a> Applier<'a> {
         }
         let options = WriteOptions { field_manager: MANAGER.to_owned(), force: true };
         let path = resource.object_path(namespace, &key.name);
-        let done: Result<Value, ClientError> = self.client.patch_at(&path, PatchKind::Apply, &body, &options).await;
-        done.map(drop).map_err(|e| e.to_string())
+        let _: Value = self.client.patch_at(&path, PatchKind::Apply, &body, &options).await?;
+        Ok(())
     }
 
-    async fn resource(&mut self, version: &str, kind: &str) -> Result<ApiResource, String> {
+    async fn resource(&mut self, version: &str, kind: &str) -> Result<ApiResource, ApplyError> {
         if !self.served.contains_key(version) {
             let served = match resources_of(self.client, version).await {
                 Ok(served) => served,
                 Err(e) if e.is_unserved() || e.is_not_found() => Vec::new(),
-                Err(e) => return Err(format!("read the kinds of {version}: {e}")),
+                Err(source) => return Err(ApplyError::Discovery { version: version.to_owned(), source }),
             };
             self.served.insert(version.to_owned(), served);
         }
         let found =
             self.served.get(version).and_then(|all| all.iter().find(|r| r.kind == kind && r.serves(&["patch"])));
-        found.cloned().ok_or_else(|| format!("no matches for kind {kind:?} in version {version:?}"))
+        found.cloned().ok_or_else(|| ApplyError::NoMatch { kind: kind.to_owned(), version: version.to_owned() })
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::shared::manifest_set::{ManifestFile, ManifestSet};
+use crate::shared::manifest_set::{ManifestFile, ManifestSet, MissingField};
 
 /// The field manager of everything that is applied, and the source of its events.
 pub const MANAGER: &str = "kelson-manifests";
@@ -22,11 +22,14 @@ pub struct ManifestKey {
 }
 
 impl ManifestKey {
-    /// The names of an object; the error says what is missing.
-    pub fn of(object: &Value) -> Result<Self, String> {
-        let text = |value: &Value, what: &str| {
+    /// The names of an object.
+    ///
+    /// # Errors
+    /// A name is missing.
+    pub fn of(object: &Value) -> Result<Self, MissingField> {
+        let text = |value: &Value, field: &'static str| {
             let text = value.as_str().filter(|text| !text.is_empty());
-            text.map(str::to_owned).ok_or_else(|| format!("{what}: expected a string"))
+            text.map(str::to_owned).ok_or(MissingField(field))
         };
         let version = text(&object["apiVersion"], "apiVersion")?;
         Ok(Self {
@@ -134,6 +137,7 @@ pub fn pending<'s>(set: &'s ManifestSet, applied: &BTreeMap<String, [u8; 32]>) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shared::manifest_set::ManifestError;
     use serde_json::json;
 
     fn object(version: &str, kind: &str, name: &str) -> Arc<Value> {
@@ -176,8 +180,8 @@ mod tests {
         };
         assert_eq!(named("v1", json!("n")).unwrap(), "K n/o");
         assert_eq!(named("apps/v1", Value::Null).unwrap(), "K.apps o");
-        assert_eq!(key(json!({"kind": "K"})).unwrap_err(), "apiVersion: expected a string");
-        assert_eq!(key(json!({"apiVersion": "v1", "kind": "K"})).unwrap_err(), "metadata.name: expected a string");
+        assert_eq!(key(json!({"kind": "K"})).unwrap_err().to_string(), "apiVersion: expected a string");
+        assert_eq!(key(json!({"apiVersion": "v1", "kind": "K"})).unwrap_err(), MissingField("metadata.name"));
     }
 
     #[test]
@@ -200,7 +204,11 @@ mod tests {
         all.complete = false;
         assert!(!kept(&all).is_whole, "a directory could not be read");
         all.complete = true;
-        all.files.push(ManifestFile { objects: Err("no YAML".into()), skipped: true, ..file("b", &[]) });
+        all.files.push(ManifestFile {
+            objects: Err(ManifestError::Syntax("no YAML".into())),
+            skipped: true,
+            ..file("b", &[])
+        });
         assert!(!kept(&all).is_whole, "a skipped file could not be read");
         assert_eq!(kept(&all).objects.len(), 1);
     }
@@ -209,7 +217,7 @@ mod tests {
     fn files_are_applied_when_they_change() {
         let mut all = set(vec![file("a", &[]), file("b", &[]), file("c", &[]), file("d", &[])]);
         all.files[2].skipped = true;
-        all.files[3].objects = Err("no YAML".into());
+        all.files[3].objects = Err(ManifestError::Syntax("no YAML".into()));
         let names = |applied: &BTreeMap<String, [u8; 32]>| {
             pending(&all, applied).iter().map(|file| file.name.clone()).collect::<Vec<_>>()
         };

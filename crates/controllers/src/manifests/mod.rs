@@ -207,7 +207,7 @@ impl ManifestController {
             let line = match (&file.objects, failed.get(name)) {
                 _ if file.skipped => format!("{name}: skipped"),
                 (Err(why), _) => {
-                    now.insert(name.clone(), vec![why.clone()]);
+                    now.insert(name.clone(), vec![why.to_string()]);
                     format!("{name}: {why}")
                 }
                 (Ok(_), Some(why)) => {

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use super::desired::PRUNE;
 use super::parent::{NAME, NAMESPACE};
 use crate::testing::run;
-use crate::{Config, ManifestFile, ManifestSet, Running};
+use crate::{Config, ManifestError, ManifestFile, ManifestSet, Running};
 
 const MAPS: &str = "v1/configmaps";
 
@@ -141,7 +141,8 @@ async fn what_fails_is_tried_again_and_reported_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_file_that_cannot_be_read_is_reported_and_the_others_are_applied() {
-    let broken = ManifestFile { objects: Err("line 3: no YAML".into()), ..file("broken.yaml", &[]) };
+    let broken =
+        ManifestFile { objects: Err(ManifestError::Syntax("line 3: no YAML".into())), ..file("broken.yaml", &[]) };
     let skipped = ManifestFile { skipped: true, ..file("left.yaml", &[map("n", "left", "1")]) };
     let f = fixture(set(&[broken, file("a.yaml", &[map("n", "one", "1")]), skipped])).await;
     becomes(&f.api, "one", Some("1")).await;
@@ -165,7 +166,7 @@ async fn only_what_asks_for_it_is_pruned() {
     }
     status_is(&f.api, "a.yaml: 2").await;
     // As long as a file cannot be read, it is not known what is in it.
-    let unknown = ManifestFile { objects: Err("no YAML".into()), ..file("a.yaml", &[]) };
+    let unknown = ManifestFile { objects: Err(ManifestError::Syntax("no YAML".into())), ..file("a.yaml", &[]) };
     f.files.send_replace(set(&[unknown, first[1].clone()]));
     status_is(&f.api, "no YAML").await;
     assert!(data(&f.api, "gone").await.is_some());

@@ -26,6 +26,21 @@ pub fn make_private_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
+/// Makes a directory that only its owner may enter, or closes one that exists to others. Directories above it that are missing get the
+/// process's usual mode; those that exist keep their own.
+///
+/// # Errors
+/// The system's.
+pub fn ensure_private_dir(dir: &Path) -> io::Result<()> {
+    if let Some(parent) = dir.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => make_private(dir),
+        made => made,
+    }
+}
+
 /// Gives a file, a socket or a directory that is there to its owner alone.
 ///
 /// # Errors
@@ -148,6 +163,23 @@ mod tests {
         make_private(&below).unwrap();
         make_private(&file).unwrap();
         assert_eq!((mode(&below), mode(&file)), (0o700, 0o600));
+    }
+
+    #[test]
+    fn one_directory_is_closed_and_those_above_it_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (above, below) = (dir.path().join("kubelet"), dir.path().join("kubelet/pki"));
+        ensure_private_dir(&below).unwrap();
+        std::fs::create_dir(dir.path().join("usual")).unwrap();
+        assert_eq!((mode(&above), mode(&below)), (mode(&dir.path().join("usual")), 0o700));
+        for path in [&above, &below] {
+            std::fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+        }
+        ensure_private_dir(&below).unwrap();
+        assert_eq!((mode(&above), mode(&below)), (0o755, 0o700), "what exists is closed; its parent keeps its mode");
+        let file = dir.path().join("file");
+        std::fs::write(&file, "x").unwrap();
+        assert_eq!(ensure_private_dir(&file).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
     }
 
     #[test]

@@ -23,6 +23,14 @@ pub fn make_private_dir(dir: &Path) -> io::Result<()> {
     std::fs::create_dir_all(dir)
 }
 
+/// Makes a directory and those above it; there are no modes.
+///
+/// # Errors
+/// The system's.
+pub fn ensure_private_dir(dir: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(dir)
+}
+
 /// Nothing is changed: there are no modes. What is not there is an error as elsewhere.
 ///
 /// # Errors

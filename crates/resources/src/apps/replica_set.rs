@@ -34,6 +34,7 @@ static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
     generation: true,
     scale: Some(ScalePaths::usual()),
     columns: COLUMNS.into(),
+    // The documentation of field selectors lists it; the reference rejects it.
     fields: texts!["status.replicas"],
     ..Options::of("apps", "replicasets")
 });

@@ -1,4 +1,5 @@
 //! Endpoints (legacy) and EndpointSlices (discovery.k8s.io).
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use jiff::Timestamp;
@@ -8,18 +9,22 @@ use serde_json::{Value, json};
 use super::endpoint_ip;
 use crate::addresses;
 use crate::column::{AGE, Column, NAME};
-use crate::metadata::immutable;
+use crate::metadata::{self, immutable};
 use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
 use crate::rules;
 use crate::strategy::{Context, Strategy, base_create, base_update};
 use crate::table::{NONE, UNSET, age, list_with_more, name};
-use crate::tree::{default_to, default_zero, int, int0, items, items_mut, present, remove, same, set, text};
+use crate::tree::{default_to, default_zero, entries, int, int0, items, items_mut, present, remove, same, set, text};
 
 const ENDPOINTS_MAX: usize = 1000;
 const PORTS_MAX: usize = 20_000;
 const ADDRESSES_MAX: usize = 100;
 const ZONES_MAX: usize = 8;
+/// Labels of `deprecatedTopology`.
+const TOPOLOGY_LABELS_MAX: usize = 16;
+/// The label of `deprecatedTopology` with the name of an endpoint's node.
+const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// The strategy of endpoints.
 pub struct Endpoints;
@@ -193,12 +198,19 @@ impl Strategy for EndpointSlices {
     }
 }
 
-/// Keeps the topology of v1beta1 if an object had it, and drops it from new ones.
+/// Drops the topology of v1beta1, unless an object that has it keeps its endpoints. Where the topology was the node's name, `nodeName` takes
+/// it over (upstream `dropTopologyOnV1`).
 fn drop_topology(new: &mut Value, old: &Value) {
-    if items(&old["endpoints"]).iter().any(|x| present(&x["deprecatedTopology"])) {
+    if present(old) && same(&new["endpoints"], &old["endpoints"]) {
         return;
     }
+    let node_of = |endpoint: &Value| text(&endpoint["deprecatedTopology"][HOSTNAME]).to_owned();
+    let before: BTreeSet<String> = items(&old["endpoints"]).iter().map(node_of).collect();
     for endpoint in items_mut(new, "endpoints") {
+        let node = node_of(endpoint);
+        if !present(&endpoint["nodeName"]) && before.contains(&node) && is_dns1123_subdomain(&node).is_ok() {
+            set(endpoint, "nodeName", node);
+        }
         remove(endpoint, "deprecatedTopology");
     }
 }
@@ -245,13 +257,11 @@ fn endpoint(x: &Value, kind: &str, p: &Path<'_>, e: &mut Errors) {
         e.invalid_each(&p.child("hostname"), h, is_dns1123_label(h));
     }
     let topology = p.child("deprecatedTopology");
-    if x["deprecatedTopology"].get("kubernetes.io/hostname").is_some() {
-        e.invalid(
-            &topology.key("kubernetes.io/hostname"),
-            &x["deprecatedTopology"]["kubernetes.io/hostname"],
-            "may not be set as an annotation on any API object, use nodeName instead",
-        );
+    let labels = entries(&x["deprecatedTopology"]).count();
+    if labels > TOPOLOGY_LABELS_MAX {
+        e.too_many(&topology, labels, TOPOLOGY_LABELS_MAX);
     }
+    metadata::labels(&x["deprecatedTopology"], &topology, e);
     let hints = p.child("hints");
     for f in ["forZones", "forNodes"] {
         let list = items(&x["hints"][f]);
@@ -274,7 +284,7 @@ fn slice_ports(list: &Value, p: &Path<'_>, e: &mut Errors) {
     if ports.len() > PORTS_MAX {
         return e.too_many(p, ports.len(), PORTS_MAX);
     }
-    let mut names = std::collections::BTreeSet::new();
+    let mut names = BTreeSet::new();
     for (i, port) in ports.iter().enumerate() {
         let at = p.index(i);
         let n = text(&port["name"]);
@@ -288,5 +298,35 @@ fn slice_ports(list: &Value, p: &Path<'_>, e: &mut Errors) {
         if let Some(a) = port["appProtocol"].as_str() {
             e.invalid_each(&at.child("appProtocol"), a, is_qualified_name(a));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_topology_of_v1beta1_stays_only_with_unchanged_endpoints() {
+        let endpoint =
+            |address: &str, node: &str| json!({"addresses": [address], "deprecatedTopology": {HOSTNAME: node}});
+        let slice =
+            |endpoints: Value| json!({"metadata": {"name": "s"}, "addressType": "IPv4", "endpoints": endpoints});
+        let old = slice(json!([endpoint("10.0.0.1", "n1")]));
+        let update = |endpoints: Value| {
+            let mut new = slice(endpoints);
+            EndpointSlices.prepare_update(&Context::at(Timestamp::UNIX_EPOCH), &mut new, &old);
+            let mut e = Errors::new();
+            EndpointSlices.check(&new, &mut e);
+            assert!(e.is_empty(), "{new}");
+            new["endpoints"].clone()
+        };
+        assert_eq!(update(old["endpoints"].clone()), old["endpoints"]);
+        assert_eq!(
+            update(json!([endpoint("10.0.0.1", "n1"), endpoint("10.0.0.2", "n2")])),
+            json!([{"addresses": ["10.0.0.1"], "nodeName": "n1"}, {"addresses": ["10.0.0.2"]}])
+        );
+        let mut new = slice(json!([endpoint("10.0.0.1", "n1")]));
+        EndpointSlices.prepare_create(&Context::at(Timestamp::UNIX_EPOCH), &mut new);
+        assert_eq!(new["endpoints"], json!([{"addresses": ["10.0.0.1"]}]));
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::column::{AGE, Column, NAME};
 use crate::metadata::immutable;
 use crate::names::NameRule;
-use crate::options::{Durability, Options, columns, texts};
+use crate::options::{Durability, Options, columns};
 use crate::path::{Errors, Path};
 use crate::strategy::Strategy;
 use crate::table::{age, name};
@@ -65,7 +65,6 @@ static CANDIDATES: LazyLock<Options> = LazyLock::new(|| Options {
         Column::text("EmulationVersion", "Version the candidate acts as."),
         AGE,
     ],
-    fields: texts!["spec.leaseName"],
     ..Options::of("coordination.k8s.io", "leasecandidates")
 });
 

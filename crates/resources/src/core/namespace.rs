@@ -9,7 +9,7 @@ use crate::column::{AGE, Column, NAME};
 use crate::names::NameRule;
 use crate::options::{Deletion, Options, columns, texts};
 use crate::path::{Errors, Path};
-use crate::strategy::{Context, Strategy, base_status_update, bump_generation, field_text};
+use crate::strategy::{Context, Strategy, base_status_update, bump_generation};
 use crate::table::{age, name};
 use crate::tree::{default_zero, ensure, holds, items, present, restore, set, text};
 
@@ -23,7 +23,7 @@ static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
     name: NameRule::Label,
     deletion: Deletion::Namespace,
     columns: columns![NAME, Column::text("Status", "Phase of the namespace."), AGE],
-    fields: texts!["status.phase", "name"],
+    fields: texts!["status.phase"],
     ..Options::of("", "namespaces")
 });
 
@@ -95,10 +95,6 @@ impl Strategy for Namespaces {
             (false, _) => e.invalid(&p, phase, "may only be 'Active' if `deletionTimestamp` is empty"),
             (true, _) => e.invalid(&p, phase, "may only be 'Terminating' if `deletionTimestamp` is not empty"),
         }
-    }
-    fn field_value(&self, obj: &Value, field: &str) -> String {
-        // `name` is an old alias of `metadata.name`.
-        field_text(obj, if field == "name" { "metadata.name" } else { field })
     }
     fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
         vec![name(obj), obj["status"]["phase"].clone(), age(obj, now)]

@@ -81,6 +81,12 @@ impl Strategy for PersistentVolumes {
     }
     fn check(&self, obj: &Value, e: &mut Errors) {
         volume_spec(&obj["spec"], text(&obj["metadata"]["name"]), &Path::new("spec"), e);
+        if present(&obj["metadata"]["annotations"][MOUNT_OPTIONS])
+            && !TAKING_MOUNT_OPTIONS.iter().any(|kind| present(&obj["spec"][*kind]))
+        {
+            let (metadata, why) = (Path::new("metadata"), "may not specify mount options for this volume type");
+            e.forbidden(&metadata.child("annotations").child(MOUNT_OPTIONS), why);
+        }
     }
     fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
         self.check(new, e);
@@ -134,7 +140,26 @@ impl Strategy for PersistentVolumes {
     }
 }
 
-/// Sets the time at which the phase changed.
+/// The annotation that was used before `spec.mountOptions` existed.
+const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
+/// The volume types that take mount options from the annotation.
+const TAKING_MOUNT_OPTIONS: [&str; 13] = [
+    "awsElasticBlockStore",
+    "azureDisk",
+    "azureFile",
+    "cephfs",
+    "cinder",
+    "gcePersistentDisk",
+    "glusterfs",
+    "iscsi",
+    "nfs",
+    "photonPersistentDisk",
+    "quobyte",
+    "rbd",
+    "vsphereVolume",
+];
+
+/// When the phase became what it is.
 fn set_phase_time(obj: &mut Value, now: Timestamp) {
     if let Some(status) = ensure(obj, "status") {
         set(status, "lastPhaseTransitionTime", kelson_meta::format_seconds(now));

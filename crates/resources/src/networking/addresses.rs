@@ -10,7 +10,7 @@ use crate::addresses;
 use crate::column::{AGE, Column, NAME};
 use crate::metadata::{IMMUTABLE, immutable};
 use crate::names::NameRule;
-use crate::options::{Options, columns, texts};
+use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
 use crate::rules;
 use crate::strategy::Strategy;
@@ -23,7 +23,6 @@ pub struct IpAddresses;
 static ADDRESSES: LazyLock<Options> = LazyLock::new(|| Options {
     name: NameRule::Ip,
     columns: columns![NAME, Column::text("ParentRef", "Object the address belongs to.")],
-    fields: texts!["spec.parentRef.name", "spec.parentRef.namespace", "spec.parentRef.resource"],
     ..Options::of(GROUP, "ipaddresses")
 });
 

@@ -147,14 +147,14 @@ fn removed(new: &Value, old: &Value, what: &str, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Copies CPU and memory from the old container, so that all other differences show. A change of claims is not reported
-/// twice.
+/// Takes the claims from the old container: their faults are reported already, so that they changed is not reported as well.
 fn keep_claims(c: &mut Value, old: &Value) {
     if let Some(r) = crate::tree::object_mut(c, "resources") {
         restore(r, &old["resources"], "claims");
     }
 }
 
+/// Takes CPU and memory from the old container or pod, so that only other differences remain.
 fn keep_cpu_and_memory(c: &mut Value, old: &Value) {
     for list in ["requests", "limits"] {
         let was = &old["resources"][list];

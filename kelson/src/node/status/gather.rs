@@ -2,6 +2,7 @@
 //! which may be missing.
 #![allow(clippy::disallowed_methods, reason = "blocking: by a command that does nothing else")]
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use kelson_cri::{CriClient, CriResult, Limits, Runtime as _};
 use kelson_meta::version;
 
 use super::facts::{ApiFacts, CertificateFacts, ContainerFacts, DiskRoom, Facts, NodeFacts, ProcessFacts};
-use crate::lock::DataDirLock;
+use crate::lock::LOCK_FILE;
 use crate::node::cleanup;
 use crate::{certificate, token};
 
@@ -31,7 +32,7 @@ const SANDBOX_READY: i32 = 0;
 /// The directory does not exist or cannot be read.
 pub async fn gather(dir: &Path) -> anyhow::Result<Facts> {
     let dir = dir.canonicalize().with_context(|| format!("data directory {}", dir.display()))?;
-    if !["kelson.lock", "pki", "kubelet"].iter().any(|name| dir.join(name).exists()) {
+    if ![LOCK_FILE, "pki", "kubelet"].iter().any(|name| dir.join(name).exists()) {
         bail!("{} is not the data directory of a server or agent", dir.display());
     }
     let host = Host::this();
@@ -77,13 +78,29 @@ pub async fn gather(dir: &Path) -> anyhow::Result<Facts> {
     })
 }
 
-/// Returns the process that holds the directory's lock.
+/// The process that has the directory's lock: the file names it, and it has the file open. The lock itself is not tried, because a server
+/// that starts at that instant would find it in use.
 fn holder(dir: &Path) -> anyhow::Result<Option<u32>> {
-    let file = dir.join("kelson.lock");
-    if !file.exists() || DataDirLock::is_free(dir)? {
-        return Ok(None);
-    }
-    Ok(std::fs::read_to_string(&file).ok().and_then(|pid| pid.trim().parse().ok()))
+    let file = dir.join(LOCK_FILE);
+    let Ok(text) = std::fs::read_to_string(&file) else { return Ok(None) };
+    let Ok(pid) = text.trim().parse::<u32>() else { return Ok(None) };
+    let is_open = has_open(pid, &file).with_context(|| format!("read the open files of process {pid}"))?;
+    Ok(is_open.then_some(pid))
+}
+
+/// Whether a process has a file open.
+///
+/// # Errors
+/// The process belongs to another user.
+fn has_open(pid: u32, file: &Path) -> std::io::Result<bool> {
+    let identity = |about: std::fs::Metadata| (about.dev(), about.ino());
+    let wanted = identity(std::fs::metadata(file)?);
+    let open_files = match std::fs::read_dir(format!("/proc/{pid}/fd")) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        open_files => open_files?,
+    };
+    let mut found = open_files.flatten().filter_map(|entry| std::fs::metadata(entry.path()).ok()).map(identity);
+    Ok(found.any(|identity| identity == wanted))
 }
 
 /// Returns `VmRSS` of `/proc/PID/status` in bytes.
@@ -159,6 +176,38 @@ async fn containers(endpoint: String) -> ContainerFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::DataDirLock;
+
+    #[test]
+    fn a_look_never_keeps_a_server_from_starting() {
+        const STARTS: u32 = 500;
+        let dir = tempfile::tempdir().unwrap();
+        drop(DataDirLock::take(dir.path()).unwrap());
+        let has_ended = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !has_ended.load(std::sync::atomic::Ordering::Relaxed) {
+                    holder(dir.path()).unwrap();
+                }
+            });
+            let failed = (0..STARTS).filter(|_| DataDirLock::take(dir.path()).is_err()).count();
+            has_ended.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(failed, 0, "starts that found the directory in use");
+        });
+    }
+
+    #[test]
+    fn a_process_that_only_has_the_number_is_no_holder() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = dir.path().join(LOCK_FILE);
+        std::fs::write(&lock, std::process::id().to_string()).unwrap();
+        assert_eq!(holder(dir.path()).unwrap(), None, "the number was given to another process");
+        let open = std::fs::File::open(&lock).unwrap();
+        assert_eq!(holder(dir.path()).unwrap(), Some(std::process::id()));
+        drop(open);
+        std::fs::write(&lock, "x").unwrap();
+        assert_eq!(holder(dir.path()).unwrap(), None);
+    }
 
     #[tokio::test]
     async fn a_directory_without_a_process_is_shown() {

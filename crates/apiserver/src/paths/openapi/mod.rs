@@ -19,7 +19,7 @@ use kelson_meta::Status;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::aggregate::remote::Remote;
+use crate::aggregate::remote::{Remote, Unreachable};
 use crate::catalog::Catalog;
 use crate::request::answer::{Answer, answer};
 use crate::request::body::ApiBody;
@@ -139,7 +139,7 @@ async fn documents_of(remotes: &[Arc<Remote>]) -> Vec<(Arc<Remote>, Value)> {
         let document = match tokio::time::timeout(REMOTE_TIMEOUT, answer).await {
             Ok(Ok((StatusCode::OK, body))) => serde_json::from_slice(&body).map_err(|e| e.to_string()),
             Ok(Ok((code, _))) => Err(format!("status {code}")),
-            Ok(Err(why)) => Err(why),
+            Ok(Err(why)) => Err(why.to_string()),
             Err(_) => Err("timeout".to_owned()),
         };
         match document {
@@ -156,7 +156,7 @@ async fn documents_of(remotes: &[Arc<Remote>]) -> Vec<(Arc<Remote>, Value)> {
 
 /// The document of a group version of an aggregated API server, as the server publishes it.
 async fn of_remote(cx: &RequestContext, remote: &Remote, path: &str) -> Result<Answer, Status> {
-    let unavailable = |why: String| Status::unavailable(format!("error trying to reach service: {why}"));
+    let unavailable = |why: Unreachable| Status::unavailable(format!("error trying to reach service: {why}"));
     let (code, body) = remote.fetch(path, &cx.user, DOCUMENT_BYTES_MAX).await.map_err(unavailable)?;
     Ok(answer(code, JSON, ApiBody::full(body)))
 }

@@ -90,7 +90,7 @@ pub struct Operation {
     pub facts: Map<String, Value>,
     /// Path and query parameters.
     pub parameters: Vec<Parameter>,
-    /// In version 2, the body is a parameter.
+    /// The body, which version 2 documents describe as a parameter.
     pub body: Option<Value>,
 }
 

@@ -16,7 +16,7 @@ use crate::request::order::{Order, Ordered};
 pub enum Location {
     /// A `{name}` in the path.
     Path,
-    /// In the query.
+    /// A parameter of the query.
     Query,
 }
 

@@ -180,8 +180,10 @@ impl Services {
         taken.used = (!dry_run).then(|| Arc::clone(&self.used));
         let mut errors = FieldErrors::new();
         let ranges = Ranges::now(&self.ranges, &self.store);
-        families(&ranges.families(), service, old);
-        take_ips(used, &ranges, service, &had_ips, &mut taken, &mut errors);
+        families(&ranges.families(), service, old, &mut errors);
+        if errors.is_empty() {
+            take_ips(used, &ranges, service, &had_ips, &mut taken, &mut errors);
+        }
         let ports = match errors.is_empty() {
             true => take_ports(used, service, (!created).then_some(&had_ports), &mut taken),
             false => Ok(()),

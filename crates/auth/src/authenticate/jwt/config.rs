@@ -18,7 +18,7 @@ const GROUP: &str = "apiserver.config.k8s.io";
 pub struct AuthenticationConfiguration {
     /// The token issuers, in order of evaluation.
     pub issuers: Vec<Arc<Issuer>>,
-    /// Anonymous access; `None` leaves it to flags.
+    /// The setting of anonymous requests; `None` if flags define it.
     pub anonymous: Option<Anonymous>,
 }
 

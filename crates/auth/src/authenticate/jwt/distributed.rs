@@ -15,7 +15,7 @@ use super::publisher::{Publisher, UnverifiedToken};
 /// servers that a valid token names, so the bound only prevents a faulty server from filling the memory.
 const ISSUERS_MAX: usize = 16;
 
-/// The location of a claim.
+/// The source of a distributed claim.
 #[derive(Deserialize)]
 #[cfg_attr(test, derive(Debug, PartialEq, Eq))]
 pub(super) struct ClaimEndpoint {
@@ -81,8 +81,8 @@ impl Resolver {
             return Err("the issuer of a distributed claim is not an https URL".into());
         }
         let publisher = self.publisher(own, issuer);
-        // Metrics cover configured issuers only.
-        publisher.prepare(&parsed.header.kid, &Means { told: &Uncounted, ..*means }).await;
+        // What is counted is of issuers that are configured.
+        publisher.prepare(&parsed.header.kid, &Means { observer: &Uncounted, ..*means }).await;
         let verified = publisher.verify(&parsed, means.clock.now());
         verified.map_err(|why| format!("verify distributed claim token: {why}"))?;
         let value = parsed.claims.get(claim).cloned();

@@ -33,7 +33,7 @@ impl IssuerUse for Uncounted {
 pub(super) struct Means<'a> {
     pub fetch: &'a dyn Fetch,
     pub clock: &'a dyn Clock,
-    pub told: &'a dyn IssuerUse,
+    pub observer: &'a dyn IssuerUse,
 }
 
 /// Returns the default URL of an issuer's discovery document.

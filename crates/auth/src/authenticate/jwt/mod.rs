@@ -31,7 +31,17 @@ pub struct Issuers {
     issuers: RwLock<Vec<Arc<Known>>>,
     fetch: Arc<dyn Fetch>,
     clock: Arc<dyn Clock>,
-    told: Arc<dyn IssuerUse>,
+    observer: Arc<dyn IssuerUse>,
+}
+
+/// The keys of an issuer cannot be fetched.
+#[derive(Debug, thiserror::Error)]
+#[error("issuer {issuer:?}: {reason}")]
+pub struct IssuerKeysError {
+    /// The URL of the issuer.
+    pub issuer: String,
+    /// What failed.
+    pub reason: String,
 }
 
 struct Known {
@@ -41,31 +51,30 @@ struct Known {
 }
 
 impl Issuers {
-    /// Creates the authenticator for these issuers; documents are read through `fetch`.
+    /// Creates an authenticator of these issuers, which reads documents through `fetch`.
     pub fn new(issuers: Vec<Arc<Issuer>>, fetch: Arc<dyn Fetch>, clock: Arc<dyn Clock>) -> Self {
         let issuers = RwLock::new(issuers.into_iter().map(Known::new).collect());
-        Self { issuers, fetch, clock, told: Arc::new(Uncounted) }
+        Self { issuers, fetch, clock, observer: Arc::new(Uncounted) }
     }
 
-    /// Reports the use of tokens and keys to `told`.
-    pub fn telling(self, told: Arc<dyn IssuerUse>) -> Self {
-        Self { told, ..self }
+    /// Reports tokens and fetched keys to `observer`.
+    pub fn with_observer(self, observer: Arc<dyn IssuerUse>) -> Self {
+        Self { observer, ..self }
     }
 
     fn means(&self) -> Means<'_> {
-        Means { fetch: &*self.fetch, clock: &*self.clock, told: &*self.told }
+        Means { fetch: &*self.fetch, clock: &*self.clock, observer: &*self.observer }
     }
 
-    /// Accepts only tokens of these issuers from now on. Their keys are fetched first, so that no valid token is
-    /// rejected because of the change.
+    /// Replaces the trusted issuers. Their keys are fetched first, so that the change rejects no valid token.
     ///
     /// # Errors
-    /// The first issuer whose keys are not available; nothing changes then.
-    pub async fn replace(&self, issuers: Vec<Arc<Issuer>>) -> Result<(), String> {
+    /// The keys of an issuer cannot be fetched; nothing changes then.
+    pub async fn replace(&self, issuers: Vec<Arc<Issuer>>) -> Result<(), IssuerKeysError> {
         let next: Vec<Arc<Known>> = issuers.into_iter().map(Known::new).collect();
         for known in &next {
             let fetched = known.publisher.refresh(&self.means()).await;
-            fetched.map_err(|why| format!("issuer {:?}: {why}", known.issuer.url))?;
+            fetched.map_err(|reason| IssuerKeysError { issuer: known.issuer.url.clone(), reason })?;
         }
         *self.issuers.write() = next;
         Ok(())
@@ -79,8 +88,8 @@ impl Issuers {
         Some((parsed, known))
     }
 
-    fn told<T>(&self, known: &Known, begun: Instant, judged: Result<T, Rejected>) -> Result<T, Rejected> {
-        self.told.judged(&known.issuer.url, judged.is_ok(), begun.elapsed());
+    fn observed<T>(&self, known: &Known, begun: Instant, judged: Result<T, Rejected>) -> Result<T, Rejected> {
+        self.observer.judged(&known.issuer.url, judged.is_ok(), begun.elapsed());
         judged
     }
 }
@@ -141,7 +150,7 @@ impl TokenAuthenticator for Issuers {
     fn authenticate_token(&self, token: &str, _: &[String]) -> Result<Option<Authenticated>, Rejected> {
         let begun = Instant::now();
         let Some((parsed, known)) = self.issued(token) else { return Ok(None) };
-        self.told(&known, begun, known.judge(&parsed, self.clock.now())).map(Some)
+        self.observed(&known, begun, known.judge(&parsed, self.clock.now())).map(Some)
     }
 
     fn as_async(&self, token: &str, _: &[String]) -> Option<&dyn AsyncTokenAuthenticator> {
@@ -156,6 +165,6 @@ impl AsyncTokenAuthenticator for Issuers {
         let begun = Instant::now();
         let Some((mut parsed, known)) = self.issued(token) else { return Ok(None) };
         let judged = known.judge_later(&mut parsed, &self.means()).await;
-        self.told(&known, begun, judged).map(Some)
+        self.observed(&known, begun, judged).map(Some)
     }
 }

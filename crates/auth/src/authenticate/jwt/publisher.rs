@@ -58,7 +58,7 @@ impl<'a> UnverifiedToken<'a> {
         Some(Self { signed, signature: decode(signature)?, header, claims })
     }
 
-    /// Returns the issuer that the token names.
+    /// The issuer that the token names, which is not verified.
     pub(super) fn issuer(&self) -> Option<&str> {
         let iss = self.claims.get("iss")?.as_str()?;
         Some(if iss == GOOGLE[0] { GOOGLE[1] } else { iss })
@@ -158,7 +158,7 @@ impl Publisher {
         }
         let set = means.fetch.get(&found.jwks_uri, &self.ca_pem, None).await;
         let keys = set.as_ref().map_err(Clone::clone).and_then(|text| keys::parse(text));
-        means.told.keys_fetched(&self.url, set.ok().filter(|_| keys.is_ok()).as_deref());
+        means.observer.keys_fetched(&self.url, set.ok().filter(|_| keys.is_ok()).as_deref());
         keys
     }
 

@@ -341,8 +341,8 @@ impl IssuerUse for Heard {
 #[tokio::test]
 async fn groups_that_are_elsewhere_are_fetched_and_judged_like_any_token() {
     let mut world = world(PLAIN);
-    let told = Arc::new(Heard::default());
-    world.issuers = world.issuers.telling(Arc::clone(&told) as _);
+    let heard_uses = Arc::new(Heard::default());
+    world.issuers = world.issuers.with_observer(Arc::clone(&heard_uses) as _);
     let (own, other) = (&world.server.key, Key::generate().unwrap());
     let groups = "https://claims.example/groups";
     let with = |source: Value| {
@@ -374,9 +374,9 @@ async fn groups_that_are_elsewhere_are_fetched_and_judged_like_any_token() {
     put(groups, format!("{}\n", token(&other, &es256(), &claims(json!({})))));
     assert!(world.issuers.as_async(&made, &[]).is_some(), "somebody must be asked");
     assert_eq!(prove(&world, &made).await.unwrap().expect("known").groups, ["far"]);
-    // Only the configured issuer is reported.
+    // Only uses of the configured issuer are reported.
     let heard = ["https://issuer.example keys true", "https://issuer.example true"];
-    assert_eq!(*told.0.lock(), heard);
+    assert_eq!(*heard_uses.0.lock(), heard);
     // The issuer of the groups may be that of the token.
     put(groups, token(own, &es256(), &claims(json!({"iss": "https://issuer.example", "groups": "near"}))));
     assert_eq!(prove(&world, &made).await.unwrap().expect("known").groups, ["near"]);

@@ -24,7 +24,7 @@ pub enum NodeResource {
 }
 
 impl NodeResource {
-    /// Returns the resource of a group and plural name.
+    /// Finds the resource by its group and plural name.
     pub fn parse(group: &str, resource: &str) -> Option<Self> {
         match (group, resource) {
             ("", "pods") => Some(Self::Pods),

@@ -28,7 +28,7 @@ pub enum RbacResource {
 }
 
 impl RbacResource {
-    /// Returns the resource of a plural name.
+    /// Finds the resource by its plural name.
     pub fn parse(resource: &str) -> Option<Self> {
         match resource {
             "roles" => Some(Self::Roles),
@@ -46,7 +46,7 @@ impl RbacResource {
 /// The rules that apply to a user, for `SelfSubjectRulesReview`.
 #[derive(Clone, Debug, Default)]
 pub struct RulesFor {
-    /// The rules in the order in which they are evaluated: cluster-wide ones first.
+    /// The rules, those of cluster role bindings first.
     pub rules: Vec<PolicyRule>,
     /// Errors for bindings whose role does not exist.
     pub errors: Vec<String>,
@@ -117,7 +117,7 @@ pub struct Rbac {
 }
 
 impl Rbac {
-    /// Creates an authorizer without roles.
+    /// Creates an empty index.
     pub fn new() -> Self {
         Self::default()
     }

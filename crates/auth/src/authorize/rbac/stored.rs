@@ -19,7 +19,7 @@ pub(super) struct RoleView {
 }
 
 impl RoleView {
-    /// Returns the form of a ClusterRole for aggregation.
+    /// Converts the record for aggregation.
     pub fn cluster_role(self) -> ClusterRole {
         let selectors = self
             .aggregation_rule

@@ -88,6 +88,12 @@ impl Strategy for Services {
             keep_allocated(spec, &old["spec"]);
             sync_cluster_ips(spec, Some(&old["spec"]));
         }
+        // The addresses of a load balancer go with the type, before the load balancer itself is gone.
+        if text(&new["spec"]["type"]) != "LoadBalancer"
+            && let Some(status) = new.get_mut("status")
+        {
+            set(status, "loadBalancer", json!({}));
+        }
     }
     fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
         check_addresses_update(&new["spec"], &old["spec"], e);

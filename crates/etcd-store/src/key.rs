@@ -87,6 +87,11 @@ impl Keys {
         }
     }
 
+    /// A key beside those of objects.
+    pub fn beside(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
     /// Whose record a key is. `None` for what is no object of the API that is served here: allocations, leases of API
     /// servers, other tenants of the same etcd.
     pub fn parse(&self, key: &[u8]) -> Option<Key> {
@@ -233,6 +238,7 @@ mod tests {
             "/registry/masterleases/192.0.2.2",
             "/registry/peerserverleases/a",
             "/registry/ranges/servicenodeports",
+            "/registry/kelson/progress",
             "/registry/pods/ns",
             "/registry/pods/ns/",
             "/registry/pods/ns/a/b",

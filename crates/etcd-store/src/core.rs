@@ -15,6 +15,7 @@ use crate::connection::Connection;
 use crate::fence::Fence;
 use crate::key::Keys;
 use crate::lease::Leases;
+use crate::marker::Marker;
 use crate::pending::Pending;
 use crate::value::{self, MediaType};
 
@@ -38,6 +39,8 @@ pub(crate) struct Core {
     /// Etcd is asked for progress when this is rung. Where its answer cannot be believed, all keys are watched instead, so that
     /// every revision is brought by some event.
     pub nudge: Option<Notify>,
+    /// Where the answer to that does not come, a revision is written.
+    pub marker: Marker,
     pub faults: Faults,
     pub locked: Locked,
 }

@@ -87,8 +87,13 @@ impl Keys {
         }
     }
 
-    /// Returns the record that a key belongs to, or `None` for a key of no object of the API that this server serves:
-    /// allocations, leases of API servers, other tenants of the same etcd.
+    /// A key beside those of objects.
+    pub fn beside(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    /// Whose record a key is. `None` for what is no object of the API that is served here: allocations, leases of API
+    /// servers, other tenants of the same etcd.
     pub fn parse(&self, key: &[u8]) -> Option<Key> {
         let rest = std::str::from_utf8(key).ok()?.strip_prefix(&*self.prefix)?;
         let (first, behind) = rest.split_once('/')?;
@@ -233,6 +238,7 @@ mod tests {
             "/registry/masterleases/192.0.2.2",
             "/registry/peerserverleases/a",
             "/registry/ranges/servicenodeports",
+            "/registry/kelson/progress",
             "/registry/pods/ns",
             "/registry/pods/ns/",
             "/registry/pods/ns/a/b",

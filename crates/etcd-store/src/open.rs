@@ -19,6 +19,7 @@ use crate::health;
 use crate::key::Keys;
 use crate::lease::Leases;
 use crate::load::{LoadError, load};
+use crate::marker::Marker;
 use crate::metrics::Metrics;
 use crate::pending::Pending;
 use crate::value::MediaType;
@@ -99,9 +100,11 @@ impl EtcdStore {
             tokio::time::sleep(START_PAUSE).await;
         };
         let identity = status.header.as_ref().map(|header| format!("{:016x}", header.cluster_id)).unwrap_or_default();
+        let keys = Keys::under(&options.prefix);
         let core = Arc::new(Core {
             mirror: Mirror::new(options.store, identity),
-            keys: Keys::under(&options.prefix),
+            marker: Marker::new(&keys),
+            keys,
             media: options.media,
             pending: Pending::default(),
             leases: Leases::new(Arc::clone(&connection), options.lease_reuse_s),

@@ -13,15 +13,13 @@ use kelson_store::{
 
 use crate::connection::{CALL_MAX, revision_of, when_at};
 use crate::core::Core;
+use crate::reach::reach;
 use crate::{ports, servers, value};
 
 /// Times that a write without a condition is sent again because others were faster.
 const ATTEMPTS_MAX: usize = 32;
 /// The longest time that a completed write waits until the mirror contains it. After that it is answered anyway.
 const SHOWN_MAX: Duration = Duration::from_secs(30);
-
-/// Time after which a reader has etcd asked for progress, and asked again.
-const NUDGE_EVERY: Duration = Duration::from_millis(20);
 
 /// The side of a store on etcd that asks.
 pub(crate) struct Writes(pub Arc<Core>);
@@ -74,7 +72,7 @@ async fn commit(core: &Arc<Core>, write: Write) -> Result<Committed, StoreError>
     for _ in 0..ATTEMPTS_MAX {
         match send(core, &name, &write, put.as_ref(), current.take()).await? {
             SendOutcome::Done(committed) => return Ok(committed),
-            SendOutcome::Outrun { revision } => shown(core, revision).await?,
+            SendOutcome::Outrun { revision } => reach(core, revision, SHOWN_MAX).await?,
         }
         current = core.mirror.get(&write.key);
         core.mirror.check(&write, current.as_ref())?;
@@ -152,26 +150,8 @@ async fn send(
     Ok(SendOutcome::Done(core.mirror.committed(&write.key, revision, put, last, current)))
 }
 
-async fn shown(core: &Arc<Core>, revision: u64) -> Result<(), StoreError> {
-    match tokio::time::timeout(SHOWN_MAX, core.mirror.wait_for(revision)).await {
-        Ok(done) => done,
-        Err(_) => Err(StoreError::Elsewhere("etcdserver: request timed out".to_owned())),
-    }
-}
-
 /// Resolves when the mirror shows everything that was written before the call.
 async fn catch_up(core: &Arc<Core>) -> Result<(), StoreError> {
     let revision = core.fence.revision().await?;
-    let caught_up = async {
-        loop {
-            tokio::select! {
-                done = core.mirror.wait_for(revision) => return done,
-                () = tokio::time::sleep(NUDGE_EVERY) => core.nudge.iter().for_each(tokio::sync::Notify::notify_one),
-            }
-        }
-    };
-    match tokio::time::timeout(CALL_MAX, caught_up).await {
-        Ok(done) => done,
-        Err(_) => Err(StoreError::Elsewhere("etcdserver: request timed out".to_owned())),
-    }
+    reach(core, revision, CALL_MAX).await
 }

@@ -1,6 +1,6 @@
-//! A store on a server other than etcd: kine (the storage of k3s on SQL databases and NATS) answers the requests that
-//! upstream's API server sends, and no others. A proxy in front of a real etcd refuses what kine 0.17 refuses
-//! (`pkg/server`).
+//! A store on what is not etcd: kine (the storage of k3s on SQL databases and NATS) answers the requests that upstream's API server
+//! sends, and no others. A proxy before a real etcd refuses what kine 0.17 refuses (`pkg/server`), and reports progress as kine does on
+//! NATS, where it does.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -16,13 +16,15 @@ use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use kelson_etcd::proto::{RangeRequest, RequestOp, TxnRequest, compare, method, request_op};
+use kelson_etcd::proto::{
+    PutRequest, RangeRequest, RequestOp, StatusResponse, TxnRequest, compare, method, request_op,
+};
 use kelson_etcd_store::{EtcdOptions, EtcdStore};
 use kelson_store::{PortChange, Precondition, StoreError, Write};
 use prost::Message as _;
 use tokio::net::{UnixListener, UnixStream};
 
-use super::fixture::{Etcd, create, key, lines, options, resource, shown, until, update};
+use super::fixture::{Etcd, client, create, key, lines, options, resource, shown, until, update};
 
 type Body = UnsyncBoxBody<Bytes, hyper::Error>;
 
@@ -106,60 +108,112 @@ fn refused() -> Response<Body> {
         .unwrap()
 }
 
+/// What stores the data that kine serves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Backend {
+    Sql,
+    /// A deletion takes two revisions. No event has the second one, and no request for progress is answered while it is the newest.
+    Nats,
+}
+
+/// A release that reports progress, which the etcd of the test need not be.
+fn with_progress(status: &[u8]) -> Bytes {
+    let mut status = StatusResponse::decode(&status[MESSAGE_HEAD_BYTES..]).unwrap();
+    status.version = "3.6.11".to_owned();
+    let message = status.encode_to_vec();
+    let mut bytes = vec![0];
+    bytes.extend(u32::try_from(message.len()).unwrap().to_be_bytes());
+    bytes.extend(message);
+    bytes.into()
+}
+
+/// The first message of a watch, which creates it; the others ask for progress.
+fn without_questions(body: Incoming) -> Body {
+    let mut first = true;
+    let filtered = body.map_frame(move |frame| {
+        let is_first = std::mem::replace(&mut first, false);
+        if is_first || !frame.is_data() { frame } else { hyper::body::Frame::data(Bytes::new()) }
+    });
+    filtered.boxed_unsync()
+}
+
 async fn answer(
     request: Request<Incoming>,
-    mut etcd: hyper::client::conn::http2::SendRequest<Body>,
+    etcd: (hyper::client::conn::http2::SendRequest<Body>, &Path),
+    backend: Backend,
     refusals: &AtomicUsize,
 ) -> Result<Response<Body>, hyper::Error> {
+    let (mut sender, socket) = etcd;
     let (head, body) = request.into_parts();
-    let body = match head.uri.path() {
+    let path = head.uri.path().to_owned();
+    let mut deletes = false;
+    let body = match &*path {
         // Its request never ends.
+        method::WATCH if backend == Backend::Nats => without_questions(body),
         method::WATCH => body.boxed_unsync(),
         path => {
             let bytes = body.collect().await?.to_bytes();
-            if !answers(path, bytes.get(MESSAGE_HEAD_BYTES..).unwrap_or_default()) {
+            let message = bytes.get(MESSAGE_HEAD_BYTES..).unwrap_or_default();
+            if !answers(path, message) {
                 refusals.fetch_add(1, Ordering::SeqCst);
                 return Ok(refused());
             }
+            deletes = path == method::TXN
+                && ops(&TxnRequest::decode(message).unwrap().success).iter().any(|op| matches!(op, Op::Delete));
             Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
         }
     };
-    Ok(etcd.send_request(Request::from_parts(head, body)).await?.map(|body| body.boxed_unsync()))
+    let response = sender.send_request(Request::from_parts(head, body)).await?;
+    if backend == Backend::Sql || path == method::WATCH {
+        return Ok(response.map(|body| body.boxed_unsync()));
+    }
+    let (head, body) = response.into_parts();
+    let whole = body.collect().await?;
+    let trailers = whole.trailers().cloned();
+    let mut bytes = whole.to_bytes();
+    if path == method::STATUS {
+        bytes = with_progress(&bytes);
+    }
+    if deletes {
+        let put = PutRequest { key: "elsewhere".into(), value: "tombstone".into(), ..Default::default() };
+        client(socket).put(put).await.unwrap();
+    }
+    let body = Full::new(bytes).with_trailers(std::future::ready(trailers.map(Ok)));
+    Ok(Response::from_parts(head, body.map_err(|never| match never {}).boxed_unsync()))
 }
 
-/// Serves on `listener` the requests that kine would answer, with the etcd on the socket behind it, and counts the
-/// refused ones.
-async fn serve(listener: UnixListener, etcd: PathBuf, refusals: Arc<AtomicUsize>) {
+/// Serves at `listener` what kine would answer, by the etcd at the socket. Counts what is refused.
+async fn serve(listener: UnixListener, etcd: PathBuf, backend: Backend, refusals: Arc<AtomicUsize>) {
     loop {
         let (stream, _) = listener.accept().await.unwrap();
         let Ok(upstream) = UnixStream::connect(&etcd).await else { continue };
         let connected = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(upstream)).await;
         let (sender, connection) = connected.unwrap();
         tokio::spawn(connection);
-        let refusals = Arc::clone(&refusals);
+        let (refusals, etcd) = (Arc::clone(&refusals), etcd.clone());
         let service = service_fn(move |request| {
-            let (sender, refusals) = (sender.clone(), Arc::clone(&refusals));
-            async move { answer(request, sender, &refusals).await }
+            let (sender, etcd, refusals) = (sender.clone(), etcd.clone(), Arc::clone(&refusals));
+            async move { answer(request, (sender, &etcd), backend, &refusals).await }
         });
         let serving = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
         tokio::spawn(serving.serve_connection(TokioIo::new(stream), service));
     }
 }
 
-/// Starts a kine-like server in front of an etcd; returns its address and its number of refusals.
-fn kine(dir: &Path, etcd: &Etcd) -> (String, Arc<AtomicUsize>) {
+/// The address of something like kine before an etcd, and how often it refused.
+fn kine(dir: &Path, etcd: &Etcd, backend: Backend) -> (String, Arc<AtomicUsize>) {
     let socket = dir.join("kine");
     let listener = UnixListener::bind(&socket).unwrap();
     let refusals = Arc::new(AtomicUsize::new(0));
     let upstream = etcd.address().trim_start_matches("unix://").into();
-    tokio::spawn(serve(listener, upstream, Arc::clone(&refusals)));
+    tokio::spawn(serve(listener, upstream, backend, Arc::clone(&refusals)));
     (format!("unix://{}", socket.display()), refusals)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kine_takes_everything_that_a_store_asks_of_it() {
     let (dir, etcd) = (tempfile::tempdir().unwrap(), Etcd::start().await);
-    let (address, refusals) = kine(dir.path(), &etcd);
+    let (address, refusals) = kine(dir.path(), &etcd, Backend::Sql);
     let tasks = kelson_tasks::Tasks::root("test");
     let options = EtcdOptions { compaction_every: Duration::from_millis(100), ..options(vec![address], &tasks, None) };
     let store = EtcdStore::open(options).await.unwrap().store;
@@ -199,5 +253,26 @@ async fn kine_takes_everything_that_a_store_asks_of_it() {
         matches!(list, Err(StoreError::Compacted { .. }))
     })
     .await;
+    assert_eq!((store.health().not_ready(), refusals.load(Ordering::SeqCst)), (None, 0));
+}
+
+/// Kine on NATS: reads and writes continue after a deletion, though nothing reports that its second revision was reached.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revision_without_an_event_holds_up_no_reader() {
+    let (dir, etcd) = (tempfile::tempdir().unwrap(), Etcd::start().await);
+    let (address, refusals) = kine(dir.path(), &etcd, Backend::Nats);
+    let tasks = kelson_tasks::Tasks::root("test");
+    let store = EtcdStore::open(options(vec![address.clone()], &tasks, None)).await.unwrap().store;
+    for round in 0..3 {
+        create(&store, "m", "1").await.unwrap();
+        store.commit(Write::delete(key("configmaps", "m"), Precondition::Any)).await.unwrap();
+        let (one, other) = tokio::join!(store.catch_up(), store.catch_up());
+        assert!(one.is_ok() && other.is_ok(), "round {round}: {one:?} {other:?}");
+    }
+    // Another server deletes what this one changes.
+    let made = create(&store, "n", "1").await.unwrap();
+    let other = EtcdStore::open(options(vec![address], &tasks, None)).await.unwrap().store;
+    other.commit(Write::delete(key("configmaps", "n"), Precondition::Any)).await.unwrap();
+    assert!(matches!(update(&store, "n", made.revision, "2").await, Err(StoreError::NotFound)));
     assert_eq!((store.health().not_ready(), refusals.load(Ordering::SeqCst)), (None, 0));
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use kelson_client::InformerHandle;
 use kelson_dns::{EndpointSlice, Forwarder, Node, Published, Server, Service, Sources, Zone};
+use kelson_metrics::Registry;
 use kelson_tasks::{OnPanic, Tasks};
 
 use crate::control_plane::{CLUSTER_DOMAIN, ControlPlane};
@@ -39,6 +40,11 @@ impl Dns {
         let published = Published { service_ip, endpoint: server.address(), node_name: node.name.clone() };
         tasks.spawn("dns-publish", OnPanic::Contain, async move { kelson_dns::publish(&client, &published).await });
         Ok(Self { server, tasks, _watched: (watched, nodes) })
+    }
+
+    /// The server's metrics.
+    pub fn registry(&self) -> &Registry {
+        self.server.registry()
     }
 
     /// Tells the server and what feeds it to end.

@@ -8,6 +8,7 @@ use kelson_metrics::Registry;
 
 use crate::model::Family;
 use crate::render::Options;
+use crate::tracking::TcpTimeouts;
 
 /// What one node's proxy needs to know.
 #[derive(Clone, Debug)]
@@ -32,6 +33,8 @@ pub struct Config {
     pub health_bind: Vec<SocketAddr>,
     /// Where to serve `/metrics`, `/healthz` and `/proxyMode` (kube-proxy: port 10249); none: nowhere.
     pub metrics_bind: Vec<SocketAddr>,
+    /// Time-outs of connection tracking.
+    pub tcp_timeouts: TcpTimeouts,
     /// Metrics of other parts of the node, served with the proxy's own.
     pub more_metrics: Vec<Registry>,
 }
@@ -49,6 +52,7 @@ impl Config {
             check_period: Duration::from_secs(600),
             health_bind: Vec::new(),
             metrics_bind: Vec::new(),
+            tcp_timeouts: TcpTimeouts::default(),
             more_metrics: Vec::new(),
         }
     }

@@ -15,6 +15,7 @@ pub mod model;
 pub mod render;
 pub mod service;
 mod sync;
+mod tracking;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -32,6 +33,7 @@ pub use container::Container;
 use metrics::Metrics;
 use model::Family;
 use sync::Effects;
+pub use tracking::TcpTimeouts;
 
 /// How long the end of the proxy's tasks is waited for.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(5);

@@ -113,9 +113,9 @@ bench: deps-test release-images ## start, rest, create, get, list, schedule, pul
 	bench/admission
 	bench/overload
 	bench/envtest
-	@if [ $$(id -u) -eq 0 ]; then bench/node && bench/kubelet && target/release/kelson-bench network policies && \
+	@if [ $$(id -u) -eq 0 ]; then bench/node && bench/kubelet && bench/proxy && target/release/kelson-bench network policies && \
 		target/release/kelson-bench network services; \
-		else echo "bench/node, bench/kubelet, network: left out, they need root"; fi
+		else echo "bench/node, bench/kubelet, bench/proxy, network: left out, they need root"; fi
 	@for program in rbac decoders credentials admission clusters dns; do echo "== $$program"; target/release/kelson-bench $$program || exit 1; done
 
 definitions: ## generated tables of RELEASE (1.36.2) of Kubernetes, from its published modules and the tables in facts/

@@ -22,6 +22,7 @@ pub fn tests() -> Vec<Test> {
         Test { name: "install::a_release_is_the_same_twice", needs: OwnServer, run: release },
         Test { name: "install::a_service_manager_is_kept_informed", needs: OwnServer, run: service_manager },
         Test { name: "install::the_machine_is_checked", needs: OwnServer, run: check },
+        Test { name: "install::a_firewall_that_drops_is_named_with_its_rules", needs: OwnNode, run: firewall },
     ]
 }
 
@@ -392,6 +393,33 @@ fn shown(data: &Path, pid: u32, port: u16) -> Outcome {
     // Only root sees the sockets of a process with protected memory.
     let listens = status["listens"].as_array().cloned().unwrap_or_default();
     ensure!(!rustix::process::geteuid().is_root() || listens.contains(&port.to_string().into()), "{port}: {status}");
+    Ok(())
+}
+
+/// Firewalls of a network namespace are named, and the rules that are printed are what they lack.
+fn firewall(_: &Subject) -> Outcome {
+    let dir = tempfile::tempdir()?;
+    let check = format!("{} check --role agent -o json --data-dir {}", binary().display(), dir.path().display());
+    let findings = |rules: &str| -> anyhow::Result<Vec<serde_json::Value>> {
+        let chain = |hook| {
+            format!("nft add chain inet other {hook} \"{{ type filter hook {hook} priority 0; policy drop; }}\"")
+        };
+        let table = format!("nft add table inet other; {}; {}", chain("input"), chain("forward"));
+        // What else this machine lacks makes the check fail, which is not looked at here.
+        let script = format!("set -e; {table}; {rules}\n{check} || true");
+        let out = Command::new("unshare").args(["-n", "sh", "-c", &script]).output()?;
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        ensure!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        let report: serde_json::Value = serde_json::from_str(&text).context(text)?;
+        let all = report["findings"].as_array().context("findings")?;
+        Ok(all.iter().filter(|f| f["probe"] == "firewall").cloned().collect())
+    };
+    let found = findings("")?;
+    ensure!(found.len() == 2 && found.iter().all(|f| f["level"] == "warning"), "{found:?}");
+    let actions: Vec<&str> = found.iter().filter_map(|f| f["action"].as_str()).collect();
+    ensure!(actions.iter().any(|action| action.contains("udp dport 8472 accept")), "{actions:?}");
+    let after = findings(&actions.join("; "))?;
+    ensure!(after.len() == 1 && after[0]["level"] == "ok", "{after:?}");
     Ok(())
 }
 

@@ -27,7 +27,12 @@ pub use host::{Host, Measured, Purpose};
 pub use probes::{Running, all, listens, processes};
 pub use report::Report;
 
-/// Returns findings that stop a node from working and take a few milliseconds, for the start of a server.
+/// Firewalls that drop what a node needs. It runs programs, and takes longer the more rules there are.
+pub fn firewalls(host: &Host, purpose: &Purpose) -> Vec<Finding> {
+    probes::firewalls(host, purpose).into_iter().filter(|finding| finding.level >= Level::Warning).collect()
+}
+
+/// What can be checked in a few milliseconds, and stops a node from working: for the start of a server.
 pub fn at_start(host: &Host, purpose: &Purpose) -> Vec<Finding> {
     probes::quick(host, purpose).into_iter().filter(|finding| finding.level == Level::Error).collect()
 }

@@ -8,6 +8,7 @@ use kelson_metrics::Registry;
 
 use crate::model::Family;
 use crate::render::Options;
+use crate::tracking::TcpTimeouts;
 
 /// The configuration of a node's proxy.
 #[derive(Clone, Debug)]
@@ -32,7 +33,9 @@ pub struct Config {
     pub health_bind: Vec<SocketAddr>,
     /// Addresses for `/metrics`, `/healthz` and `/proxyMode` (kube-proxy: port 10249); may be empty.
     pub metrics_bind: Vec<SocketAddr>,
-    /// Metrics of other components of the node, served with the proxy's own.
+    /// Time-outs of connection tracking.
+    pub tcp_timeouts: TcpTimeouts,
+    /// Metrics of other parts of the node, served with the proxy's own.
     pub more_metrics: Vec<Registry>,
 }
 
@@ -49,6 +52,7 @@ impl Config {
             check_period: Duration::from_secs(600),
             health_bind: Vec::new(),
             metrics_bind: Vec::new(),
+            tcp_timeouts: TcpTimeouts::default(),
             more_metrics: Vec::new(),
         }
     }

@@ -27,6 +27,7 @@ pub mod model;
 pub mod render;
 pub mod service;
 mod sync;
+mod tracking;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -44,6 +45,7 @@ pub use container::Container;
 use metrics::Metrics;
 use model::Family;
 use sync::Effects;
+pub use tracking::TcpTimeouts;
 
 /// The time limit for stopping the proxy's tasks.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(5);

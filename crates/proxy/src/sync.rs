@@ -206,12 +206,17 @@ impl Syncer {
         check.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut due = true;
         let inbox = Arc::clone(&self.inbox);
+        let mut timeouts = Some(self.config.tcp_timeouts);
         let mut changes = TableWatch::new(self.tables.iter().map(|t| t.rules.name()), GATHER);
         loop {
             if due {
                 match self.sync().await {
                     Ok(()) => {
                         failures = 0;
+                        // The first rules that translate load the kernel's connection tracking.
+                        if let Some(timeouts) = timeouts.take() {
+                            timeouts.apply().await;
+                        }
                         ready.send_replace(true);
                     }
                     Err(e) => {

@@ -15,6 +15,7 @@ use kelson_kubelet::config::file::LogFormat;
 use kelson_kubelet::volumes::mounts::KernelMounts;
 use kelson_kubelet::{Dependencies, Kubelet, NetworkGate};
 use kelson_meta::{Clock, SystemClock};
+use kelson_metrics::Registry;
 use kelson_net::{Family, ranges};
 use kelson_network_policy::NetworkPolicies;
 use kelson_pki::{Kubeconfig, UserCredential};
@@ -28,7 +29,7 @@ use super::gate::PolicyGate;
 use super::kubelet::{configure, runtime_client, tell_idle};
 use super::pod_network::PodNetwork;
 use super::trust::{self, Trust};
-use super::{cleanup, credentials, discovery, pod_logs};
+use super::{check, cleanup, credentials, discovery, pod_logs};
 use crate::cluster::ClusterSettings;
 use crate::control_plane::ControlPlane;
 use crate::host::NodeIdentity;
@@ -88,17 +89,21 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts all parts; returns when the kubelet runs, which is before the node is Ready.
+    /// Starts everything; returns when the kubelet runs, which is before the node is Ready. The service proxy's port serves the
+    /// metrics of `beside` as well.
     pub async fn start(
         dir: &Path,
         args: &NodeArgs,
         me: &NodeIdentity,
         join: Join,
+        beside: Option<Registry>,
         tasks: &Tasks,
     ) -> anyhow::Result<Self> {
         std::fs::create_dir_all(dir).with_context(|| format!("data directory {}", dir.display()))?;
         let dir = dir.canonicalize().with_context(|| format!("data directory {}", dir.display()))?;
         let (name, address) = (me.name.as_str(), me.address);
+        let foreign_runtime = args.container_runtime_endpoint.is_some();
+        tasks.spawn("firewall-check", OnPanic::Contain, check::firewalls_at_start(foreign_runtime));
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let trust = Trust::begin(&dir, &join.ca_pem)?;
         let driver = cgroup_driver(args)?;
@@ -149,7 +154,7 @@ impl Node {
         let mut proxy = kelson_proxy::Config::new(&dir, name, vec![address], vec![ranges.cluster]);
         proxy.health_bind = free(SocketAddr::from((Ipv4Addr::UNSPECIFIED, PROXY_HEALTH_PORT)), "health");
         proxy.metrics_bind = metrics_bind(args.proxy_metrics_port)?;
-        proxy.more_metrics.extend(policies.as_ref().map(|p| p.registry().clone()));
+        proxy.more_metrics.extend(policies.as_ref().map(|p| p.registry().clone()).into_iter().chain(beside));
         let proxy = Proxy::start(proxy, client("proxy")?, clock, tasks);
         tracing::info!(node = name, %address, port = kubelet.port(), "node agent is running");
         Ok(Self { kubelet, proxy, policies, containerd, tasks: tasks.clone() })

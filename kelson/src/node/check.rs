@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
-use kelson_check::{Host, Purpose, Report};
+use kelson_check::{Finding, Host, Purpose, Report};
 use kelson_meta::version;
+use kelson_tasks::FILES;
 
 /// What the machine is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -79,10 +80,9 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Logs one line if this machine lacks something a node needs. The node starts anyway: the failing part reports it,
-/// less clearly.
-pub fn at_start(foreign_runtime: bool) {
-    let purpose = Purpose {
+/// A node without a server, as its start checks it.
+fn node(foreign_runtime: bool) -> Purpose {
+    Purpose {
         server: false,
         node: true,
         data_dir: "/".into(),
@@ -90,7 +90,29 @@ pub fn at_start(foreign_runtime: bool) {
         kubelet_port: 0,
         foreign_runtime,
         built_s: built_s(),
-    };
+    }
+}
+
+/// Logs a line for each firewall that drops what a node needs. The node runs nevertheless, without what the firewall drops.
+pub async fn firewalls_at_start(foreign_runtime: bool) {
+    let purpose = node(foreign_runtime);
+    match FILES.run(move || kelson_check::firewalls(&Host::this(), &purpose)).await {
+        Ok(findings) => {
+            for Finding { found, meaning, .. } in findings {
+                tracing::warn!(
+                    found,
+                    meaning,
+                    "a firewall drops what this node needs; run `kelson check` for the rules to add"
+                );
+            }
+        }
+        Err(error) => tracing::warn!(%error, "checking for firewalls failed"),
+    }
+}
+
+/// Logs one line where this machine lacks what a node needs. The node starts nevertheless: what fails says so by itself, less clearly.
+pub fn at_start(foreign_runtime: bool) {
+    let purpose = node(foreign_runtime);
     let errors: Vec<String> =
         kelson_check::at_start(&Host::this(), &purpose).into_iter().map(|finding| finding.found).collect();
     if !errors.is_empty() {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use kelson_client::InformerHandle;
 use kelson_dns::{EndpointSlice, Forwarder, Node, Published, Server, Service, Sources, Zone};
+use kelson_metrics::Registry;
 use kelson_tasks::{OnPanic, Tasks};
 
 use crate::control_plane::{CLUSTER_DOMAIN, ControlPlane};
@@ -41,7 +42,12 @@ impl Dns {
         Ok(Self { server, tasks, _watched: (watched, nodes) })
     }
 
-    /// Requests the server and its informers to end.
+    /// The server's metrics.
+    pub fn registry(&self) -> &Registry {
+        self.server.registry()
+    }
+
+    /// Tells the server and what feeds it to end.
     pub fn shutdown(&self) {
         self.tasks.token().cancel();
         self.server.shutdown();

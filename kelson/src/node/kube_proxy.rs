@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use kelson_client::kubeconfig::Config as Kubeconfig;
 use kelson_codec::strict::{self, Fields, Shape};
 use kelson_meta::SystemClock;
-use kelson_proxy::{Config, Proxy};
+use kelson_proxy::{Config, Proxy, TcpTimeouts};
 use serde::Deserialize;
 
 use crate::args::VerbosityArgs;
@@ -57,11 +57,23 @@ pub struct ProxyArgs {
     /// Address ranges in which the node serves node ports; `primary` is the node's primary addresses.
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     pub nodeport_addresses: Vec<String>,
+    /// Time after which connection tracking forgets an idle established TCP connection; 0 leaves the kernel's setting.
+    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = duration)]
+    pub conntrack_tcp_timeout_established: Duration,
+    /// Time after which connection tracking forgets a TCP connection that one end has closed; 0 leaves the kernel's setting.
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
+    pub conntrack_tcp_timeout_close_wait: Duration,
     #[command(flatten)]
     pub verbosity: VerbosityArgs,
 }
 
-/// The fields of a KubeProxyConfiguration that have an effect.
+/// A duration as Go writes it; one below zero counts as none.
+fn duration(text: &str) -> Result<Duration, String> {
+    let nanoseconds = kelson_codec::parse_duration(text).map_err(|e| e.to_string())?;
+    Ok(Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or_default()))
+}
+
+/// What of a KubeProxyConfiguration is taken up.
 #[derive(Deserialize, Default, Debug)]
 #[serde(default, rename_all = "camelCase")]
 struct File {
@@ -75,6 +87,14 @@ struct File {
     #[serde(rename = "clusterCIDR")]
     cluster_cidr: String,
     node_port_addresses: Option<Vec<String>>,
+    conntrack: Conntrack,
+}
+
+#[derive(Deserialize, Default, Debug)]
+#[serde(default, rename_all = "camelCase")]
+struct Conntrack {
+    tcp_established_timeout: Option<String>,
+    tcp_close_wait_timeout: Option<String>,
 }
 
 #[derive(Deserialize, Default, Debug)]
@@ -104,6 +124,15 @@ fn laid(mut args: ProxyArgs, file: &File) -> anyhow::Result<ProxyArgs> {
     if let Some(ranges) = &file.node_port_addresses {
         args.nodeport_addresses.clone_from(ranges);
     }
+    let set = |timeout: &mut Duration, text: &Option<String>, field: &'static str| {
+        if let Some(text) = text {
+            *timeout = duration(text).map_err(anyhow::Error::msg).context(field)?;
+        }
+        anyhow::Ok(())
+    };
+    let of = &file.conntrack;
+    set(&mut args.conntrack_tcp_timeout_established, &of.tcp_established_timeout, "conntrack.tcpEstablishedTimeout")?;
+    set(&mut args.conntrack_tcp_timeout_close_wait, &of.tcp_close_wait_timeout, "conntrack.tcpCloseWaitTimeout")?;
     Ok(args)
 }
 
@@ -128,6 +157,10 @@ fn config(args: &ProxyArgs) -> anyhow::Result<Config> {
     let mut config = Config::new(Path::new(DIR), &name, vec![address], args.cluster_cidr.clone());
     config.health_bind = bind(&args.healthz_bind_address, HEALTH_PORT).context("--healthz-bind-address")?;
     config.metrics_bind = bind(&args.metrics_bind_address, METRICS_PORT).context("--metrics-bind-address")?;
+    config.tcp_timeouts = TcpTimeouts {
+        established: args.conntrack_tcp_timeout_established,
+        close_wait: args.conntrack_tcp_timeout_close_wait,
+    };
     for range in args.nodeport_addresses.iter().filter(|range| *range != "primary") {
         config.nodeport_addresses.push(range.parse().with_context(|| format!("--nodeport-addresses {range:?}"))?);
     }
@@ -303,7 +336,8 @@ mod tests {
         let file = dir.path().join("config.conf");
         let text = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: iptables
 clientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}\nclusterCIDR: 10.2.0.0/16,fd00::/48
-hostnameOverride: other\nhealthzBindAddress: 127.0.0.1\nmetricsBindAddress: \"\"\nnodePortAddresses: [primary, 192.0.2.0/24]\n";
+hostnameOverride: other\nhealthzBindAddress: 127.0.0.1\nmetricsBindAddress: \"\"\nnodePortAddresses: [primary, 192.0.2.0/24]
+conntrack: {tcpCloseWaitTimeout: 30m}\n";
         std::fs::write(&file, text).unwrap();
         let (read, unknown) = read(&file).unwrap();
         assert_eq!(unknown, Vec::<String>::new());
@@ -312,6 +346,8 @@ hostnameOverride: other\nhealthzBindAddress: 127.0.0.1\nmetricsBindAddress: \"\"
         assert_eq!(config.node_name, "box", "the flag names the node, so that one file serves many");
         assert_eq!(both.kubeconfig.as_deref(), Some(Path::new("/var/lib/kube-proxy/kubeconfig.conf")));
         assert_eq!(config.cluster_cidrs.len(), 2);
+        let timeouts = TcpTimeouts { close_wait: Duration::from_secs(1800), ..TcpTimeouts::default() };
+        assert_eq!((plain.tcp_timeouts, config.tcp_timeouts), (TcpTimeouts::default(), timeouts));
         assert_eq!(config.nodeport_addresses, ["192.0.2.0/24".parse::<IpNet>().unwrap()]);
         assert_eq!(config.health_bind, [SocketAddr::from((Ipv4Addr::LOCALHOST, HEALTH_PORT))]);
     }

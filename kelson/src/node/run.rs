@@ -83,7 +83,9 @@ pub async fn beside(
     let tasks = process.tasks.child("node");
     let start = async {
         let dns = Dns::start(control_plane, me).await?;
-        let node = agent::Node::start(data_dir, args, me, Join::of(control_plane), &tasks).await?;
+        let node =
+            agent::Node::start(data_dir, args, me, Join::of(control_plane), Some(dns.registry().clone()), &tasks)
+                .await?;
         anyhow::Ok((node, dns))
     };
     let (node, dns) = tokio::select! {
@@ -116,7 +118,7 @@ fn agent(args: AgentArgs) -> anyhow::Result<()> {
         let tasks = process.tasks.child("node");
         let start = async {
             let join = Join::find(&args, &me).await?;
-            agent::Node::start(&args.data_dir, &args.node, &me, join, &tasks).await
+            agent::Node::start(&args.data_dir, &args.node, &me, join, None, &tasks).await
         };
         let node = tokio::select! {
             node = start => node?,

@@ -7,6 +7,8 @@ use crate::host::{Host, Purpose};
 
 /// Interfaces of the pod network begin with this: `kn` and eight digits.
 const INTERFACE: &str = "kn";
+/// The UDP port of the traffic between pods of different nodes.
+const VXLAN_PORT: u16 = 8472;
 
 /// A base chain of another program that drops what no rule accepts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,13 +104,21 @@ fn legacy_drops(listing: &str) -> Vec<String> {
 fn meaning(hook: &str) -> &'static str {
     match hook {
         "input" => {
-            "Pods cannot look up names, and reach neither the API nor node ports by this node's address: all of that enters the node."
+            "Pods cannot look up names, and reach neither the API nor node ports by this node's address: all of that enters the node. \
+             Other nodes reach neither its pods (VXLAN) nor its kubelet and API."
         }
         _ => "Pods reach neither services nor other nodes nor the outside: what they send is forwarded by this node.",
     }
 }
 
-/// Returns findings about blocked pod traffic, with rules that allow it.
+/// The ports to which other machines connect.
+fn tcp_ports(purpose: &Purpose) -> String {
+    let api = purpose.server.then(|| purpose.secure_port.to_string());
+    let ports: Vec<String> = api.into_iter().chain([purpose.kubelet_port.to_string()]).collect();
+    ports.join(",")
+}
+
+/// What pods lose by it, and which rules give it back.
 pub fn find(facts: &FirewallFacts, purpose: &Purpose) -> Vec<Finding> {
     let mut findings = Findings::of("firewall");
     if !purpose.node {
@@ -134,7 +144,11 @@ pub fn find(facts: &FirewallFacts, purpose: &Purpose) -> Vec<Finding> {
     for chain in facts.dropping.iter().filter(|chain| !chain.has_rule && !facts.firewalld) {
         let Dropping { family, table, chain: name, hook, .. } = chain;
         let rules = match hook.as_str() {
-            "input" => format!("nft insert rule {family} {table} {name} iifname \"{INTERFACE}*\" accept"),
+            "input" => format!(
+                "nft insert rule {family} {table} {name} iifname \"{INTERFACE}*\" accept; nft insert rule {family} {table} {name} udp \
+                 dport {VXLAN_PORT} accept; nft insert rule {family} {table} {name} tcp dport {{ {} }} accept",
+                tcp_ports(purpose),
+            ),
             _ => format!(
                 "nft insert rule {family} {table} {name} iifname \"{INTERFACE}*\" accept; nft insert rule {family} {table} {name} oifname \
                  \"{INTERFACE}*\" accept"
@@ -146,7 +160,11 @@ pub fn find(facts: &FirewallFacts, purpose: &Purpose) -> Vec<Finding> {
     for hook in &facts.legacy {
         let chain = hook.to_uppercase();
         let rules = match hook.as_str() {
-            "input" => format!("iptables-legacy -I {chain} -i {INTERFACE}+ -j ACCEPT"),
+            "input" => format!(
+                "iptables-legacy -I {chain} -i {INTERFACE}+ -j ACCEPT; iptables-legacy -I {chain} -p udp --dport {VXLAN_PORT} -j ACCEPT; \
+                 iptables-legacy -I {chain} -p tcp -m multiport --dports {} -j ACCEPT",
+                tcp_ports(purpose),
+            ),
             _ => format!(
                 "iptables-legacy -I {chain} -i {INTERFACE}+ -j ACCEPT; iptables-legacy -I {chain} -o {INTERFACE}+ -j ACCEPT"
             ),
@@ -179,7 +197,9 @@ mod tests {
             machine(&[], &[("nft -j list chains", CHAINS), ("nft list chain ip filter FORWARD", docker)]);
         let found = find(&read(&host), &purpose());
         assert_eq!(levels(&found), [Level::Warning, Level::Warning], "{found:?}");
-        assert_eq!(found[0].action, "nft insert rule inet filter input iifname \"kn*\" accept");
+        let rules = ["iifname \"kn*\" accept", "udp dport 8472 accept", "tcp dport { 6443,10250 } accept"];
+        let rules = rules.map(|rule| format!("nft insert rule inet filter input {rule}"));
+        assert_eq!(found[0].action, rules.join("; "));
         assert!(found[1].action.contains("ip filter FORWARD oifname \"kn*\" accept"), "{found:?}");
         assert_eq!(levels(&find(&read(&host), &control_plane())), [Level::Ok]);
     }

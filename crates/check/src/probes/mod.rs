@@ -35,7 +35,7 @@ const SLOW: &[Probe] = &[
     |host, purpose| files::find(&files::read(host), purpose),
     |host, purpose| processes::find(&processes::read(host), purpose),
     |host, purpose| ports::find(&ports::read(host, purpose), purpose),
-    |host, purpose| firewall::find(&firewall::read(host), purpose),
+    firewalls,
     |host, purpose| disk::find(&disk::read(host, purpose), purpose),
 ];
 
@@ -44,7 +44,12 @@ pub fn all(host: &Host, purpose: &Purpose) -> Vec<Finding> {
     QUICK.iter().chain(SLOW).flat_map(|probe| probe(host, purpose)).collect()
 }
 
-/// Returns the findings that need no waiting.
+/// What firewalls drop.
+pub fn firewalls(host: &Host, purpose: &Purpose) -> Vec<Finding> {
+    firewall::find(&firewall::read(host), purpose)
+}
+
+/// What can be found at once.
 pub fn quick(host: &Host, purpose: &Purpose) -> Vec<Finding> {
     QUICK.iter().flat_map(|probe| probe(host, purpose)).collect()
 }

@@ -6,8 +6,12 @@ use crate::config::shutdown::TERMINATED;
 use crate::config::thresholds::{EVICTED, PREEMPTED, PREEMPTED_CONDITION};
 use crate::pod::{self, Role};
 
-/// Types of conditions that only the kubelet writes.
+/// The condition that the scheduler sets when it binds a pod. The kubelet has scheduled pods alone, and keeps its generation up to date.
+pub const SCHEDULED: &str = "PodScheduled";
+
+/// Types of conditions that the kubelet writes.
 pub const OWNED: &[&str] = &[
+    SCHEDULED,
     "PodReadyToStartContainers",
     "Initialized",
     "Ready",
@@ -46,6 +50,7 @@ pub fn conditions(
         initialized(pod, inits, apps, phase),
         ready(pod, &containers),
         containers,
+        condition(SCHEDULED, true, "", String::new()),
     ]
 }
 
@@ -191,6 +196,19 @@ pub fn keep_times(new: &mut [PodCondition], old: &[PodCondition], now: jiff::Tim
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_pod_of_the_kubelet_is_scheduled_in_its_newest_generation() {
+        let pod: Pod = serde_json::from_value(json!({"spec":{"containers":[{"name":"a"}]}})).expect("pod");
+        let bound = json!({"type": "PodScheduled", "status": "True", "observedGeneration": 1,
+            "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let old: PodCondition = serde_json::from_value(bound).expect("condition");
+        let mut new = conditions(&pod, &[], &[], "Pending", false);
+        keep_times(&mut new, std::slice::from_ref(&old), jiff::Timestamp::UNIX_EPOCH, Some(2));
+        let scheduled = new.iter().find(|c| c.type_ == SCHEDULED).expect("condition");
+        let expected = PodCondition { observed_generation: Some(2), ..old };
+        assert_eq!(*scheduled, expected);
+    }
 
     #[test]
     fn unready_and_gates() {

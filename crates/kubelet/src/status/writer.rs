@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::conditions::OWNED;
+use super::conditions::{OWNED, SCHEDULED};
 use crate::metrics::Metrics;
 use crate::pod;
 
@@ -229,7 +229,8 @@ async fn start_writes(shared: Arc<SharedStatus>, tasks: Tasks) {
 
 /// Returns patches that delete the kubelet's conditions that no longer exist.
 fn ended<'a>(before: &'a [Value], now: &'a [Value]) -> impl Iterator<Item = Value> + 'a {
-    let own = |c: &&Value| OWNED.contains(&c["type"].as_str().unwrap_or_default());
+    // The scheduler's condition stays, also where a pod is rejected with a status that has none.
+    let own = |c: &&Value| c["type"] != SCHEDULED && OWNED.contains(&c["type"].as_str().unwrap_or_default());
     let gone = before.iter().filter(own).filter(|c| now.iter().all(|n| n["type"] != c["type"]));
     gone.map(|c| json!({"$patch": "delete", "type": c["type"]}))
 }

@@ -108,8 +108,8 @@ async fn a_status_changed_by_another_client_is_corrected() {
 fn a_serialized_status_equals_its_tree() {
     let text = |status: Value| StatusText(status.to_string().into());
     let (one, other) = (
-        text(json!({"conditions":[{"type":"Ready","status":"True"},{"type":"PodScheduled","status":"True"}]})),
-        text(json!({"conditions":[{"type":"PodScheduled","status":"True"},{"type":"Ready","status":"True"}]})),
+        text(json!({"conditions":[{"type":"Ready","status":"True"},{"type":"example.com/gate","status":"True"}]})),
+        text(json!({"conditions":[{"type":"example.com/gate","status":"True"},{"type":"Ready","status":"True"}]})),
     );
     assert!(
         one != other && one.difference(&other).is_none(),
@@ -128,9 +128,11 @@ fn a_serialized_status_equals_its_tree() {
 fn only_what_changed_is_sent() {
     let map = |v: Value| v.as_object().cloned().expect("object");
     let a = map(
-        json!({"phase":"Pending","conditions":[{"type":"PodScheduled","status":"True"},{"type":"Ready","status":"False"}]}),
+        json!({"phase":"Pending","conditions":[{"type":"example.com/gate","status":"True"},{"type":"Ready","status":"False"}]}),
     );
     assert_eq!(difference(&a, &a), None);
+    let bound = map(json!({"conditions":[{"type":"PodScheduled","status":"True"}]}));
+    assert_eq!(difference(&bound, &map(json!({"conditions":[]}))), None, "the scheduler's condition stays");
     let c = map(json!({"conditions":[{"type":"Ready","status":"False","reason":"X"}]}));
     let healed = difference(&c, &map(json!({"conditions":[{"type":"Ready","status":"True"}]}))).expect("changed");
     assert_eq!(json!(healed), json!({"conditions":[{"type":"Ready","status":"True","reason":null}]}));

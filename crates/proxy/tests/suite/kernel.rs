@@ -191,6 +191,18 @@ fn a_cluster_address_alone_reaches_every_endpoint() {
     assert!(!rules.contains("chain service-"), "{rules}");
 }
 
+/// As kube-proxy sets them: a half-closed connection is translated for an hour.
+#[test]
+fn time_outs_of_connection_tracking_are_set() {
+    let Some(mut lab) = Lab::new("timeouts") else { return };
+    lab.start();
+    let timeout = |state: &str| {
+        let setting = format!("sysctl -n net.netfilter.nf_conntrack_tcp_timeout_{state}");
+        lab.kernel.run(NODE, &setting).trim().to_owned()
+    };
+    assert_eq!((timeout("close_wait").as_str(), timeout("established").as_str()), ("3600", "86400"));
+}
+
 #[test]
 fn cluster_ip_and_node_port() {
     let Some(mut lab) = Lab::new("a") else { return };

@@ -7,7 +7,7 @@
 //! The rooms (folders), from the bottom up. A file imports from its own room and from those above it in this list, never from
 //! those below:
 //! `catalog` (the kinds that are served), `request` (one request as data), `config` (the server's configuration), `custom` (custom
-//! resource definitions), `shared` (what all requests share: [`Server`], the request's context), `read`, `write`, `connect`
+//! resource definitions), `usage` (what nodes and pods use of their resources), `shared` (what all requests share: [`Server`], the request's context), `read`, `write`, `connect`
 //! (streams to kubelets and pods), `subresources`, `reviews` (resources that are answered and not stored), `paths` (discovery,
 //! OpenAPI, health, metrics), `front` (sockets and the filters that each request passes), `bootstrap` (the cluster's first objects),
 //! `start` (the one file that knows all of them). Other crates define the meaning of kinds (`kelson-resources`), their storage
@@ -32,6 +32,7 @@ mod reviews;
 mod shared;
 mod start;
 mod subresources;
+mod usage;
 mod write;
 
 pub use catalog::{Behaviour, Catalog, Conversion, Converter, DynamicSchema, ObjectSchema, RuntimeConfig, Served, Sub};

@@ -220,6 +220,7 @@ fn start_controllers(
         feature_gates: Arc::new(feature_gates(&args.feature_gates, |_| true)?),
         time_zone: TimeZone::system(),
         metrics,
+        service_load_balancer: !args.disable.contains(&BuiltIn::ServiceLb),
         manifests,
         ..kelson_controllers::Config::default()
     };
@@ -238,7 +239,11 @@ fn settings(args: &ServerArgs, ranges: Ranges) -> anyhow::Result<ClusterSettings
 /// Which controllers run.
 fn controllers(args: &ServerArgs) -> Vec<&'static str> {
     // Off by default upstream, on wherever bootstrap tokens are used: cluster-info is signed, and those that expired go.
-    let mut names = vec!["*", "bootstrap-signer-controller", "manifests-controller", "token-cleaner-controller"];
+    // The load balancer runs while it is disabled, too: it takes back the addresses that it gave before.
+    let always =
+        ["bootstrap-signer-controller", "manifests-controller", "service-lb-controller", "token-cleaner-controller"];
+    let mut names = vec!["*"];
+    names.extend(always);
     if !args.disable.contains(&BuiltIn::LocalStorage) {
         names.push("local-path-provisioner");
     }
@@ -414,6 +419,7 @@ fn api_config(
         local_node: own_node(args),
         address_types: ["InternalIP", "Hostname", "ExternalIP"].map(String::from).into(),
     });
+    config.resource_metrics = !args.disable.contains(&BuiltIn::MetricsServer);
     config.service_cidrs = vec![ranges.service];
     config.advertise_address = address;
     config.cluster_domain = CLUSTER_DOMAIN.to_owned();

@@ -7,7 +7,7 @@ ARGS ?=
 SYSTEMS ?= x86_64-apple-darwin aarch64-apple-darwin x86_64-pc-windows-gnu x86_64-pc-windows-msvc
 # The release of Kubernetes whose definitions `make definitions` takes, and their modules.
 RELEASE ?= 1.36.2
-DEFINITIONS := api apiextensions-apiserver apimachinery apiserver client-go component-base controller-manager kube-aggregator
+DEFINITIONS := api apiextensions-apiserver apimachinery apiserver client-go component-base controller-manager kube-aggregator metrics
 # `make test-clients` alone needs it, for Helm and a controller of controller-runtime.
 GO ?= $(shell command -v go || echo /usr/local/go/bin/go)
 # Debian's Rust, where scripts/deps took that for want of rustup.

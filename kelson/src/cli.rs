@@ -145,8 +145,10 @@ pub struct ServerArgs {
     /// as upstream does without the flag [default: the cluster's CA only].
     #[arg(long, value_name = "FILE")]
     pub kubelet_certificate_authority: Option<String>,
-    /// Built-in components to disable: `local-storage` (the storage class `local-path` and its provisioner) or
-    /// `network-policy` (enforcement of network policies by the nodes, for clusters whose CNI plugin enforces them).
+    /// Built-in components to disable: `local-storage` (the storage class `local-path` and its provisioner),
+    /// `metrics-server` (the API `metrics.k8s.io` with the resource usage of nodes and pods), `network-policy`
+    /// (enforcement of network policies by the nodes, for clusters whose CNI plugin enforces them) or `servicelb` (the
+    /// addresses of nodes for services of type LoadBalancer).
     #[arg(long, value_name = "PARTS", value_delimiter = ',')]
     pub disable: Vec<BuiltIn>,
     /// Delete objects that came from a file in DIR/manifests when no file there has them any more; without it only those with the
@@ -198,8 +200,13 @@ pub struct ServerArgs {
 pub enum BuiltIn {
     /// Storage class `local-path` and its provisioner.
     LocalStorage,
+    /// The API `metrics.k8s.io`, with the resource usage of nodes and pods.
+    MetricsServer,
     /// Enforcement of network policies by the nodes.
     NetworkPolicy,
+    /// The addresses of nodes for services of type LoadBalancer.
+    #[value(name = "servicelb")]
+    ServiceLb,
 }
 
 /// The ports on which the control plane's components serve `/healthz` and `/metrics`, as upstream's do. A default port

@@ -222,6 +222,7 @@ fn start_controllers(
         feature_gates: Arc::new(feature_gates(&args.feature_gates, |_| true)?),
         time_zone: TimeZone::system(),
         metrics,
+        service_load_balancer: !args.disable.contains(&BuiltIn::ServiceLb),
         manifests,
         ..kelson_controllers::Config::default()
     };
@@ -239,8 +240,12 @@ fn settings(args: &ServerArgs, ranges: Ranges) -> anyhow::Result<ClusterSettings
 
 /// Returns the controllers to run.
 fn controllers(args: &ServerArgs) -> Vec<&'static str> {
-    // Disabled by default upstream, but needed to sign cluster-info and to delete expired bootstrap tokens.
-    let mut names = vec!["*", "bootstrap-signer-controller", "manifests-controller", "token-cleaner-controller"];
+    // Off by default upstream, on wherever bootstrap tokens are used: cluster-info is signed, and those that expired go.
+    // The load balancer runs while it is disabled, too: it takes back the addresses that it gave before.
+    let always =
+        ["bootstrap-signer-controller", "manifests-controller", "service-lb-controller", "token-cleaner-controller"];
+    let mut names = vec!["*"];
+    names.extend(always);
     if !args.disable.contains(&BuiltIn::LocalStorage) {
         names.push("local-path-provisioner");
     }
@@ -416,6 +421,7 @@ fn api_config(
         local_node: own_node(args),
         address_types: ["InternalIP", "Hostname", "ExternalIP"].map(String::from).into(),
     });
+    config.resource_metrics = !args.disable.contains(&BuiltIn::MetricsServer);
     config.service_cidrs = vec![ranges.service];
     config.advertise_address = address;
     config.cluster_domain = CLUSTER_DOMAIN.to_owned();

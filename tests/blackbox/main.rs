@@ -25,7 +25,9 @@ mod identity;
 mod install;
 mod jobs;
 mod joining;
+mod load_balancers;
 mod manifests;
+mod metrics_api;
 mod network_policies;
 mod node_claims;
 mod node_plugins;
@@ -76,6 +78,7 @@ fn main() {
         admission::tests(),
         aggregation::tests(),
         workloads::tests(),
+        metrics_api::tests(),
         devices::tests(),
         jobs::tests(),
         pods::tests(),
@@ -91,6 +94,7 @@ fn main() {
         node_pressure::tests(),
         own_cpus::tests(),
         services::tests(),
+        load_balancers::tests(),
         network_policies::tests(),
         hosts::tests(),
         identity::tests(),

@@ -42,7 +42,7 @@ pub fn write(root: &Path, minor: u16) -> Result<()> {
     for path in crate::gates::MODULES.iter().chain([&crate::gates::MAIN]).chain(&crate::resources::PRIORITIES) {
         put(path, "package empty\n".to_owned())?;
     }
-    for module in ["apiextensions-apiserver", "kube-aggregator"] {
+    for module in ["apiextensions-apiserver", "kube-aggregator", "metrics"] {
         fs::create_dir_all(root.join(staging).join(module))?;
     }
     let beta = "\t\t{Version: version.MustParse(\"1.37\"), Default: true, PreRelease: featuregate.Beta},\n";

@@ -189,6 +189,9 @@ pub struct Config {
     pub service_accounts: Option<ServiceAccountConfig>,
     /// Connections to kubelets; `None`: logs, exec and similar requests fail with 503.
     pub kubelet: Option<KubeletConfig>,
+    /// Whether the server itself serves the resource usage of nodes and pods (`metrics.k8s.io`), unless an APIService names another
+    /// server for it. Upstream's API server does not; its clusters have metrics-server.
+    pub resource_metrics: bool,
     /// `--service-cluster-ip-range`; the first is of the primary IP family.
     pub service_cidrs: Vec<IpNet>,
     /// `--service-node-port-range`, both ends included.
@@ -288,6 +291,7 @@ impl Config {
             admission: AdmissionOptions::default(),
             service_accounts: None,
             kubelet: None,
+            resource_metrics: false,
             service_cidrs: IpNet::new(any, 16).map(|n| vec![n]).unwrap_or_default(),
             node_ports: (30000, 32767),
             advertise_address: IpAddr::V4(Ipv4Addr::LOCALHOST),

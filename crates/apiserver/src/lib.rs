@@ -4,6 +4,15 @@
 //! [`Running`]; components of the same process send requests through [`Running::in_process`] and take the same path without
 //! sockets.
 //!
+//! The rooms (folders), from the bottom up. A file imports from its own room and from those above it in this list, never from
+//! those below:
+//! `catalog` (the kinds that are served), `request` (one request as data), `config` (the server's configuration), `custom` (custom
+//! resource definitions), `usage` (what nodes and pods use of their resources), `shared` (what all requests share: [`Server`], the request's context), `read`, `write`, `connect`
+//! (streams to kubelets and pods), `subresources`, `reviews` (resources that are answered and not stored), `paths` (discovery,
+//! OpenAPI, health, metrics), `front` (sockets and the filters that each request passes), `bootstrap` (the cluster's first objects),
+//! `start` (the one file that knows all of them). Other crates define the meaning of kinds (`kelson-resources`), their storage
+//! (`kelson-store`) and authentication and authorization (`kelson-auth`).
+//!
 //! Invariants: handlers read and write objects only through this path and the store; the catalog decides what is served, and no
 //! match on a kind does; everything that a client can make grow has a named limit.
 //!
@@ -53,6 +62,7 @@ mod reviews;
 mod shared;
 mod start;
 mod subresources;
+mod usage;
 mod write;
 
 pub use catalog::{Behaviour, Catalog, Conversion, Converter, DynamicSchema, ObjectSchema, RuntimeConfig, Served, Sub};

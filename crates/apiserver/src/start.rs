@@ -20,7 +20,7 @@ use crate::bootstrap::own::ServerCalls;
 use crate::catalog::Catalog;
 use crate::config::{AuthorizationMode, Config, StartError, Trusted};
 use crate::custom::registrar::Definitions;
-use crate::extend::{availability, cleanup, fairness, identity_lease, legacy_tokens, local, others};
+use crate::extend::{availability, cleanup, fairness, identity_lease, legacy_tokens, local, others, usage};
 use crate::front::inprocess::InProcess;
 use crate::front::listen;
 use crate::request::routes::Routes;
@@ -39,6 +39,7 @@ use crate::shared::readiness::{ComponentCheck, Readiness};
 use crate::shared::start_steps::StartStep;
 use crate::shared::watches::Watches;
 use crate::shared::{Server, admission, identity};
+use crate::usage::{ResourceMetrics, kinds};
 use crate::write::quota::Charges;
 
 /// Limit of the bytes of all complete responses that wait for their readers.
@@ -69,6 +70,9 @@ impl ApiServer {
         let store = config.store.clone();
         let objects: Arc<dyn Objects> = Arc::new(StoreObjects::new(store.clone()));
         let catalog = Arc::new(Catalog::serving(&config.runtime_config, &config.feature_gates));
+        if config.resource_metrics {
+            kinds::served().into_iter().for_each(|served| catalog.insert(Arc::new(served)));
+        }
         let tasks = config.tasks.clone();
         let metrics = Metrics::new(store.clone(), Arc::clone(&config.feature_gates));
         let auth = identity::auth(&config, &objects, metrics.registry())?;
@@ -100,6 +104,7 @@ impl ApiServer {
             started_at: config.clock.now(),
             services: Services::new(&config, &store)?,
             kubelets: config.kubelet.as_ref().map(KubeletDialer::new).transpose()?,
+            usage: config.resource_metrics.then(|| ResourceMetrics::new(metrics.registry())),
             metrics,
             health: Readiness::default(),
             discovery: Documents::default(),
@@ -190,6 +195,10 @@ fn keep_running(server: &Arc<Server>) {
     server.tasks.supervise("api-availability", move || availability::run(Arc::clone(&of_services)));
     let of_local = Arc::clone(server);
     server.tasks.supervise("api-local-services", move || local::follow(Arc::clone(&of_local)));
+    if server.usage.is_some() && server.kubelets.is_some() {
+        let of_usage = Arc::clone(server);
+        server.tasks.supervise("api-resource-metrics", move || usage::run(Arc::clone(&of_usage)));
+    }
     let (of_identity, of_expired) = (Arc::clone(server), Arc::clone(server));
     server.tasks.supervise("api-identity", move || identity_lease::renew(Arc::clone(&of_identity)));
     server.tasks.supervise("api-identities", move || identity_lease::collect(Arc::clone(&of_expired)));

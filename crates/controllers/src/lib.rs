@@ -51,6 +51,7 @@ mod resourcequota;
 mod root_ca;
 mod service_cidrs;
 mod serviceaccount;
+mod servicelb;
 mod shared;
 mod statefulset;
 mod storage_migration;

@@ -84,6 +84,8 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     row("resourcequota-controller", account("resourcequota-controller"), crate::resourcequota::start),
     row("root-ca-certificate-publisher-controller", account("root-ca-cert-publisher"), crate::root_ca::start),
     row("service-cidr-controller", account("service-cidrs-controller"), crate::service_cidrs::start),
+    // Only `kelson server` enables it by default: elsewhere a cloud provider or an add-on is the load balancer.
+    row("service-lb-controller", account("service-controller"), crate::servicelb::start).off_by_default(),
     row("serviceaccount-controller", account("service-account-controller"), crate::serviceaccount::start),
     // It creates the tokens with which the others authenticate, so it acts as the manager, as upstream.
     row("serviceaccount-token-controller", Identity::Manager, crate::tokens::start),
@@ -172,7 +174,6 @@ pub const ABSENT: &[(&str, &str)] = &[
         "selinux-warning-controller",
         "off by default upstream and only useful where the kubelet mounts with SELinux contexts",
     ),
-    ("service-lb-controller", CLOUD),
     ("storageversion-garbage-collector-controller", GATED),
 ];
 

@@ -241,6 +241,28 @@ pub struct SlicePort {
 pub struct Node {
     /// Metadata; a label has the zone.
     pub metadata: ObjectMeta,
+    /// Status, with the node's addresses.
+    pub status: NodeStatus,
+}
+
+/// The part of `v1.NodeStatus` that is read.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct NodeStatus {
+    /// The node's addresses.
+    #[serde(deserialize_with = "null_default")]
+    pub addresses: Vec<NodeAddress>,
+}
+
+/// `v1.NodeAddress`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct NodeAddress {
+    /// `InternalIP`, `ExternalIP` and others.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The address.
+    pub address: String,
 }
 slim_object!(Node, ResourceType::cluster("", "v1", "nodes", "Node"));
 

@@ -21,6 +21,23 @@ pub struct NodeInfo {
     pub name: String,
     /// Its zone; empty when it has none.
     pub zone: String,
+    /// Its addresses in the cluster's network.
+    pub internal_ips: Vec<IpAddr>,
+    /// Its addresses outside the cluster, which may be translated before packets arrive here.
+    pub external_ips: Vec<IpAddr>,
+}
+
+impl NodeInfo {
+    /// Load balancer addresses of a service, with the internal addresses of this node if one of them is an external address of it: behind
+    /// a translating gateway, packets for that one arrive here.
+    fn with_translated(&self, mut ips: Vec<IpAddr>, family: Family) -> Vec<IpAddr> {
+        if ips.iter().any(|ip| self.external_ips.contains(ip)) {
+            ips.extend(self.internal_ips.iter().filter(|ip| Family::of(ip) == family));
+            ips.sort();
+            ips.dedup();
+        }
+        ips
+    }
 }
 
 /// One port of a service in one address family, resolved for this node.
@@ -125,7 +142,7 @@ pub fn plan<'a>(
             node_port: port.node_port,
             cluster_ips: cluster_ips.clone(),
             external_ips: addresses(spec.external_ips.iter(), family),
-            load_balancer_ips: addresses(vips.iter().copied(), family),
+            load_balancer_ips: node.with_translated(addresses(vips.iter().copied(), family), family),
             source_ranges: ranges(&spec.load_balancer_source_ranges, family),
             affinity_seconds: (spec.session_affinity == "ClientIP").then(|| {
                 spec.session_affinity_config.client_ip.timeout_seconds.unwrap_or(AFFINITY_SECONDS_DEFAULT).max(1)

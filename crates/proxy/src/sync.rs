@@ -184,7 +184,7 @@ pub(crate) async fn run(config: Config, effects: Effects, ready: watch::Sender<b
         tables: config.families().into_iter().map(new_table).collect(),
         listeners: Listeners::new(Arc::clone(&health), &config, tasks),
         options,
-        node_info: NodeInfo { name: config.node_name.clone(), zone: String::new() },
+        node_info: NodeInfo { name: config.node_name.clone(), ..NodeInfo::default() },
         config,
         clock,
         metrics,
@@ -194,7 +194,7 @@ pub(crate) async fn run(config: Config, effects: Effects, ready: watch::Sender<b
         node,
         conntrack_works: true,
     };
-    syncer.read_zone();
+    syncer.read_node();
     syncer.forever(ready).await;
     drop(slices);
 }
@@ -231,21 +231,30 @@ impl Syncer {
             }
             due = tokio::select! {
                 () = inbox.changed.notified() => true,
-                () = inbox.everything.notified() => self.read_zone(),
+                () = inbox.everything.notified() => self.read_node(),
                 _ = check.tick() => self.check().await,
                 () = changes.changed() => self.check().await,
             };
         }
     }
 
-    /// Reads the own node's zone; when it changed, every service must be rendered again.
-    fn read_zone(&mut self) -> bool {
-        let node = self.node.get(&ObjectKey::new("", &self.config.node_name));
-        let zone = node.and_then(|n| n.metadata.labels.get(LABEL_ZONE).cloned()).unwrap_or_default();
-        if zone == self.node_info.zone {
+    /// Reads the own node's zone and addresses; when they changed, every service is due.
+    fn read_node(&mut self) -> bool {
+        let Some(node) = self.node.get(&ObjectKey::new("", &self.config.node_name)) else { return false };
+        let of = |kind: &str| {
+            let addresses = node.status.addresses.iter().filter(|a| a.kind == kind);
+            addresses.filter_map(|a| a.address.parse().ok()).collect()
+        };
+        let read = NodeInfo {
+            name: self.config.node_name.clone(),
+            zone: node.metadata.labels.get(LABEL_ZONE).cloned().unwrap_or_default(),
+            internal_ips: of("InternalIP"),
+            external_ips: of("ExternalIP"),
+        };
+        if read == self.node_info {
             return false;
         }
-        self.node_info.zone = zone;
+        self.node_info = read;
         let mut dirty = self.inbox.dirty.lock();
         dirty.extend(self.services.list().iter().map(|s| s.metadata.key()));
         true

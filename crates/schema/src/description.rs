@@ -24,6 +24,7 @@ const FILES: &[(&str, &str)] = &[
     ("events", include_str!("../descriptions/events.txt")),
     ("flowcontrol", include_str!("../descriptions/flowcontrol.txt")),
     (COMMON, include_str!("../descriptions/meta.txt")),
+    ("metrics", include_str!("../descriptions/metrics.txt")),
     ("networking", include_str!("../descriptions/networking.txt")),
     ("node", include_str!("../descriptions/node.txt")),
     ("policy", include_str!("../descriptions/policy.txt")),

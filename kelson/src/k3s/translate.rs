@@ -8,9 +8,8 @@ use super::alias::{Alias, Counterpart};
 use super::table::ALIASES;
 use crate::config::{Key, keys};
 
-/// Parts of k3s that Kelson does not have, so that there is nothing to disable.
-const NOT_PACKAGED: &[&str] =
-    &["traefik", "helm-controller", "runtimes", "ccm", "rolebindings", "servicelb", "metrics-server"];
+/// Parts of k3s that Kelson does not package: there is nothing to leave out.
+const NOT_PACKAGED: &[&str] = &["traefik", "helm-controller", "runtimes", "ccm", "rolebindings"];
 
 /// A setting of k3s from any source.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -189,6 +188,7 @@ mod tests {
             ("debug", &["true"], "log-level=debug"),
             ("v", &["8"], "log-level=trace"),
             ("disable", &["traefik", "local-storage"], "disable=local-storage"),
+            ("disable", &["metrics-server,servicelb"], "disable=metrics-server disable=servicelb"),
             ("disable", &["traefik"], "unneeded: traefik is not packaged"),
             ("disable", &["coredns"], "refused: coredns is built in"),
             ("disable-network-policy", &["true"], "disable=network-policy"),

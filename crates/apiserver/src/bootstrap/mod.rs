@@ -142,7 +142,10 @@ async fn roles(own: &SelfClient) -> Result<(), StartError> {
     if !is_served(&own.server, "rbac.authorization.k8s.io", "v1") {
         return Ok(());
     }
-    let wanted = policy::bootstrap_objects(|gate| own.server.config.feature_gates.enabled(gate));
+    let mut wanted = policy::bootstrap_objects(|gate| own.server.config.feature_gates.enabled(gate));
+    if own.server.usage.is_some() {
+        wanted.push(policy::metrics_reader());
+    }
     future::try_join_all(wanted.into_iter().map(|wanted| role(own, wanted))).await?;
     Ok(())
 }

@@ -16,7 +16,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::catalog::record::parse;
 use crate::connect::address;
-use crate::shared::context::RequestContext;
+use crate::shared::Server;
 
 /// Timeout of connecting to a kubelet, including the handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -37,10 +37,10 @@ impl Node {
     ///
     /// # Errors
     /// 404 without the node, 503 if connections are not configured or the node has no address.
-    pub fn find(cx: &RequestContext, name: &str) -> Result<Self, Status> {
-        let found = cx.server.store.get(Resource::new("", "nodes"), "", name);
+    pub fn find(server: &Server, name: &str) -> Result<Self, Status> {
+        let found = server.store.get(Resource::new("", "nodes"), "", name);
         let node = parse(&*found.ok_or_else(|| Status::not_found(&GroupResource::new("", "nodes"), name))?);
-        let kubelets = cx.server.kubelets.as_ref();
+        let kubelets = server.kubelets.as_ref();
         let kubelets = kubelets.ok_or_else(|| Status::unavailable("connections to kubelets are not configured"))?;
         let addresses = node["status"]["addresses"].as_array().map_or(&[][..], Vec::as_slice);
         let of = |kind: &String| addresses.iter().find(|a| a["type"] == kind.as_str())?["address"].as_str();
@@ -80,8 +80,8 @@ impl Node {
     ///
     /// # Errors
     /// A message for the client.
-    pub async fn connect(&self, cx: &RequestContext) -> Result<TlsStream<TcpStream>, String> {
-        let kubelets = cx.server.kubelets.as_ref().ok_or("connections to kubelets are not configured")?;
+    pub async fn connect(&self, server: &Server) -> Result<TlsStream<TcpStream>, String> {
+        let kubelets = server.kubelets.as_ref().ok_or("connections to kubelets are not configured")?;
         let authority = self.authority();
         let name = ServerName::try_from(self.host.clone()).map_err(|e| format!("{authority}: {e}"))?;
         let loopback = kubelets.local_node.as_deref() == Some(self.name.as_str());

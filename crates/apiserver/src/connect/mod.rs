@@ -39,7 +39,7 @@ pub async fn serve(cx: &RequestContext, served: &Arc<Served>, body: RequestBody)
             }
             admit::connect(cx, served, "NodeProxyOptions", Value::Null).await?;
             let (name, _) = proxy::name_and_port(cx, "node")?;
-            let node = kubelet::Node::find(cx, name)?;
+            let node = kubelet::Node::find(&cx.server, name)?;
             proxy::to_kubelet(cx, &node, body).await
         }
         Connects::Pod if cx.info.subresource == "proxy" => proxy::pod(cx, served, body).await,
@@ -75,7 +75,7 @@ async fn pod(cx: &RequestContext, served: &Arc<Served>, name: &str) -> Result<An
         return Err(Status::bad_request(format!("pod {name} does not have a host assigned")));
     }
     // Upstream reports a missing node with the request's resource.
-    let node = kubelet::Node::find(cx, node_name).map_err(|status| match status.code {
+    let node = kubelet::Node::find(&cx.server, node_name).map_err(|status| match status.code {
         404 => Status::not_found(&served.gr, node_name),
         _ => status,
     })?;

@@ -203,7 +203,7 @@ pub async fn to_kubelet(cx: &RequestContext, node: &Node, body: RequestBody) -> 
     if let Some(redirect) = root_redirect(cx) {
         return Ok(redirect);
     }
-    let io = node.connect(cx).await.map_err(Status::unavailable)?;
+    let io = node.connect(&cx.server).await.map_err(Status::unavailable)?;
     forward(cx, io, &node.authority(), body).await
 }
 

@@ -33,7 +33,7 @@ const WEBSOCKET_PROTOCOLS: HeaderName = HeaderName::from_static("sec-websocket-p
 pub async fn log(cx: &RequestContext, node: &Node, target: &Target) -> Result<Answer, Status> {
     let reservation = super::backend_limit::take(cx)?;
     let io = node
-        .connect(cx)
+        .connect(&cx.server)
         .await
         .map_err(|why| Status::internal(format!("Get \"https://{}{}\": {why}", node.authority(), target.path)))?;
     let (mut sender, connection) =
@@ -155,7 +155,7 @@ async fn dial(
     transport: Transport,
     offered: &[String],
 ) -> Result<Dialed, Status> {
-    let io = node.connect(cx).await.map_err(Status::internal)?;
+    let io = node.connect(&cx.server).await.map_err(Status::internal)?;
     let uri = format!("https://{}{path}", node.authority()).parse().map_err(Status::internal)?;
     let offered: Vec<&str> = offered.iter().map(String::as_str).collect();
     kelson_streams::dial_upgrade(io, transport, &uri, trace_headers(), &offered).await.map_err(|error| match error {
@@ -222,7 +222,7 @@ async fn translate(
     };
     let wanted = ExecOptions::from_query(cx.uri.query()).map_err(Status::bad_request)?;
     let reservation = super::backend_limit::take(cx)?;
-    let io = node.connect(cx).await;
+    let io = node.connect(&cx.server).await;
     let uri: Result<http::Uri, _> = format!("https://{}{}", node.authority(), target.path).parse();
     let (is_dialed, reached) = tokio::sync::oneshot::channel();
     let trace_headers = trace_headers();

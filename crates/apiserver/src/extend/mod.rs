@@ -6,3 +6,4 @@ pub mod identity_lease;
 pub mod legacy_tokens;
 pub mod local;
 pub mod others;
+pub mod usage;

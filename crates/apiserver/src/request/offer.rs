@@ -1,5 +1,5 @@
 //! Offer: the forms in which a request can be answered, by its kind.
-use crate::catalog::{Behaviour, Served};
+use crate::catalog::{ObjectSchema, Served};
 use crate::request::negotiate::{Extent, Offer};
 use crate::request::route::RequestInfo;
 use crate::request::routes::Route;
@@ -12,7 +12,7 @@ pub fn offer_for(info: &RequestInfo, route: Option<&Route>) -> Offer {
         "list" | "deletecollection" => Extent::List,
         _ => Extent::One,
     };
-    let protobuf = matches!(served.strategy, Behaviour::Builtin(_));
+    let protobuf = matches!(served.schema, ObjectSchema::Builtin(_));
     let (tables, metadata) = match info.subresource.as_str() {
         "scale" => (true, true),
         "binding" | "eviction" | "token" => (false, false),

@@ -1,6 +1,8 @@
-//! Resources that are answered and not stored: access and token reviews, bindings, component statuses.
+//! Resources that are answered and not stored: access and token reviews, bindings, component statuses,
+//! resource usage.
 mod check;
 pub mod component_status;
+pub mod usage;
 
 use http::StatusCode;
 use kelson_auth::{Attributes, Decision, UserInfo};
@@ -25,6 +27,7 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     match (served.gr.group.as_str(), served.gr.resource.as_str()) {
         ("", "bindings") => return binding::serve(cx, served, body).await,
         ("", "componentstatuses") => return component_status::serve(cx, served).await,
+        (crate::usage::GROUP, _) => return usage::serve(cx, served).await,
         _ => {}
     }
     let accepted = Accepted { view: View::Whole, ..cx.accept()? };

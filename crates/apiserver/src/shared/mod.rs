@@ -52,6 +52,7 @@ use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::custom::registrar::Definitions;
 use crate::request::routes::Routes;
+use crate::usage::ResourceMetrics;
 
 /// A request body or a stored object of this size (bytes) or more is large: processing it takes a core for so long that it must not
 /// happen on a runtime thread.
@@ -93,6 +94,8 @@ pub struct Server {
     pub kubelets: Option<KubeletDialer>,
     /// The metrics of `/metrics`.
     pub metrics: Metrics,
+    /// The resource usage of nodes and pods; `None` if the server does not serve it.
+    pub usage: Option<ResourceMetrics>,
     /// The state of `/readyz` and `/livez`.
     pub health: Readiness,
     /// Cached discovery documents.

@@ -82,7 +82,10 @@ impl Cluster {
                 let leaf = tls.get_ref().1.peer_certificates().and_then(|c| c.first()).expect("verified").clone();
                 let info = kelson_pki::CertInfo::from_der(&leaf).expect("parses");
                 let head = String::from_utf8_lossy(&head[..length]);
-                let body = format!("{} {:?}\n{head}", info.common_name, info.organizations);
+                let body = match head.starts_with("GET /metrics/resource ") {
+                    true => usage_of_one_core(),
+                    false => format!("{} {:?}\n{head}", info.common_name, info.organizations),
+                };
                 let answer =
                     format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len());
                 let _ = tls.write_all(answer.as_bytes()).await;
@@ -104,6 +107,39 @@ impl Cluster {
         let (code, answer) = self.api.call("GET", &format!("{nodes}/{node}/proxy/pods"), serde_json::Value::Null).await;
         (code, answer["message"].as_str().or(answer.as_str()).unwrap_or_default().to_owned())
     }
+}
+
+/// A report of a node on which one core has been busy since the Unix epoch.
+fn usage_of_one_core() -> String {
+    let now = jiff::Timestamp::now().as_millisecond();
+    let cpu = format!("node_cpu_usage_seconds_total {}.{:03} {now}", now / 1000, now % 1000);
+    format!("{cpu}\nnode_memory_working_set_bytes 2048 {now}\n")
+}
+
+#[tokio::test]
+async fn kubelets_are_asked_for_the_usage_of_their_nodes() {
+    let cluster = Cluster::with(Some("n1"), |config| config.resource_metrics = true).await;
+    let port = cluster.kubelet("system:node:n1", &cluster.pki.kubelet_serving_ca.clone()).await;
+    assert_eq!(cluster.ask("n1", ("InternalIP", "127.0.0.1"), port).await.0, 200);
+    let uri = "/apis/metrics.k8s.io/v1beta1/nodes/n1";
+    let known = async {
+        loop {
+            let (code, answer) = cluster.api.call("GET", uri, serde_json::Value::Null).await;
+            match code {
+                200 => return answer,
+                503 => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
+                _ => panic!("{code}: {answer}"),
+            }
+        }
+    };
+    let node = tokio::time::timeout(std::time::Duration::from_secs(60), known).await.expect("two samples");
+    let cpu: kelson_meta::Quantity = node["usage"]["cpu"].as_str().expect("text").parse().expect("a quantity");
+    assert!((990..=1010).contains(&cpu.milli_value()), "{node}");
+    assert_eq!(node["usage"]["memory"], "2Ki", "{node}");
+    let metrics =
+        cluster.api.raw("GET", "/metrics", &[], "").await.into_body().collect().await.expect("a body").to_bytes();
+    let metrics = String::from_utf8_lossy(&metrics);
+    assert!(metrics.contains("metrics_server_storage_points{type=\"node\"} 1"), "{metrics}");
 }
 
 #[tokio::test]

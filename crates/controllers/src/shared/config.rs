@@ -162,6 +162,8 @@ pub struct Config {
     /// Concurrent syncs by controller name (`--concurrent-…-syncs`). A controller that is not in the map uses its own
     /// default. Queues with a single worker by design, such as the volume binder's, ignore this.
     pub concurrent_syncs: BTreeMap<&'static str, usize>,
+    /// Whether `service-lb-controller` gives services the addresses of nodes. Otherwise it only takes back what it gave before.
+    pub service_load_balancer: bool,
     /// Manifests that `manifests-controller` keeps applied; a new value is applied at once.
     pub manifests: watch::Receiver<Arc<ManifestSet>>,
     /// Whether the garbage collector runs (`--enable-garbage-collector`).
@@ -197,6 +199,7 @@ impl Default for Config {
             slices: SliceSizes::default(),
             batch_periods: BatchPeriods::default(),
             concurrent_syncs: BTreeMap::new(),
+            service_load_balancer: true,
             manifests: watch::channel(Arc::default()).1,
             collects_garbage: true,
             feature_gates: Arc::default(),

@@ -54,12 +54,31 @@ pub struct NodeStatusView {
     /// The resources for pods.
     #[serde(deserialize_with = "null_default")]
     pub allocatable: NodeAllocatable,
+    /// Where the node's daemons listen.
+    #[serde(deserialize_with = "null_default")]
+    pub daemon_endpoints: DaemonEndpoints,
     /// Names of the volumes that the node has mounted or may be about to mount.
     #[serde(deserialize_with = "null_default")]
     pub volumes_in_use: Vec<String>,
     /// Volumes that are attached to the node.
     #[serde(deserialize_with = "null_default")]
     pub volumes_attached: Vec<AttachedVolume>,
+}
+
+/// `v1.NodeDaemonEndpoints`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DaemonEndpoints {
+    pub kubelet_endpoint: DaemonEndpoint,
+}
+
+/// `v1.DaemonEndpoint`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct DaemonEndpoint {
+    /// The port; 0 if it is unknown.
+    #[serde(rename = "Port")]
+    pub port: i32,
 }
 
 /// The part of a node's allocatable resources that is read.

@@ -174,6 +174,8 @@ pub struct ResourcesView {
 pub struct ContainerPortView {
     pub name: String,
     pub container_port: i32,
+    /// Port of the node; 0 if there is none.
+    pub host_port: i32,
     /// Protocol; empty is TCP.
     pub protocol: String,
 }

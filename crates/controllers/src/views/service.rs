@@ -13,6 +13,31 @@ use super::int_or_string::IntOrString;
 pub struct ServiceView {
     pub metadata: ObjectMeta,
     pub spec: ServiceSpecView,
+    pub status: ServiceStatusView,
+}
+
+/// A service's status.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServiceStatusView {
+    pub load_balancer: LoadBalancerView,
+}
+
+/// `v1.LoadBalancerStatus`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct LoadBalancerView {
+    #[serde(deserialize_with = "null_default")]
+    pub ingress: Vec<LoadBalancerIngressView>,
+}
+
+/// The part of `v1.LoadBalancerIngress` that is read.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LoadBalancerIngressView {
+    pub ip: String,
+    /// `VIP` or `Proxy`.
+    pub ip_mode: String,
 }
 
 /// A service's spec.
@@ -34,6 +59,10 @@ pub struct ServiceSpecView {
     pub publish_not_ready_addresses: bool,
     /// Which endpoints are preferred: `PreferClose`, `PreferSameZone`, `PreferSameNode`.
     pub traffic_distribution: Option<String>,
+    /// The load balancer that the service is for; `None` is the cluster's default one.
+    pub load_balancer_class: Option<String>,
+    /// `Cluster` or `Local`.
+    pub external_traffic_policy: String,
 }
 
 /// A service's port.

@@ -60,7 +60,22 @@ fn endpoint(text: &str) -> Value {
 }
 
 fn here() -> NodeInfo {
-    NodeInfo { name: "here".into(), zone: "z1".into() }
+    NodeInfo { name: "here".into(), zone: "z1".into(), ..NodeInfo::default() }
+}
+
+#[test]
+fn a_translated_external_address_arrives_at_an_internal_one() {
+    let ingress = json!([{"ip": "192.0.2.7", "ipMode": "VIP"}, {"ip": "192.0.2.8", "ipMode": "VIP"}]);
+    let spec = json!({"type": "LoadBalancer", "status": {"loadBalancer": {"ingress": ingress}}});
+    let ips = |external: &str| {
+        let (internal_ips, external_ips) =
+            (vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()], vec![external.parse().unwrap()]);
+        let node = NodeInfo { internal_ips, external_ips, ..here() };
+        let plans = plan(&service(spec.clone()), [].into_iter(), Family::V4, &node);
+        plans[0].load_balancer_ips.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(ips("192.0.2.7"), ["10.0.0.1", "192.0.2.7", "192.0.2.8"]);
+    assert_eq!(ips("192.0.2.9"), ["192.0.2.7", "192.0.2.8"], "the address of another node");
 }
 
 fn plan_of(spec: Value, endpoints: &[&str]) -> PortPlan {

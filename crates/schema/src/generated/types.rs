@@ -2,7 +2,7 @@
 use crate::rows::{EnumRow as E, FieldRow as F, KindRow as K, NameRow as N, RefRow as R, TypeRow as T, UnionRow as U};
 
 #[rustfmt::skip]
-pub(crate) static TYPES: [T; 1205] = [
+pub(crate) static TYPES: [T; 1210] = [
     T(131095, 154640, 0, 15, 0, 15, 1), // 0 k8s.io/api/admission/v1.AdmissionRequest
     T(131095, 223249, 15, 7, 15, 7, 1), // 1 k8s.io/api/admission/v1.AdmissionResponse
     T(131095, 259087, 22, 3, 22, 4, 1), // 2 k8s.io/api/admission/v1.AdmissionReview
@@ -1203,15 +1203,20 @@ pub(crate) static TYPES: [T; 1205] = [
     T(27877431, 27846670, 4509, 7, 4946, 7, 1), // 1197 k8s.io/kube-aggregator/pkg/apis/apiregistration/v1beta1.APIServiceSpec
     T(27877431, 27861008, 4516, 1, 4953, 1, 1), // 1198 k8s.io/kube-aggregator/pkg/apis/apiregistration/v1beta1.APIServiceStatus
     T(27877431, 1332240, 4517, 3, 4954, 3, 1), // 1199 k8s.io/kube-aggregator/pkg/apis/apiregistration/v1beta1.ServiceReference
-    T(1857577, 1205266, 4520, 2, 4957, 5, 2), // 1200 k8s.io/api/admissionregistration/v1alpha1.RuleWithOperations
-    T(1909800, 1205266, 4522, 2, 4962, 5, 2), // 1201 k8s.io/api/admissionregistration/v1beta1.RuleWithOperations
-    T(26585124, 27933717, 4524, 5, 4967, 5, 0), // 1202 k8s.io/apimachinery/pkg/apis/meta/v1.TableColumnDefinition
-    T(26585124, 27960328, 4529, 3, 4972, 3, 0), // 1203 k8s.io/apimachinery/pkg/apis/meta/v1.TableRow
-    T(26585124, 27968529, 4532, 4, 4975, 4, 0), // 1204 k8s.io/apimachinery/pkg/apis/meta/v1.TableRowCondition
+    T(27933735, 27973648, 4520, 2, 4957, 2, 1), // 1200 k8s.io/metrics/pkg/apis/metrics/v1beta1.ContainerMetrics
+    T(27933735, 27990027, 4522, 5, 4959, 6, 1), // 1201 k8s.io/metrics/pkg/apis/metrics/v1beta1.NodeMetrics
+    T(27933735, 28001295, 4527, 3, 4965, 4, 1), // 1202 k8s.io/metrics/pkg/apis/metrics/v1beta1.NodeMetricsList
+    T(27933735, 28016650, 4530, 5, 4969, 6, 1), // 1203 k8s.io/metrics/pkg/apis/metrics/v1beta1.PodMetrics
+    T(27933735, 28026894, 4535, 3, 4975, 4, 1), // 1204 k8s.io/metrics/pkg/apis/metrics/v1beta1.PodMetricsList
+    T(1857577, 1205266, 4538, 2, 4979, 5, 2), // 1205 k8s.io/api/admissionregistration/v1alpha1.RuleWithOperations
+    T(1909800, 1205266, 4540, 2, 4984, 5, 2), // 1206 k8s.io/api/admissionregistration/v1beta1.RuleWithOperations
+    T(26585124, 28041237, 4542, 5, 4989, 5, 0), // 1207 k8s.io/apimachinery/pkg/apis/meta/v1.TableColumnDefinition
+    T(26585124, 28067848, 4547, 3, 4994, 3, 0), // 1208 k8s.io/apimachinery/pkg/apis/meta/v1.TableRow
+    T(26585124, 28076049, 4550, 4, 4997, 4, 0), // 1209 k8s.io/apimachinery/pkg/apis/meta/v1.TableRowCondition
 ];
 
 #[rustfmt::skip]
-pub(crate) static FIELDS: [F; 4536] = [
+pub(crate) static FIELDS: [F; 4554] = [
     // k8s.io/api/admission/v1.AdmissionRequest
     F(3, 1, 4096, 0, 0, 0, 0), // uid
     F(3076, 2, 4096, 1, 0, 0, 0), // kind
@@ -6932,6 +6937,29 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(30729, 1, 2, 0, 0, 0, 0), // namespace
     F(26628, 2, 2, 0, 0, 0, 0), // name
     F(1328132, 3, 3, 38, 0, 0, 0), // port
+    // k8s.io/metrics/pkg/apis/metrics/v1beta1.ContainerMetrics
+    F(26628, 1, 4096, 0, 0, 0, 0), // name
+    F(7040005, 2, 4096, 460, 0, 0, 0), // usage
+    // k8s.io/metrics/pkg/apis/metrics/v1beta1.NodeMetrics
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(558088, 1, 4098, 18, 0, 0, 0), // metadata
+    F(7027721, 2, 4096, 166, 0, 0, 0), // timestamp
+    F(14869510, 3, 4096, 1455, 0, 0, 0), // window
+    F(7040005, 4, 4096, 460, 0, 0, 0), // usage
+    // k8s.io/metrics/pkg/apis/metrics/v1beta1.NodeMetricsList
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(558088, 1, 4098, 21, 0, 0, 0), // metadata
+    F(624645, 2, 4096, 1457, 0, 0, 0), // items
+    // k8s.io/metrics/pkg/apis/metrics/v1beta1.PodMetrics
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(558088, 1, 4098, 18, 0, 0, 0), // metadata
+    F(7027721, 2, 4096, 166, 0, 0, 0), // timestamp
+    F(14869510, 3, 4096, 1455, 0, 0, 0), // window
+    F(12327946, 4, 4224, 1459, 0, 0, 0), // containers
+    // k8s.io/metrics/pkg/apis/metrics/v1beta1.PodMetricsList
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(558088, 1, 4098, 21, 0, 0, 0), // metadata
+    F(624645, 2, 4096, 1461, 0, 0, 0), // items
     // k8s.io/api/admissionregistration/v1alpha1.RuleWithOperations
     F(1184778, 1, 130, 9, 0, 0, 0), // operations
     F(0, 2, 4104, 45, 0, 0, 0), // (inline)
@@ -6945,8 +6973,8 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(23419915, 0, 4096, 0, 0, 0, 0), // description
     F(15272968, 0, 4096, 38, 0, 0, 0), // priority
     // k8s.io/apimachinery/pkg/apis/meta/v1.TableRow
-    F(27955205, 0, 4224, 1456, 0, 0, 0), // cells
-    F(1645578, 0, 130, 1458, 0, 0, 0), // conditions
+    F(28062725, 0, 4224, 1463, 0, 0, 0), // cells
+    F(1645578, 0, 130, 1465, 0, 0, 0), // conditions
     F(57350, 0, 4098, 4, 0, 0, 0), // object
     // k8s.io/apimachinery/pkg/apis/meta/v1.TableRowCondition
     F(1633284, 0, 4096, 0, 0, 0, 0), // type
@@ -6956,7 +6984,7 @@ pub(crate) static FIELDS: [F; 4536] = [
 ];
 
 #[rustfmt::skip]
-pub(crate) static NAMES: [N; 4979] = [
+pub(crate) static NAMES: [N; 5001] = [
     N(72710, 10, 65535, 13),
     N(3076, 1, 65535, 1),
     N(26628, 4, 65535, 7),
@@ -7200,7 +7228,7 @@ pub(crate) static NAMES: [N; 4979] = [
     N(189449, 213, 65535, 0),
     N(1164297, 114, 217, 2),
     N(1173515, 115, 217, 3),
-    N(1184778, 4520, 217, 1),
+    N(1184778, 4538, 217, 1),
     N(1150989, 216, 65535, 0),
     N(7177, 116, 217, 4),
     N(1195013, 117, 217, 5),
@@ -7312,7 +7340,7 @@ pub(crate) static NAMES: [N; 4979] = [
     N(189449, 311, 65535, 0),
     N(1164297, 114, 315, 2),
     N(1173515, 115, 315, 3),
-    N(1184778, 4522, 315, 1),
+    N(1184778, 4540, 315, 1),
     N(1150989, 314, 65535, 0),
     N(7177, 116, 315, 4),
     N(1195013, 117, 315, 5),
@@ -11914,28 +11942,50 @@ pub(crate) static NAMES: [N; 4979] = [
     N(26628, 4518, 65535, 1),
     N(30729, 4517, 65535, 0),
     N(1328132, 4519, 65535, 2),
-    N(1164297, 114, 4521, 1),
-    N(1173515, 115, 4521, 2),
-    N(1184778, 4520, 65535, 0),
-    N(7177, 116, 4521, 3),
-    N(1195013, 117, 4521, 4),
-    N(1164297, 114, 4523, 1),
-    N(1173515, 115, 4523, 2),
-    N(1184778, 4522, 65535, 0),
-    N(7177, 116, 4523, 3),
-    N(1195013, 117, 4523, 4),
-    N(23419915, 4527, 65535, 3),
-    N(25186310, 4526, 65535, 2),
-    N(26628, 4524, 65535, 0),
-    N(15272968, 4528, 65535, 4),
-    N(1633284, 4525, 65535, 1),
-    N(27955205, 4529, 65535, 0),
-    N(1645578, 4530, 65535, 1),
-    N(57350, 4531, 65535, 2),
-    N(1770503, 4535, 65535, 3),
-    N(1777670, 4534, 65535, 2),
-    N(178182, 4533, 65535, 1),
-    N(1633284, 4532, 65535, 0),
+    N(26628, 4520, 65535, 0),
+    N(7040005, 4521, 65535, 1),
+    N(248842, 4462, 4522, 1),
+    N(3076, 4461, 4522, 0),
+    N(558088, 4523, 65535, 2),
+    N(7027721, 4524, 65535, 3),
+    N(7040005, 4526, 65535, 5),
+    N(14869510, 4525, 65535, 4),
+    N(248842, 4462, 4527, 1),
+    N(624645, 4529, 65535, 3),
+    N(3076, 4461, 4527, 0),
+    N(558088, 4528, 65535, 2),
+    N(248842, 4462, 4530, 1),
+    N(12327946, 4534, 65535, 5),
+    N(3076, 4461, 4530, 0),
+    N(558088, 4531, 65535, 2),
+    N(7027721, 4532, 65535, 3),
+    N(14869510, 4533, 65535, 4),
+    N(248842, 4462, 4535, 1),
+    N(624645, 4537, 65535, 3),
+    N(3076, 4461, 4535, 0),
+    N(558088, 4536, 65535, 2),
+    N(1164297, 114, 4539, 1),
+    N(1173515, 115, 4539, 2),
+    N(1184778, 4538, 65535, 0),
+    N(7177, 116, 4539, 3),
+    N(1195013, 117, 4539, 4),
+    N(1164297, 114, 4541, 1),
+    N(1173515, 115, 4541, 2),
+    N(1184778, 4540, 65535, 0),
+    N(7177, 116, 4541, 3),
+    N(1195013, 117, 4541, 4),
+    N(23419915, 4545, 65535, 3),
+    N(25186310, 4544, 65535, 2),
+    N(26628, 4542, 65535, 0),
+    N(15272968, 4546, 65535, 4),
+    N(1633284, 4543, 65535, 1),
+    N(28062725, 4547, 65535, 0),
+    N(1645578, 4548, 65535, 1),
+    N(57350, 4549, 65535, 2),
+    N(1770503, 4553, 65535, 3),
+    N(1777670, 4552, 65535, 2),
+    N(178182, 4551, 65535, 1),
+    N(1633284, 4550, 65535, 0),
 ];
 
 #[rustfmt::skip]
@@ -12072,8 +12122,8 @@ pub(crate) static ENUMS: [E; 134] = [
     E(4010, 13936661), // StorageClass.reclaimPolicy
     E(4172, 26302540), // ValidationRule.reason
     E(4301, 26302540), // ValidationRule.reason
-    E(4520, 1293342), // RuleWithOperations.operations
-    E(4522, 1293342), // RuleWithOperations.operations
+    E(4538, 1293342), // RuleWithOperations.operations
+    E(4540, 1293342), // RuleWithOperations.operations
 ];
 
 #[rustfmt::skip]
@@ -12098,7 +12148,7 @@ pub(crate) static UNIONS: [U; 17] = [
 ];
 
 #[rustfmt::skip]
-pub(crate) static REFS: [R; 1459] = [
+pub(crate) static REFS: [R; 1466] = [
     R(4, 0),
     R(20, 1160),
     R(20, 1161),
@@ -12186,7 +12236,7 @@ pub(crate) static REFS: [R; 1459] = [
     R(24, 83),
     R(20, 42),
     R(20, 45),
-    R(20, 1200),
+    R(20, 1205),
     R(20, 44),
     R(24, 88),
     R(20, 64),
@@ -12219,7 +12269,7 @@ pub(crate) static REFS: [R; 1459] = [
     R(20, 72),
     R(24, 117),
     R(20, 101),
-    R(20, 1201),
+    R(20, 1206),
     R(24, 120),
     R(20, 80),
     R(24, 122),
@@ -13536,9 +13586,9 @@ pub(crate) static REFS: [R; 1459] = [
     R(20, 1180),
     R(20, 1179),
     R(24, 1435),
-    R(20, 1202),
+    R(20, 1207),
     R(24, 1437),
-    R(20, 1203),
+    R(20, 1208),
     R(24, 1439),
     R(20, 1191),
     R(20, 1192),
@@ -13554,14 +13604,21 @@ pub(crate) static REFS: [R; 1459] = [
     R(20, 1199),
     R(20, 1195),
     R(24, 1453),
+    R(8, 0),
+    R(20, 1201),
+    R(24, 1456),
+    R(20, 1200),
+    R(24, 1458),
+    R(20, 1203),
+    R(24, 1460),
     R(14, 0),
-    R(24, 1455),
-    R(20, 1204),
-    R(24, 1457),
+    R(24, 1462),
+    R(20, 1209),
+    R(24, 1464),
 ];
 
 #[rustfmt::skip]
-pub(crate) static KINDS: [K; 346] = [
+pub(crate) static KINDS: [K; 350] = [
     K(0, 152578, 617479, 357), // /v1 Binding
     K(0, 152578, 8735759, 368), // /v1 ComponentStatus
     K(0, 152578, 8751123, 369), // /v1 ComponentStatusList
@@ -13606,54 +13663,54 @@ pub(crate) static KINDS: [K; 346] = [
     K(0, 152578, 17182738, 558), // /v1 ServiceAccountList
     K(0, 152578, 17230859, 560), // /v1 ServiceList
     K(0, 152578, 17261587, 562), // /v1 ServiceProxyOptions
-    K(27985936, 152578, 259087, 2), // admission.k8s.io/v1 AdmissionReview
-    K(27985936, 295943, 259087, 5), // admission.k8s.io/v1beta1 AdmissionReview
-    K(28002332, 152578, 570391, 12), // admissionregistration.k8s.io/v1 MutatingAdmissionPolicy
-    K(28002332, 152578, 593950, 13), // admissionregistration.k8s.io/v1 MutatingAdmissionPolicyBinding
-    K(28002332, 152578, 629794, 14), // admissionregistration.k8s.io/v1 MutatingAdmissionPolicyBindingList
-    K(28002332, 152578, 732187, 16), // admissionregistration.k8s.io/v1 MutatingAdmissionPolicyList
-    K(28002332, 152578, 1025052, 19), // admissionregistration.k8s.io/v1 MutatingWebhookConfiguration
-    K(28002332, 152578, 1053728, 20), // admissionregistration.k8s.io/v1 MutatingWebhookConfigurationList
-    K(28002332, 152578, 1379353, 29), // admissionregistration.k8s.io/v1 ValidatingAdmissionPolicy
-    K(28002332, 152578, 1404960, 30), // admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBinding
-    K(28002332, 152578, 1437732, 31), // admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBindingList
-    K(28002332, 152578, 1544221, 33), // admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyList
-    K(28002332, 152578, 1704990, 37), // admissionregistration.k8s.io/v1 ValidatingWebhookConfiguration
-    K(28002332, 152578, 1735714, 38), // admissionregistration.k8s.io/v1 ValidatingWebhookConfigurationList
-    K(28002332, 1891336, 570391, 48), // admissionregistration.k8s.io/v1alpha1 MutatingAdmissionPolicy
-    K(28002332, 1891336, 593950, 49), // admissionregistration.k8s.io/v1alpha1 MutatingAdmissionPolicyBinding
-    K(28002332, 1891336, 629794, 50), // admissionregistration.k8s.io/v1alpha1 MutatingAdmissionPolicyBindingList
-    K(28002332, 1891336, 732187, 52), // admissionregistration.k8s.io/v1alpha1 MutatingAdmissionPolicyList
-    K(28002332, 1891336, 1379353, 59), // admissionregistration.k8s.io/v1alpha1 ValidatingAdmissionPolicy
-    K(28002332, 1891336, 1404960, 60), // admissionregistration.k8s.io/v1alpha1 ValidatingAdmissionPolicyBinding
-    K(28002332, 1891336, 1437732, 61), // admissionregistration.k8s.io/v1alpha1 ValidatingAdmissionPolicyBindingList
-    K(28002332, 1891336, 1544221, 63), // admissionregistration.k8s.io/v1alpha1 ValidatingAdmissionPolicyList
-    K(28002332, 295943, 570391, 74), // admissionregistration.k8s.io/v1beta1 MutatingAdmissionPolicy
-    K(28002332, 295943, 593950, 75), // admissionregistration.k8s.io/v1beta1 MutatingAdmissionPolicyBinding
-    K(28002332, 295943, 629794, 76), // admissionregistration.k8s.io/v1beta1 MutatingAdmissionPolicyBindingList
-    K(28002332, 295943, 732187, 78), // admissionregistration.k8s.io/v1beta1 MutatingAdmissionPolicyList
-    K(28002332, 295943, 1025052, 81), // admissionregistration.k8s.io/v1beta1 MutatingWebhookConfiguration
-    K(28002332, 295943, 1053728, 82), // admissionregistration.k8s.io/v1beta1 MutatingWebhookConfigurationList
-    K(28002332, 295943, 1379353, 89), // admissionregistration.k8s.io/v1beta1 ValidatingAdmissionPolicy
-    K(28002332, 295943, 1404960, 90), // admissionregistration.k8s.io/v1beta1 ValidatingAdmissionPolicyBinding
-    K(28002332, 295943, 1437732, 91), // admissionregistration.k8s.io/v1beta1 ValidatingAdmissionPolicyBindingList
-    K(28002332, 295943, 1544221, 93), // admissionregistration.k8s.io/v1beta1 ValidatingAdmissionPolicyList
-    K(28002332, 295943, 1704990, 97), // admissionregistration.k8s.io/v1beta1 ValidatingWebhookConfiguration
-    K(28002332, 295943, 1735714, 98), // admissionregistration.k8s.io/v1beta1 ValidatingWebhookConfigurationList
-    K(28030995, 1983490, 1985553, 102), // apidiscovery.k8s.io/v2 APIGroupDiscovery
-    K(28030995, 1983490, 2002965, 103), // apidiscovery.k8s.io/v2 APIGroupDiscoveryList
-    K(28030995, 2220039, 1985553, 107), // apidiscovery.k8s.io/v2beta1 APIGroupDiscovery
-    K(28030995, 2220039, 2002965, 108), // apidiscovery.k8s.io/v2beta1 APIGroupDiscoveryList
-    K(28050452, 152578, 25169936, 1102), // apiextensions.k8s.io/v1 ConversionReview
-    K(28050452, 152578, 25255960, 1105), // apiextensions.k8s.io/v1 CustomResourceDefinition
-    K(28050452, 152578, 25314332, 1107), // apiextensions.k8s.io/v1 CustomResourceDefinitionList
-    K(28050452, 295943, 25169936, 1125), // apiextensions.k8s.io/v1beta1 ConversionReview
-    K(28050452, 295943, 25255960, 1128), // apiextensions.k8s.io/v1beta1 CustomResourceDefinition
-    K(28050452, 295943, 25314332, 1130), // apiextensions.k8s.io/v1beta1 CustomResourceDefinitionList
-    K(28070934, 152578, 27766794, 1188), // apiregistration.k8s.io/v1 APIService
-    K(28070934, 152578, 27796494, 1190), // apiregistration.k8s.io/v1 APIServiceList
-    K(28070934, 295943, 27766794, 1194), // apiregistration.k8s.io/v1beta1 APIService
-    K(28070934, 295943, 27796494, 1196), // apiregistration.k8s.io/v1beta1 APIServiceList
+    K(28093456, 152578, 259087, 2), // admission.k8s.io/v1 AdmissionReview
+    K(28093456, 295943, 259087, 5), // admission.k8s.io/v1beta1 AdmissionReview
+    K(28109852, 152578, 570391, 12), // admissionregistration.k8s.io/v1 MutatingAdmissionPolicy
+    K(28109852, 152578, 593950, 13), // admissionregistration.k8s.io/v1 MutatingAdmissionPolicyBinding
+    K(28109852, 152578, 629794, 14), // admissionregistration.k8s.io/v1 MutatingAdmissionPolicyBindingList
+    K(28109852, 152578, 732187, 16), // admissionregistration.k8s.io/v1 MutatingAdmissionPolicyList
+    K(28109852, 152578, 1025052, 19), // admissionregistration.k8s.io/v1 MutatingWebhookConfiguration
+    K(28109852, 152578, 1053728, 20), // admissionregistration.k8s.io/v1 MutatingWebhookConfigurationList
+    K(28109852, 152578, 1379353, 29), // admissionregistration.k8s.io/v1 ValidatingAdmissionPolicy
+    K(28109852, 152578, 1404960, 30), // admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBinding
+    K(28109852, 152578, 1437732, 31), // admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBindingList
+    K(28109852, 152578, 1544221, 33), // admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyList
+    K(28109852, 152578, 1704990, 37), // admissionregistration.k8s.io/v1 ValidatingWebhookConfiguration
+    K(28109852, 152578, 1735714, 38), // admissionregistration.k8s.io/v1 ValidatingWebhookConfigurationList
+    K(28109852, 1891336, 570391, 48), // admissionregistration.k8s.io/v1alpha1 MutatingAdmissionPolicy
+    K(28109852, 1891336, 593950, 49), // admissionregistration.k8s.io/v1alpha1 MutatingAdmissionPolicyBinding
+    K(28109852, 1891336, 629794, 50), // admissionregistration.k8s.io/v1alpha1 MutatingAdmissionPolicyBindingList
+    K(28109852, 1891336, 732187, 52), // admissionregistration.k8s.io/v1alpha1 MutatingAdmissionPolicyList
+    K(28109852, 1891336, 1379353, 59), // admissionregistration.k8s.io/v1alpha1 ValidatingAdmissionPolicy
+    K(28109852, 1891336, 1404960, 60), // admissionregistration.k8s.io/v1alpha1 ValidatingAdmissionPolicyBinding
+    K(28109852, 1891336, 1437732, 61), // admissionregistration.k8s.io/v1alpha1 ValidatingAdmissionPolicyBindingList
+    K(28109852, 1891336, 1544221, 63), // admissionregistration.k8s.io/v1alpha1 ValidatingAdmissionPolicyList
+    K(28109852, 295943, 570391, 74), // admissionregistration.k8s.io/v1beta1 MutatingAdmissionPolicy
+    K(28109852, 295943, 593950, 75), // admissionregistration.k8s.io/v1beta1 MutatingAdmissionPolicyBinding
+    K(28109852, 295943, 629794, 76), // admissionregistration.k8s.io/v1beta1 MutatingAdmissionPolicyBindingList
+    K(28109852, 295943, 732187, 78), // admissionregistration.k8s.io/v1beta1 MutatingAdmissionPolicyList
+    K(28109852, 295943, 1025052, 81), // admissionregistration.k8s.io/v1beta1 MutatingWebhookConfiguration
+    K(28109852, 295943, 1053728, 82), // admissionregistration.k8s.io/v1beta1 MutatingWebhookConfigurationList
+    K(28109852, 295943, 1379353, 89), // admissionregistration.k8s.io/v1beta1 ValidatingAdmissionPolicy
+    K(28109852, 295943, 1404960, 90), // admissionregistration.k8s.io/v1beta1 ValidatingAdmissionPolicyBinding
+    K(28109852, 295943, 1437732, 91), // admissionregistration.k8s.io/v1beta1 ValidatingAdmissionPolicyBindingList
+    K(28109852, 295943, 1544221, 93), // admissionregistration.k8s.io/v1beta1 ValidatingAdmissionPolicyList
+    K(28109852, 295943, 1704990, 97), // admissionregistration.k8s.io/v1beta1 ValidatingWebhookConfiguration
+    K(28109852, 295943, 1735714, 98), // admissionregistration.k8s.io/v1beta1 ValidatingWebhookConfigurationList
+    K(28138515, 1983490, 1985553, 102), // apidiscovery.k8s.io/v2 APIGroupDiscovery
+    K(28138515, 1983490, 2002965, 103), // apidiscovery.k8s.io/v2 APIGroupDiscoveryList
+    K(28138515, 2220039, 1985553, 107), // apidiscovery.k8s.io/v2beta1 APIGroupDiscovery
+    K(28138515, 2220039, 2002965, 108), // apidiscovery.k8s.io/v2beta1 APIGroupDiscoveryList
+    K(28157972, 152578, 25169936, 1102), // apiextensions.k8s.io/v1 ConversionReview
+    K(28157972, 152578, 25255960, 1105), // apiextensions.k8s.io/v1 CustomResourceDefinition
+    K(28157972, 152578, 25314332, 1107), // apiextensions.k8s.io/v1 CustomResourceDefinitionList
+    K(28157972, 295943, 25169936, 1125), // apiextensions.k8s.io/v1beta1 ConversionReview
+    K(28157972, 295943, 25255960, 1128), // apiextensions.k8s.io/v1beta1 CustomResourceDefinition
+    K(28157972, 295943, 25314332, 1130), // apiextensions.k8s.io/v1beta1 CustomResourceDefinitionList
+    K(28178454, 152578, 27766794, 1188), // apiregistration.k8s.io/v1 APIService
+    K(28178454, 152578, 27796494, 1190), // apiregistration.k8s.io/v1 APIServiceList
+    K(28178454, 295943, 27766794, 1194), // apiregistration.k8s.io/v1beta1 APIService
+    K(28178454, 295943, 27796494, 1196), // apiregistration.k8s.io/v1beta1 APIServiceList
     K(2499588, 152578, 2506770, 118), // apps/v1 ControllerRevision
     K(2499588, 152578, 2525206, 119), // apps/v1 ControllerRevisionList
     K(2499588, 152578, 2547721, 120), // apps/v1 DaemonSet
@@ -13683,20 +13740,20 @@ pub(crate) static KINDS: [K; 346] = [
     K(2499588, 3811335, 3398661, 193), // apps/v1beta2 Scale
     K(2499588, 3811335, 3303435, 196), // apps/v1beta2 StatefulSet
     K(2499588, 3811335, 3343375, 198), // apps/v1beta2 StatefulSetList
-    K(28093461, 152578, 3867665, 205), // authentication.k8s.io/v1 SelfSubjectReview
-    K(28093461, 152578, 3908620, 207), // authentication.k8s.io/v1 TokenRequest
-    K(28093461, 152578, 4021259, 210), // authentication.k8s.io/v1 TokenReview
-    K(28093461, 1891336, 3867665, 214), // authentication.k8s.io/v1alpha1 SelfSubjectReview
-    K(28093461, 295943, 3867665, 216), // authentication.k8s.io/v1beta1 SelfSubjectReview
-    K(28093461, 295943, 4021259, 218), // authentication.k8s.io/v1beta1 TokenReview
-    K(28114964, 152578, 4278296, 224), // authorization.k8s.io/v1 LocalSubjectAccessReview
-    K(28114964, 152578, 4381719, 229), // authorization.k8s.io/v1 SelfSubjectAccessReview
-    K(28114964, 152578, 4472854, 231), // authorization.k8s.io/v1 SelfSubjectRulesReview
-    K(28114964, 152578, 4283411, 233), // authorization.k8s.io/v1 SubjectAccessReview
-    K(28114964, 295943, 4278296, 237), // authorization.k8s.io/v1beta1 LocalSubjectAccessReview
-    K(28114964, 295943, 4381719, 242), // authorization.k8s.io/v1beta1 SelfSubjectAccessReview
-    K(28114964, 295943, 4472854, 244), // authorization.k8s.io/v1beta1 SelfSubjectRulesReview
-    K(28114964, 295943, 4283411, 246), // authorization.k8s.io/v1beta1 SubjectAccessReview
+    K(28200981, 152578, 3867665, 205), // authentication.k8s.io/v1 SelfSubjectReview
+    K(28200981, 152578, 3908620, 207), // authentication.k8s.io/v1 TokenRequest
+    K(28200981, 152578, 4021259, 210), // authentication.k8s.io/v1 TokenReview
+    K(28200981, 1891336, 3867665, 214), // authentication.k8s.io/v1alpha1 SelfSubjectReview
+    K(28200981, 295943, 3867665, 216), // authentication.k8s.io/v1beta1 SelfSubjectReview
+    K(28200981, 295943, 4021259, 218), // authentication.k8s.io/v1beta1 TokenReview
+    K(28222484, 152578, 4278296, 224), // authorization.k8s.io/v1 LocalSubjectAccessReview
+    K(28222484, 152578, 4381719, 229), // authorization.k8s.io/v1 SelfSubjectAccessReview
+    K(28222484, 152578, 4472854, 231), // authorization.k8s.io/v1 SelfSubjectRulesReview
+    K(28222484, 152578, 4283411, 233), // authorization.k8s.io/v1 SubjectAccessReview
+    K(28222484, 295943, 4278296, 237), // authorization.k8s.io/v1beta1 LocalSubjectAccessReview
+    K(28222484, 295943, 4381719, 242), // authorization.k8s.io/v1beta1 SelfSubjectAccessReview
+    K(28222484, 295943, 4472854, 244), // authorization.k8s.io/v1beta1 SelfSubjectRulesReview
+    K(28222484, 295943, 4283411, 246), // authorization.k8s.io/v1beta1 SubjectAccessReview
     K(4716555, 152578, 4952087, 255), // autoscaling/v1 HorizontalPodAutoscaler
     K(4716555, 152578, 5008411, 257), // autoscaling/v1 HorizontalPodAutoscalerList
     K(4716555, 152578, 3398661, 268), // autoscaling/v1 Scale
@@ -13708,32 +13765,32 @@ pub(crate) static KINDS: [K; 346] = [
     K(5687301, 152578, 5706759, 301), // batch/v1 JobList
     K(5687301, 295943, 5695495, 312), // batch/v1beta1 CronJob
     K(5687301, 295943, 5702667, 313), // batch/v1beta1 CronJobList
-    K(28135443, 152578, 6643737, 317), // certificates.k8s.io/v1 CertificateSigningRequest
-    K(28135443, 152578, 6704157, 319), // certificates.k8s.io/v1 CertificateSigningRequestList
-    K(28135443, 1891336, 7150610, 322), // certificates.k8s.io/v1alpha1 ClusterTrustBundle
-    K(28135443, 1891336, 7169046, 323), // certificates.k8s.io/v1alpha1 ClusterTrustBundleList
-    K(28135443, 295943, 6643737, 325), // certificates.k8s.io/v1beta1 CertificateSigningRequest
-    K(28135443, 295943, 6704157, 327), // certificates.k8s.io/v1beta1 CertificateSigningRequestList
-    K(28135443, 295943, 7150610, 330), // certificates.k8s.io/v1beta1 ClusterTrustBundle
-    K(28135443, 295943, 7169046, 331), // certificates.k8s.io/v1beta1 ClusterTrustBundleList
-    K(28135443, 295943, 7257109, 333), // certificates.k8s.io/v1beta1 PodCertificateRequest
-    K(28135443, 295943, 7278617, 334), // certificates.k8s.io/v1beta1 PodCertificateRequestList
-    K(28154899, 152578, 7596037, 337), // coordination.k8s.io/v1 Lease
-    K(28154899, 152578, 7601161, 338), // coordination.k8s.io/v1 LeaseList
-    K(28154899, 7731208, 7739406, 340), // coordination.k8s.io/v1alpha2 LeaseCandidate
-    K(28154899, 7731208, 7753746, 341), // coordination.k8s.io/v1alpha2 LeaseCandidateList
-    K(28154899, 295943, 7596037, 343), // coordination.k8s.io/v1beta1 Lease
-    K(28154899, 295943, 7739406, 344), // coordination.k8s.io/v1beta1 LeaseCandidate
-    K(28154899, 295943, 7753746, 345), // coordination.k8s.io/v1beta1 LeaseCandidateList
-    K(28154899, 295943, 7601161, 347), // coordination.k8s.io/v1beta1 LeaseList
-    K(28034064, 152578, 18803725, 594), // discovery.k8s.io/v1 EndpointSlice
-    K(28034064, 152578, 18817041, 595), // discovery.k8s.io/v1 EndpointSliceList
-    K(28034064, 295943, 18803725, 602), // discovery.k8s.io/v1beta1 EndpointSlice
-    K(28034064, 295943, 18817041, 603), // discovery.k8s.io/v1beta1 EndpointSliceList
-    K(28174349, 152578, 10946565, 606), // events.k8s.io/v1 Event
-    K(28174349, 152578, 10951689, 607), // events.k8s.io/v1 EventList
-    K(28174349, 295943, 10946565, 609), // events.k8s.io/v1beta1 Event
-    K(28174349, 295943, 10951689, 610), // events.k8s.io/v1beta1 EventList
+    K(28242963, 152578, 6643737, 317), // certificates.k8s.io/v1 CertificateSigningRequest
+    K(28242963, 152578, 6704157, 319), // certificates.k8s.io/v1 CertificateSigningRequestList
+    K(28242963, 1891336, 7150610, 322), // certificates.k8s.io/v1alpha1 ClusterTrustBundle
+    K(28242963, 1891336, 7169046, 323), // certificates.k8s.io/v1alpha1 ClusterTrustBundleList
+    K(28242963, 295943, 6643737, 325), // certificates.k8s.io/v1beta1 CertificateSigningRequest
+    K(28242963, 295943, 6704157, 327), // certificates.k8s.io/v1beta1 CertificateSigningRequestList
+    K(28242963, 295943, 7150610, 330), // certificates.k8s.io/v1beta1 ClusterTrustBundle
+    K(28242963, 295943, 7169046, 331), // certificates.k8s.io/v1beta1 ClusterTrustBundleList
+    K(28242963, 295943, 7257109, 333), // certificates.k8s.io/v1beta1 PodCertificateRequest
+    K(28242963, 295943, 7278617, 334), // certificates.k8s.io/v1beta1 PodCertificateRequestList
+    K(28262419, 152578, 7596037, 337), // coordination.k8s.io/v1 Lease
+    K(28262419, 152578, 7601161, 338), // coordination.k8s.io/v1 LeaseList
+    K(28262419, 7731208, 7739406, 340), // coordination.k8s.io/v1alpha2 LeaseCandidate
+    K(28262419, 7731208, 7753746, 341), // coordination.k8s.io/v1alpha2 LeaseCandidateList
+    K(28262419, 295943, 7596037, 343), // coordination.k8s.io/v1beta1 Lease
+    K(28262419, 295943, 7739406, 344), // coordination.k8s.io/v1beta1 LeaseCandidate
+    K(28262419, 295943, 7753746, 345), // coordination.k8s.io/v1beta1 LeaseCandidateList
+    K(28262419, 295943, 7601161, 347), // coordination.k8s.io/v1beta1 LeaseList
+    K(28141584, 152578, 18803725, 594), // discovery.k8s.io/v1 EndpointSlice
+    K(28141584, 152578, 18817041, 595), // discovery.k8s.io/v1 EndpointSliceList
+    K(28141584, 295943, 18803725, 602), // discovery.k8s.io/v1beta1 EndpointSlice
+    K(28141584, 295943, 18817041, 603), // discovery.k8s.io/v1beta1 EndpointSliceList
+    K(28281869, 152578, 10946565, 606), // events.k8s.io/v1 Event
+    K(28281869, 152578, 10951689, 607), // events.k8s.io/v1 EventList
+    K(28281869, 295943, 10946565, 609), // events.k8s.io/v1beta1 Event
+    K(28281869, 295943, 10951689, 610), // events.k8s.io/v1beta1 EventList
     K(19047434, 295943, 2547721, 612), // extensions/v1beta1 DaemonSet
     K(19047434, 295943, 2575373, 614), // extensions/v1beta1 DaemonSetList
     K(19047434, 295943, 2879498, 618), // extensions/v1beta1 Deployment
@@ -13746,168 +13803,172 @@ pub(crate) static KINDS: [K; 346] = [
     K(19047434, 295943, 3140618, 646), // extensions/v1beta1 ReplicaSet
     K(19047434, 295943, 3170318, 648), // extensions/v1beta1 ReplicaSetList
     K(19047434, 295943, 3398661, 654), // extensions/v1beta1 Scale
-    K(28187676, 152578, 19620874, 659), // flowcontrol.apiserver.k8s.io/v1 FlowSchema
-    K(28187676, 152578, 19650574, 661), // flowcontrol.apiserver.k8s.io/v1 FlowSchemaList
-    K(28187676, 152578, 19570714, 669), // flowcontrol.apiserver.k8s.io/v1 PriorityLevelConfiguration
-    K(28187676, 152578, 19965982, 671), // flowcontrol.apiserver.k8s.io/v1 PriorityLevelConfigurationList
-    K(28187676, 295943, 19620874, 682), // flowcontrol.apiserver.k8s.io/v1beta1 FlowSchema
-    K(28187676, 295943, 19650574, 684), // flowcontrol.apiserver.k8s.io/v1beta1 FlowSchemaList
-    K(28187676, 295943, 19570714, 692), // flowcontrol.apiserver.k8s.io/v1beta1 PriorityLevelConfiguration
-    K(28187676, 295943, 19965982, 694), // flowcontrol.apiserver.k8s.io/v1beta1 PriorityLevelConfigurationList
-    K(28187676, 3811335, 19620874, 705), // flowcontrol.apiserver.k8s.io/v1beta2 FlowSchema
-    K(28187676, 3811335, 19650574, 707), // flowcontrol.apiserver.k8s.io/v1beta2 FlowSchemaList
-    K(28187676, 3811335, 19570714, 715), // flowcontrol.apiserver.k8s.io/v1beta2 PriorityLevelConfiguration
-    K(28187676, 3811335, 19965982, 717), // flowcontrol.apiserver.k8s.io/v1beta2 PriorityLevelConfigurationList
-    K(28187676, 20397063, 19620874, 728), // flowcontrol.apiserver.k8s.io/v1beta3 FlowSchema
-    K(28187676, 20397063, 19650574, 730), // flowcontrol.apiserver.k8s.io/v1beta3 FlowSchemaList
-    K(28187676, 20397063, 19570714, 738), // flowcontrol.apiserver.k8s.io/v1beta3 PriorityLevelConfiguration
-    K(28187676, 20397063, 19965982, 740), // flowcontrol.apiserver.k8s.io/v1beta3 PriorityLevelConfigurationList
-    K(28216338, 1891336, 20435979, 749), // imagepolicy.k8s.io/v1alpha1 ImageReview
-    K(28234777, 1891336, 2329614, 113), // internal.apiserver.k8s.io/v1alpha1 StorageVersion
-    K(28234777, 1891336, 2385938, 115), // internal.apiserver.k8s.io/v1alpha1 StorageVersionList
-    K(28260363, 152578, 1985544, 1145), // meta.k8s.io/v1 APIGroup
-    K(28260363, 152578, 26621964, 1146), // meta.k8s.io/v1 APIGroupList
-    K(28260363, 152578, 26687503, 1148), // meta.k8s.io/v1 APIResourceList
-    K(28260363, 152578, 26702859, 1149), // meta.k8s.io/v1 APIVersions
-    K(28260363, 152578, 26731532, 1150), // meta.k8s.io/v1 ApplyOptions
-    K(28260363, 152578, 26759181, 1152), // meta.k8s.io/v1 CreateOptions
-    K(28260363, 152578, 26887181, 1153), // meta.k8s.io/v1 DeleteOptions
-    K(28260363, 152578, 26925066, 1155), // meta.k8s.io/v1 GetOptions
-    K(28260363, 152578, 660484, 1164), // meta.k8s.io/v1 List
-    K(28260363, 152578, 27182091, 1166), // meta.k8s.io/v1 ListOptions
-    K(28260363, 152578, 27388949, 1170), // meta.k8s.io/v1 PartialObjectMetadata
-    K(28260363, 152578, 27410457, 1171), // meta.k8s.io/v1 PartialObjectMetadataList
-    K(28260363, 152578, 27436044, 1173), // meta.k8s.io/v1 PatchOptions
-    K(28260363, 152578, 1681414, 1178), // meta.k8s.io/v1 Status
-    K(28260363, 152578, 27579397, 1181), // meta.k8s.io/v1 Table
-    K(28260363, 152578, 27597836, 1182), // meta.k8s.io/v1 TableOptions
-    K(28260363, 152578, 27618317, 1184), // meta.k8s.io/v1 UpdateOptions
-    K(28260363, 152578, 27631626, 1185), // meta.k8s.io/v1 WatchEvent
-    K(28260363, 295943, 27410457, 1186), // meta.k8s.io/v1beta1 PartialObjectMetadataList
-    K(28271633, 152578, 20576265, 755), // networking.k8s.io/v1 IPAddress
-    K(28271633, 152578, 20585485, 756), // networking.k8s.io/v1 IPAddressList
-    K(28271633, 152578, 11931655, 759), // networking.k8s.io/v1 Ingress
-    K(28271633, 152578, 20621324, 761), // networking.k8s.io/v1 IngressClass
-    K(28271633, 152578, 20633616, 762), // networking.k8s.io/v1 IngressClassList
-    K(28271633, 152578, 19183627, 765), // networking.k8s.io/v1 IngressList
-    K(28271633, 152578, 19320845, 775), // networking.k8s.io/v1 NetworkPolicy
-    K(28271633, 152578, 19386385, 778), // networking.k8s.io/v1 NetworkPolicyList
-    K(28271633, 152578, 20792331, 784), // networking.k8s.io/v1 ServiceCIDR
-    K(28271633, 152578, 20803599, 785), // networking.k8s.io/v1 ServiceCIDRList
-    K(28271633, 295943, 20576265, 790), // networking.k8s.io/v1beta1 IPAddress
-    K(28271633, 295943, 20585485, 791), // networking.k8s.io/v1beta1 IPAddressList
-    K(28271633, 295943, 11931655, 793), // networking.k8s.io/v1beta1 Ingress
-    K(28271633, 295943, 20621324, 795), // networking.k8s.io/v1beta1 IngressClass
-    K(28271633, 295943, 20633616, 796), // networking.k8s.io/v1beta1 IngressClassList
-    K(28271633, 295943, 19183627, 799), // networking.k8s.io/v1beta1 IngressList
-    K(28271633, 295943, 20792331, 809), // networking.k8s.io/v1beta1 ServiceCIDR
-    K(28271633, 295943, 20803599, 810), // networking.k8s.io/v1beta1 ServiceCIDRList
-    K(28289035, 152578, 20928524, 814), // node.k8s.io/v1 RuntimeClass
-    K(28289035, 152578, 20940816, 815), // node.k8s.io/v1 RuntimeClassList
-    K(28289035, 1891336, 20928524, 818), // node.k8s.io/v1alpha1 RuntimeClass
-    K(28289035, 1891336, 20940816, 819), // node.k8s.io/v1alpha1 RuntimeClassList
-    K(28289035, 295943, 20928524, 823), // node.k8s.io/v1beta1 RuntimeClass
-    K(28289035, 295943, 20940816, 824), // node.k8s.io/v1beta1 RuntimeClassList
+    K(28295196, 152578, 19620874, 659), // flowcontrol.apiserver.k8s.io/v1 FlowSchema
+    K(28295196, 152578, 19650574, 661), // flowcontrol.apiserver.k8s.io/v1 FlowSchemaList
+    K(28295196, 152578, 19570714, 669), // flowcontrol.apiserver.k8s.io/v1 PriorityLevelConfiguration
+    K(28295196, 152578, 19965982, 671), // flowcontrol.apiserver.k8s.io/v1 PriorityLevelConfigurationList
+    K(28295196, 295943, 19620874, 682), // flowcontrol.apiserver.k8s.io/v1beta1 FlowSchema
+    K(28295196, 295943, 19650574, 684), // flowcontrol.apiserver.k8s.io/v1beta1 FlowSchemaList
+    K(28295196, 295943, 19570714, 692), // flowcontrol.apiserver.k8s.io/v1beta1 PriorityLevelConfiguration
+    K(28295196, 295943, 19965982, 694), // flowcontrol.apiserver.k8s.io/v1beta1 PriorityLevelConfigurationList
+    K(28295196, 3811335, 19620874, 705), // flowcontrol.apiserver.k8s.io/v1beta2 FlowSchema
+    K(28295196, 3811335, 19650574, 707), // flowcontrol.apiserver.k8s.io/v1beta2 FlowSchemaList
+    K(28295196, 3811335, 19570714, 715), // flowcontrol.apiserver.k8s.io/v1beta2 PriorityLevelConfiguration
+    K(28295196, 3811335, 19965982, 717), // flowcontrol.apiserver.k8s.io/v1beta2 PriorityLevelConfigurationList
+    K(28295196, 20397063, 19620874, 728), // flowcontrol.apiserver.k8s.io/v1beta3 FlowSchema
+    K(28295196, 20397063, 19650574, 730), // flowcontrol.apiserver.k8s.io/v1beta3 FlowSchemaList
+    K(28295196, 20397063, 19570714, 738), // flowcontrol.apiserver.k8s.io/v1beta3 PriorityLevelConfiguration
+    K(28295196, 20397063, 19965982, 740), // flowcontrol.apiserver.k8s.io/v1beta3 PriorityLevelConfigurationList
+    K(28323858, 1891336, 20435979, 749), // imagepolicy.k8s.io/v1alpha1 ImageReview
+    K(28342297, 1891336, 2329614, 113), // internal.apiserver.k8s.io/v1alpha1 StorageVersion
+    K(28342297, 1891336, 2385938, 115), // internal.apiserver.k8s.io/v1alpha1 StorageVersionList
+    K(28367883, 152578, 1985544, 1145), // meta.k8s.io/v1 APIGroup
+    K(28367883, 152578, 26621964, 1146), // meta.k8s.io/v1 APIGroupList
+    K(28367883, 152578, 26687503, 1148), // meta.k8s.io/v1 APIResourceList
+    K(28367883, 152578, 26702859, 1149), // meta.k8s.io/v1 APIVersions
+    K(28367883, 152578, 26731532, 1150), // meta.k8s.io/v1 ApplyOptions
+    K(28367883, 152578, 26759181, 1152), // meta.k8s.io/v1 CreateOptions
+    K(28367883, 152578, 26887181, 1153), // meta.k8s.io/v1 DeleteOptions
+    K(28367883, 152578, 26925066, 1155), // meta.k8s.io/v1 GetOptions
+    K(28367883, 152578, 660484, 1164), // meta.k8s.io/v1 List
+    K(28367883, 152578, 27182091, 1166), // meta.k8s.io/v1 ListOptions
+    K(28367883, 152578, 27388949, 1170), // meta.k8s.io/v1 PartialObjectMetadata
+    K(28367883, 152578, 27410457, 1171), // meta.k8s.io/v1 PartialObjectMetadataList
+    K(28367883, 152578, 27436044, 1173), // meta.k8s.io/v1 PatchOptions
+    K(28367883, 152578, 1681414, 1178), // meta.k8s.io/v1 Status
+    K(28367883, 152578, 27579397, 1181), // meta.k8s.io/v1 Table
+    K(28367883, 152578, 27597836, 1182), // meta.k8s.io/v1 TableOptions
+    K(28367883, 152578, 27618317, 1184), // meta.k8s.io/v1 UpdateOptions
+    K(28367883, 152578, 27631626, 1185), // meta.k8s.io/v1 WatchEvent
+    K(28367883, 295943, 27410457, 1186), // meta.k8s.io/v1beta1 PartialObjectMetadataList
+    K(28379150, 295943, 27990027, 1201), // metrics.k8s.io/v1beta1 NodeMetrics
+    K(28379150, 295943, 28001295, 1202), // metrics.k8s.io/v1beta1 NodeMetricsList
+    K(28379150, 295943, 28016650, 1203), // metrics.k8s.io/v1beta1 PodMetrics
+    K(28379150, 295943, 28026894, 1204), // metrics.k8s.io/v1beta1 PodMetricsList
+    K(28393489, 152578, 20576265, 755), // networking.k8s.io/v1 IPAddress
+    K(28393489, 152578, 20585485, 756), // networking.k8s.io/v1 IPAddressList
+    K(28393489, 152578, 11931655, 759), // networking.k8s.io/v1 Ingress
+    K(28393489, 152578, 20621324, 761), // networking.k8s.io/v1 IngressClass
+    K(28393489, 152578, 20633616, 762), // networking.k8s.io/v1 IngressClassList
+    K(28393489, 152578, 19183627, 765), // networking.k8s.io/v1 IngressList
+    K(28393489, 152578, 19320845, 775), // networking.k8s.io/v1 NetworkPolicy
+    K(28393489, 152578, 19386385, 778), // networking.k8s.io/v1 NetworkPolicyList
+    K(28393489, 152578, 20792331, 784), // networking.k8s.io/v1 ServiceCIDR
+    K(28393489, 152578, 20803599, 785), // networking.k8s.io/v1 ServiceCIDRList
+    K(28393489, 295943, 20576265, 790), // networking.k8s.io/v1beta1 IPAddress
+    K(28393489, 295943, 20585485, 791), // networking.k8s.io/v1beta1 IPAddressList
+    K(28393489, 295943, 11931655, 793), // networking.k8s.io/v1beta1 Ingress
+    K(28393489, 295943, 20621324, 795), // networking.k8s.io/v1beta1 IngressClass
+    K(28393489, 295943, 20633616, 796), // networking.k8s.io/v1beta1 IngressClassList
+    K(28393489, 295943, 19183627, 799), // networking.k8s.io/v1beta1 IngressList
+    K(28393489, 295943, 20792331, 809), // networking.k8s.io/v1beta1 ServiceCIDR
+    K(28393489, 295943, 20803599, 810), // networking.k8s.io/v1beta1 ServiceCIDRList
+    K(28410891, 152578, 20928524, 814), // node.k8s.io/v1 RuntimeClass
+    K(28410891, 152578, 20940816, 815), // node.k8s.io/v1 RuntimeClassList
+    K(28410891, 1891336, 20928524, 818), // node.k8s.io/v1alpha1 RuntimeClass
+    K(28410891, 1891336, 20940816, 819), // node.k8s.io/v1alpha1 RuntimeClassList
+    K(28410891, 295943, 20928524, 823), // node.k8s.io/v1beta1 RuntimeClass
+    K(28410891, 295943, 20940816, 824), // node.k8s.io/v1beta1 RuntimeClassList
     K(664582, 152578, 21055496, 826), // policy/v1 Eviction
     K(664582, 152578, 21063699, 827), // policy/v1 PodDisruptionBudget
     K(664582, 152578, 21083159, 828), // policy/v1 PodDisruptionBudgetList
     K(664582, 295943, 21055496, 831), // policy/v1beta1 Eviction
     K(664582, 295943, 21063699, 832), // policy/v1beta1 PodDisruptionBudget
     K(664582, 295943, 21083159, 833), // policy/v1beta1 PodDisruptionBudgetList
-    K(28300313, 152578, 21390347, 837), // rbac.authorization.k8s.io/v1 ClusterRole
-    K(28300313, 152578, 21408786, 838), // rbac.authorization.k8s.io/v1 ClusterRoleBinding
-    K(28300313, 152578, 21427222, 839), // rbac.authorization.k8s.io/v1 ClusterRoleBindingList
-    K(28300313, 152578, 21449743, 840), // rbac.authorization.k8s.io/v1 ClusterRoleList
-    K(28300313, 152578, 21327876, 842), // rbac.authorization.k8s.io/v1 Role
-    K(28300313, 152578, 21415947, 843), // rbac.authorization.k8s.io/v1 RoleBinding
-    K(28300313, 152578, 21434383, 844), // rbac.authorization.k8s.io/v1 RoleBindingList
-    K(28300313, 152578, 21456904, 845), // rbac.authorization.k8s.io/v1 RoleList
-    K(28300313, 1891336, 21390347, 849), // rbac.authorization.k8s.io/v1alpha1 ClusterRole
-    K(28300313, 1891336, 21408786, 850), // rbac.authorization.k8s.io/v1alpha1 ClusterRoleBinding
-    K(28300313, 1891336, 21427222, 851), // rbac.authorization.k8s.io/v1alpha1 ClusterRoleBindingList
-    K(28300313, 1891336, 21449743, 852), // rbac.authorization.k8s.io/v1alpha1 ClusterRoleList
-    K(28300313, 1891336, 21327876, 854), // rbac.authorization.k8s.io/v1alpha1 Role
-    K(28300313, 1891336, 21415947, 855), // rbac.authorization.k8s.io/v1alpha1 RoleBinding
-    K(28300313, 1891336, 21434383, 856), // rbac.authorization.k8s.io/v1alpha1 RoleBindingList
-    K(28300313, 1891336, 21456904, 857), // rbac.authorization.k8s.io/v1alpha1 RoleList
-    K(28300313, 295943, 21390347, 861), // rbac.authorization.k8s.io/v1beta1 ClusterRole
-    K(28300313, 295943, 21408786, 862), // rbac.authorization.k8s.io/v1beta1 ClusterRoleBinding
-    K(28300313, 295943, 21427222, 863), // rbac.authorization.k8s.io/v1beta1 ClusterRoleBindingList
-    K(28300313, 295943, 21449743, 864), // rbac.authorization.k8s.io/v1beta1 ClusterRoleList
-    K(28300313, 295943, 21327876, 866), // rbac.authorization.k8s.io/v1beta1 Role
-    K(28300313, 295943, 21415947, 867), // rbac.authorization.k8s.io/v1beta1 RoleBinding
-    K(28300313, 295943, 21434383, 868), // rbac.authorization.k8s.io/v1beta1 RoleBindingList
-    K(28300313, 295943, 21456904, 869), // rbac.authorization.k8s.io/v1beta1 RoleList
-    K(28325903, 152578, 22098955, 887), // resource.k8s.io/v1 DeviceClass
-    K(28325903, 152578, 22134799, 889), // resource.k8s.io/v1 DeviceClassList
-    K(28325903, 152578, 12353549, 904), // resource.k8s.io/v1 ResourceClaim
-    K(28325903, 152578, 22693905, 906), // resource.k8s.io/v1 ResourceClaimList
-    K(28325903, 152578, 22766613, 909), // resource.k8s.io/v1 ResourceClaimTemplate
-    K(28325903, 152578, 22788121, 910), // resource.k8s.io/v1 ResourceClaimTemplateList
-    K(28325903, 152578, 22880269, 913), // resource.k8s.io/v1 ResourceSlice
-    K(28325903, 152578, 22893585, 914), // resource.k8s.io/v1 ResourceSliceList
-    K(28325903, 22985736, 22993935, 919), // resource.k8s.io/v1alpha3 DeviceTaintRule
-    K(28325903, 22985736, 23009299, 920), // resource.k8s.io/v1alpha3 DeviceTaintRuleList
-    K(28325903, 22985736, 23200793, 925), // resource.k8s.io/v1alpha3 ResourcePoolStatusRequest
-    K(28325903, 22985736, 23226397, 926), // resource.k8s.io/v1alpha3 ResourcePoolStatusRequestList
-    K(28325903, 295943, 22098955, 945), // resource.k8s.io/v1beta1 DeviceClass
-    K(28325903, 295943, 22134799, 947), // resource.k8s.io/v1beta1 DeviceClassList
-    K(28325903, 295943, 12353549, 961), // resource.k8s.io/v1beta1 ResourceClaim
-    K(28325903, 295943, 22693905, 963), // resource.k8s.io/v1beta1 ResourceClaimList
-    K(28325903, 295943, 22766613, 966), // resource.k8s.io/v1beta1 ResourceClaimTemplate
-    K(28325903, 295943, 22788121, 967), // resource.k8s.io/v1beta1 ResourceClaimTemplateList
-    K(28325903, 295943, 22880269, 970), // resource.k8s.io/v1beta1 ResourceSlice
-    K(28325903, 295943, 22893585, 971), // resource.k8s.io/v1beta1 ResourceSliceList
-    K(28325903, 3811335, 22098955, 988), // resource.k8s.io/v1beta2 DeviceClass
-    K(28325903, 3811335, 22134799, 990), // resource.k8s.io/v1beta2 DeviceClassList
-    K(28325903, 3811335, 22993935, 1000), // resource.k8s.io/v1beta2 DeviceTaintRule
-    K(28325903, 3811335, 23009299, 1001), // resource.k8s.io/v1beta2 DeviceTaintRuleList
-    K(28325903, 3811335, 12353549, 1010), // resource.k8s.io/v1beta2 ResourceClaim
-    K(28325903, 3811335, 22693905, 1012), // resource.k8s.io/v1beta2 ResourceClaimList
-    K(28325903, 3811335, 22766613, 1015), // resource.k8s.io/v1beta2 ResourceClaimTemplate
-    K(28325903, 3811335, 22788121, 1016), // resource.k8s.io/v1beta2 ResourceClaimTemplateList
-    K(28325903, 3811335, 22880269, 1019), // resource.k8s.io/v1beta2 ResourceSlice
-    K(28325903, 3811335, 22893585, 1020), // resource.k8s.io/v1beta2 ResourceSliceList
-    K(28341265, 152578, 16576525, 1022), // scheduling.k8s.io/v1 PriorityClass
-    K(28341265, 152578, 23455761, 1023), // scheduling.k8s.io/v1 PriorityClassList
-    K(28341265, 7731208, 14778376, 1026), // scheduling.k8s.io/v1alpha2 PodGroup
-    K(28341265, 7731208, 23554060, 1027), // scheduling.k8s.io/v1alpha2 PodGroupList
-    K(28341265, 7731208, 23844872, 1038), // scheduling.k8s.io/v1alpha2 Workload
-    K(28341265, 7731208, 23897100, 1039), // scheduling.k8s.io/v1alpha2 WorkloadList
-    K(28341265, 295943, 16576525, 1042), // scheduling.k8s.io/v1beta1 PriorityClass
-    K(28341265, 295943, 23455761, 1043), // scheduling.k8s.io/v1beta1 PriorityClassList
-    K(28358670, 152578, 24036361, 1044), // storage.k8s.io/v1 CSIDriver
-    K(28358670, 152578, 24045581, 1045), // storage.k8s.io/v1 CSIDriverList
-    K(28358670, 152578, 24286215, 1047), // storage.k8s.io/v1 CSINode
-    K(28358670, 152578, 24325131, 1049), // storage.k8s.io/v1 CSINodeList
-    K(28358670, 152578, 24384530, 1051), // storage.k8s.io/v1 CSIStorageCapacity
-    K(28358670, 152578, 24402966, 1052), // storage.k8s.io/v1 CSIStorageCapacityList
-    K(28358670, 152578, 24536076, 1053), // storage.k8s.io/v1 StorageClass
-    K(28358670, 152578, 24548368, 1054), // storage.k8s.io/v1 StorageClassList
-    K(28358670, 152578, 24564752, 1056), // storage.k8s.io/v1 VolumeAttachment
-    K(28358670, 152578, 24581140, 1057), // storage.k8s.io/v1 VolumeAttachmentList
-    K(28358670, 152578, 12008469, 1061), // storage.k8s.io/v1 VolumeAttributesClass
-    K(28358670, 152578, 24771609, 1062), // storage.k8s.io/v1 VolumeAttributesClassList
-    K(28358670, 1891336, 24384530, 1065), // storage.k8s.io/v1alpha1 CSIStorageCapacity
-    K(28358670, 1891336, 24402966, 1066), // storage.k8s.io/v1alpha1 CSIStorageCapacityList
-    K(28358670, 1891336, 24564752, 1067), // storage.k8s.io/v1alpha1 VolumeAttachment
-    K(28358670, 1891336, 24581140, 1068), // storage.k8s.io/v1alpha1 VolumeAttachmentList
-    K(28358670, 1891336, 12008469, 1072), // storage.k8s.io/v1alpha1 VolumeAttributesClass
-    K(28358670, 1891336, 24771609, 1073), // storage.k8s.io/v1alpha1 VolumeAttributesClassList
-    K(28358670, 295943, 24036361, 1075), // storage.k8s.io/v1beta1 CSIDriver
-    K(28358670, 295943, 24045581, 1076), // storage.k8s.io/v1beta1 CSIDriverList
-    K(28358670, 295943, 24286215, 1078), // storage.k8s.io/v1beta1 CSINode
-    K(28358670, 295943, 24325131, 1080), // storage.k8s.io/v1beta1 CSINodeList
-    K(28358670, 295943, 24384530, 1082), // storage.k8s.io/v1beta1 CSIStorageCapacity
-    K(28358670, 295943, 24402966, 1083), // storage.k8s.io/v1beta1 CSIStorageCapacityList
-    K(28358670, 295943, 24536076, 1084), // storage.k8s.io/v1beta1 StorageClass
-    K(28358670, 295943, 24548368, 1085), // storage.k8s.io/v1beta1 StorageClassList
-    K(28358670, 295943, 24564752, 1087), // storage.k8s.io/v1beta1 VolumeAttachment
-    K(28358670, 295943, 24581140, 1088), // storage.k8s.io/v1beta1 VolumeAttachmentList
-    K(28358670, 295943, 12008469, 1092), // storage.k8s.io/v1beta1 VolumeAttributesClass
-    K(28358670, 295943, 24771609, 1093), // storage.k8s.io/v1beta1 VolumeAttributesClassList
-    K(28373015, 295943, 24927255, 1096), // storagemigration.k8s.io/v1beta1 StorageVersionMigration
-    K(28373015, 295943, 24950811, 1097), // storagemigration.k8s.io/v1beta1 StorageVersionMigrationList
+    K(28422169, 152578, 21390347, 837), // rbac.authorization.k8s.io/v1 ClusterRole
+    K(28422169, 152578, 21408786, 838), // rbac.authorization.k8s.io/v1 ClusterRoleBinding
+    K(28422169, 152578, 21427222, 839), // rbac.authorization.k8s.io/v1 ClusterRoleBindingList
+    K(28422169, 152578, 21449743, 840), // rbac.authorization.k8s.io/v1 ClusterRoleList
+    K(28422169, 152578, 21327876, 842), // rbac.authorization.k8s.io/v1 Role
+    K(28422169, 152578, 21415947, 843), // rbac.authorization.k8s.io/v1 RoleBinding
+    K(28422169, 152578, 21434383, 844), // rbac.authorization.k8s.io/v1 RoleBindingList
+    K(28422169, 152578, 21456904, 845), // rbac.authorization.k8s.io/v1 RoleList
+    K(28422169, 1891336, 21390347, 849), // rbac.authorization.k8s.io/v1alpha1 ClusterRole
+    K(28422169, 1891336, 21408786, 850), // rbac.authorization.k8s.io/v1alpha1 ClusterRoleBinding
+    K(28422169, 1891336, 21427222, 851), // rbac.authorization.k8s.io/v1alpha1 ClusterRoleBindingList
+    K(28422169, 1891336, 21449743, 852), // rbac.authorization.k8s.io/v1alpha1 ClusterRoleList
+    K(28422169, 1891336, 21327876, 854), // rbac.authorization.k8s.io/v1alpha1 Role
+    K(28422169, 1891336, 21415947, 855), // rbac.authorization.k8s.io/v1alpha1 RoleBinding
+    K(28422169, 1891336, 21434383, 856), // rbac.authorization.k8s.io/v1alpha1 RoleBindingList
+    K(28422169, 1891336, 21456904, 857), // rbac.authorization.k8s.io/v1alpha1 RoleList
+    K(28422169, 295943, 21390347, 861), // rbac.authorization.k8s.io/v1beta1 ClusterRole
+    K(28422169, 295943, 21408786, 862), // rbac.authorization.k8s.io/v1beta1 ClusterRoleBinding
+    K(28422169, 295943, 21427222, 863), // rbac.authorization.k8s.io/v1beta1 ClusterRoleBindingList
+    K(28422169, 295943, 21449743, 864), // rbac.authorization.k8s.io/v1beta1 ClusterRoleList
+    K(28422169, 295943, 21327876, 866), // rbac.authorization.k8s.io/v1beta1 Role
+    K(28422169, 295943, 21415947, 867), // rbac.authorization.k8s.io/v1beta1 RoleBinding
+    K(28422169, 295943, 21434383, 868), // rbac.authorization.k8s.io/v1beta1 RoleBindingList
+    K(28422169, 295943, 21456904, 869), // rbac.authorization.k8s.io/v1beta1 RoleList
+    K(28447759, 152578, 22098955, 887), // resource.k8s.io/v1 DeviceClass
+    K(28447759, 152578, 22134799, 889), // resource.k8s.io/v1 DeviceClassList
+    K(28447759, 152578, 12353549, 904), // resource.k8s.io/v1 ResourceClaim
+    K(28447759, 152578, 22693905, 906), // resource.k8s.io/v1 ResourceClaimList
+    K(28447759, 152578, 22766613, 909), // resource.k8s.io/v1 ResourceClaimTemplate
+    K(28447759, 152578, 22788121, 910), // resource.k8s.io/v1 ResourceClaimTemplateList
+    K(28447759, 152578, 22880269, 913), // resource.k8s.io/v1 ResourceSlice
+    K(28447759, 152578, 22893585, 914), // resource.k8s.io/v1 ResourceSliceList
+    K(28447759, 22985736, 22993935, 919), // resource.k8s.io/v1alpha3 DeviceTaintRule
+    K(28447759, 22985736, 23009299, 920), // resource.k8s.io/v1alpha3 DeviceTaintRuleList
+    K(28447759, 22985736, 23200793, 925), // resource.k8s.io/v1alpha3 ResourcePoolStatusRequest
+    K(28447759, 22985736, 23226397, 926), // resource.k8s.io/v1alpha3 ResourcePoolStatusRequestList
+    K(28447759, 295943, 22098955, 945), // resource.k8s.io/v1beta1 DeviceClass
+    K(28447759, 295943, 22134799, 947), // resource.k8s.io/v1beta1 DeviceClassList
+    K(28447759, 295943, 12353549, 961), // resource.k8s.io/v1beta1 ResourceClaim
+    K(28447759, 295943, 22693905, 963), // resource.k8s.io/v1beta1 ResourceClaimList
+    K(28447759, 295943, 22766613, 966), // resource.k8s.io/v1beta1 ResourceClaimTemplate
+    K(28447759, 295943, 22788121, 967), // resource.k8s.io/v1beta1 ResourceClaimTemplateList
+    K(28447759, 295943, 22880269, 970), // resource.k8s.io/v1beta1 ResourceSlice
+    K(28447759, 295943, 22893585, 971), // resource.k8s.io/v1beta1 ResourceSliceList
+    K(28447759, 3811335, 22098955, 988), // resource.k8s.io/v1beta2 DeviceClass
+    K(28447759, 3811335, 22134799, 990), // resource.k8s.io/v1beta2 DeviceClassList
+    K(28447759, 3811335, 22993935, 1000), // resource.k8s.io/v1beta2 DeviceTaintRule
+    K(28447759, 3811335, 23009299, 1001), // resource.k8s.io/v1beta2 DeviceTaintRuleList
+    K(28447759, 3811335, 12353549, 1010), // resource.k8s.io/v1beta2 ResourceClaim
+    K(28447759, 3811335, 22693905, 1012), // resource.k8s.io/v1beta2 ResourceClaimList
+    K(28447759, 3811335, 22766613, 1015), // resource.k8s.io/v1beta2 ResourceClaimTemplate
+    K(28447759, 3811335, 22788121, 1016), // resource.k8s.io/v1beta2 ResourceClaimTemplateList
+    K(28447759, 3811335, 22880269, 1019), // resource.k8s.io/v1beta2 ResourceSlice
+    K(28447759, 3811335, 22893585, 1020), // resource.k8s.io/v1beta2 ResourceSliceList
+    K(28463121, 152578, 16576525, 1022), // scheduling.k8s.io/v1 PriorityClass
+    K(28463121, 152578, 23455761, 1023), // scheduling.k8s.io/v1 PriorityClassList
+    K(28463121, 7731208, 14778376, 1026), // scheduling.k8s.io/v1alpha2 PodGroup
+    K(28463121, 7731208, 23554060, 1027), // scheduling.k8s.io/v1alpha2 PodGroupList
+    K(28463121, 7731208, 23844872, 1038), // scheduling.k8s.io/v1alpha2 Workload
+    K(28463121, 7731208, 23897100, 1039), // scheduling.k8s.io/v1alpha2 WorkloadList
+    K(28463121, 295943, 16576525, 1042), // scheduling.k8s.io/v1beta1 PriorityClass
+    K(28463121, 295943, 23455761, 1043), // scheduling.k8s.io/v1beta1 PriorityClassList
+    K(28480526, 152578, 24036361, 1044), // storage.k8s.io/v1 CSIDriver
+    K(28480526, 152578, 24045581, 1045), // storage.k8s.io/v1 CSIDriverList
+    K(28480526, 152578, 24286215, 1047), // storage.k8s.io/v1 CSINode
+    K(28480526, 152578, 24325131, 1049), // storage.k8s.io/v1 CSINodeList
+    K(28480526, 152578, 24384530, 1051), // storage.k8s.io/v1 CSIStorageCapacity
+    K(28480526, 152578, 24402966, 1052), // storage.k8s.io/v1 CSIStorageCapacityList
+    K(28480526, 152578, 24536076, 1053), // storage.k8s.io/v1 StorageClass
+    K(28480526, 152578, 24548368, 1054), // storage.k8s.io/v1 StorageClassList
+    K(28480526, 152578, 24564752, 1056), // storage.k8s.io/v1 VolumeAttachment
+    K(28480526, 152578, 24581140, 1057), // storage.k8s.io/v1 VolumeAttachmentList
+    K(28480526, 152578, 12008469, 1061), // storage.k8s.io/v1 VolumeAttributesClass
+    K(28480526, 152578, 24771609, 1062), // storage.k8s.io/v1 VolumeAttributesClassList
+    K(28480526, 1891336, 24384530, 1065), // storage.k8s.io/v1alpha1 CSIStorageCapacity
+    K(28480526, 1891336, 24402966, 1066), // storage.k8s.io/v1alpha1 CSIStorageCapacityList
+    K(28480526, 1891336, 24564752, 1067), // storage.k8s.io/v1alpha1 VolumeAttachment
+    K(28480526, 1891336, 24581140, 1068), // storage.k8s.io/v1alpha1 VolumeAttachmentList
+    K(28480526, 1891336, 12008469, 1072), // storage.k8s.io/v1alpha1 VolumeAttributesClass
+    K(28480526, 1891336, 24771609, 1073), // storage.k8s.io/v1alpha1 VolumeAttributesClassList
+    K(28480526, 295943, 24036361, 1075), // storage.k8s.io/v1beta1 CSIDriver
+    K(28480526, 295943, 24045581, 1076), // storage.k8s.io/v1beta1 CSIDriverList
+    K(28480526, 295943, 24286215, 1078), // storage.k8s.io/v1beta1 CSINode
+    K(28480526, 295943, 24325131, 1080), // storage.k8s.io/v1beta1 CSINodeList
+    K(28480526, 295943, 24384530, 1082), // storage.k8s.io/v1beta1 CSIStorageCapacity
+    K(28480526, 295943, 24402966, 1083), // storage.k8s.io/v1beta1 CSIStorageCapacityList
+    K(28480526, 295943, 24536076, 1084), // storage.k8s.io/v1beta1 StorageClass
+    K(28480526, 295943, 24548368, 1085), // storage.k8s.io/v1beta1 StorageClassList
+    K(28480526, 295943, 24564752, 1087), // storage.k8s.io/v1beta1 VolumeAttachment
+    K(28480526, 295943, 24581140, 1088), // storage.k8s.io/v1beta1 VolumeAttachmentList
+    K(28480526, 295943, 12008469, 1092), // storage.k8s.io/v1beta1 VolumeAttributesClass
+    K(28480526, 295943, 24771609, 1093), // storage.k8s.io/v1beta1 VolumeAttributesClassList
+    K(28494871, 295943, 24927255, 1096), // storagemigration.k8s.io/v1beta1 StorageVersionMigration
+    K(28494871, 295943, 24950811, 1097), // storagemigration.k8s.io/v1beta1 StorageVersionMigrationList
 ];
 
 #[rustfmt::skip]
@@ -14159,10 +14220,11 @@ pub(crate) static POOL: &str = concat!(
     "lientCIDRShardInfodetailsStatusCausecausesretryAfterSecondsStatusDetailscolumnDefinitionsrowsTableincludeObjec",
     "tTableOptionsTypeMetaUpdateOptionsWatchEventk8s.io/apimachinery/pkg/apis/meta/v1beta1k8s.io/apimachinery/pkg/r",
     "untimek8s.io/kube-aggregator/pkg/apis/apiregistration/v1APIServiceAPIServiceConditionAPIServiceListgroupPriori",
-    "tyMinimumversionPriorityAPIServiceSpecAPIServiceStatusk8s.io/kube-aggregator/pkg/apis/apiregistration/v1beta1T",
-    "ableColumnDefinitioncellsTableRowTableRowConditionadmission.k8s.ioadmissionregistration.k8s.ioapidiscovery.k8s",
-    ".ioapiextensions.k8s.ioapiregistration.k8s.ioauthentication.k8s.ioauthorization.k8s.iocertificates.k8s.iocoord",
-    "ination.k8s.ioevents.k8s.ioflowcontrol.apiserver.k8s.ioimagepolicy.k8s.iointernal.apiserver.k8s.iometa.k8s.ion",
-    "etworking.k8s.ionode.k8s.iorbac.authorization.k8s.ioresource.k8s.ioscheduling.k8s.iostorage.k8s.iostoragemigra",
-    "tion.k8s.io",
+    "tyMinimumversionPriorityAPIServiceSpecAPIServiceStatusk8s.io/kube-aggregator/pkg/apis/apiregistration/v1beta1k",
+    "8s.io/metrics/pkg/apis/metrics/v1beta1ContainerMetricsNodeMetricsNodeMetricsListPodMetricsPodMetricsListTableC",
+    "olumnDefinitioncellsTableRowTableRowConditionadmission.k8s.ioadmissionregistration.k8s.ioapidiscovery.k8s.ioap",
+    "iextensions.k8s.ioapiregistration.k8s.ioauthentication.k8s.ioauthorization.k8s.iocertificates.k8s.iocoordinati",
+    "on.k8s.ioevents.k8s.ioflowcontrol.apiserver.k8s.ioimagepolicy.k8s.iointernal.apiserver.k8s.iometa.k8s.iometric",
+    "s.k8s.ionetworking.k8s.ionode.k8s.iorbac.authorization.k8s.ioresource.k8s.ioscheduling.k8s.iostorage.k8s.iosto",
+    "ragemigration.k8s.io",
 );

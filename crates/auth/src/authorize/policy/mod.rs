@@ -43,7 +43,15 @@ pub fn bootstrap_objects(is_on: impl Fn(&str) -> bool) -> Vec<Value> {
     out
 }
 
-/// Returns the rules of a default ClusterRole.
+/// The role by which viewers, editors and administrators of namespaces read resource metrics, as metrics-server's manifest has it. It is
+/// for servers that serve `metrics.k8s.io` themselves.
+pub fn metrics_reader() -> Value {
+    let mut role = parse_role("clusterrole", "system:aggregated-metrics-reader", "to=view to=edit to=admin".split(' '));
+    role["rules"] = json!([parse_rule("metrics.k8s.io nodes,pods : get,list,watch")]);
+    role
+}
+
+/// The rules of one default ClusterRole.
 pub fn default_rules(cluster_role: &str) -> Vec<PolicyRule> {
     let header = format!("clusterrole {cluster_role}");
     DEFAULTS

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::metadata;
 use crate::options::{Options, texts};
+use crate::parts::{Parts, UNMANAGED};
 use crate::path::Errors;
 use crate::text::Texts;
 use crate::tree::{restore, same, set};
@@ -189,6 +190,10 @@ pub trait Strategy: Send + Sync {
     fn row_conditions(&self, obj: &Value) -> Vec<Value> {
         let _ = obj;
         Vec::new()
+    }
+    /// The parts of an object that its row shows.
+    fn row_parts(&self) -> Parts {
+        UNMANAGED
     }
     /// One object's cells, as many as there are columns.
     fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {

@@ -1,7 +1,9 @@
 //! Role-based access control: an index of roles and bindings, kept by subject, and decisions from it.
 mod aggregation;
+mod binding;
 mod escalation;
 mod index;
+mod lookup;
 mod rule;
 mod stored;
 

@@ -24,6 +24,7 @@ mod event;
 mod expiry;
 mod fork;
 mod health;
+mod indexed;
 mod key;
 mod loaded;
 mod locked;

@@ -17,7 +17,6 @@ use crate::error::StoreError;
 use crate::health::Health;
 use crate::key::{Place, Resource};
 use crate::limits::{EXPIRY_PASS_EVERY_S, UNLOCK_EVERY_S};
-use crate::lookup::FieldIndex;
 use crate::queue::{ExpectedWrite, Pending};
 use crate::record::Record;
 use crate::remote::{PortChange, Remote};
@@ -26,7 +25,6 @@ use crate::scope::WatchScope;
 use crate::shared::Shared;
 use crate::state::{ListView, take_back};
 use crate::stats::Stats;
-use crate::table::Table;
 use crate::write::{Committed, Precondition, Write};
 
 /// The lane in which [`Store::close`] waits for the committer's last sync, so that it does not block a runtime thread.
@@ -194,34 +192,6 @@ impl Store {
             (state.slot(resource).map(|slot| slot.table.clone()).unwrap_or_default(), state.revision)
         };
         ListView::new(table, revision, namespace, start_after, limit)
-    }
-
-    /// Lists the current records whose selectable field has a value, which must not be empty: of one namespace or of all, after the
-    /// (namespace, name) `start_after`. Only records with this value are looked at. The first list by a field makes an index, for which
-    /// all records are looked at once.
-    #[must_use]
-    pub fn list_by_field(
-        &self,
-        resource: Resource,
-        (field, value): (&str, &str),
-        namespace: Option<&str>,
-        start_after: Option<(&str, &str)>,
-    ) -> ListView {
-        loop {
-            let snapshot = {
-                let state = self.shared().state.read();
-                let Some(slot) = state.slot(resource) else {
-                    return ListView::new(Table::default(), state.revision, None, None, None);
-                };
-                if let Some(index) = slot.indexes.iter().find(|index| index.field() == field) {
-                    return ListView::new(index.get(value), state.revision, namespace, start_after, None);
-                }
-                slot.snapshot(state.revision)
-            };
-            // Requests do not wait while the records are looked at. What changed meanwhile is in the log.
-            let index = FieldIndex::new(field, &snapshot.table);
-            self.shared().state.write().add_index(resource, index, &snapshot);
-        }
     }
 
     /// Lists records as [`Store::list`] does, as they were at an earlier revision. This serves continue tokens and exact matches. The

@@ -7,6 +7,7 @@ mod clusters;
 mod codec;
 mod control_plane;
 mod credentials;
+mod curves;
 mod decoders;
 mod definitions;
 mod dns;
@@ -32,6 +33,7 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("clusters", clusters::run, "[CLUSTERS]: start, fork and memory of clusters for tests"),
     ("codec", codec::run, "how fast a pod is decoded and encoded"),
     ("credentials", credentials::run, "the promised numbers of pull credentials"),
+    ("curves", curves::run, "[PODS]...: how the cost of reads, watches and decisions grows, beside a peer"),
     ("decoders", decoders::run, "[CASE]...: time and memory of the most expensive documents"),
     ("definitions", definitions::run, "[COUNT]: time and memory of custom resource definitions"),
     ("dns", dns::run, "[SECONDS]: queries that cluster DNS answers on one core"),

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::metadata;
 use crate::options::{Options, texts};
+use crate::parts::{Parts, UNMANAGED};
 use crate::path::Errors;
 use crate::text::Texts;
 use crate::tree::{restore, same, set};
@@ -197,7 +198,11 @@ pub trait Strategy: Send + Sync {
         let _ = obj;
         Vec::new()
     }
-    /// Returns an object's cells, as many as there are columns.
+    /// The parts of an object that its row shows.
+    fn row_parts(&self) -> Parts {
+        UNMANAGED
+    }
+    /// One object's cells, as many as there are columns.
     fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
         let _ = now;
         vec![crate::table::name(obj), crate::table::created(obj)]

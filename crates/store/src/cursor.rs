@@ -8,14 +8,17 @@ use crate::error::StoreError;
 use crate::event::Event;
 use crate::key::Resource;
 use crate::limits::{CURSOR_BATCH_BYTES_MAX, CURSOR_BATCH_MAX};
+use crate::scope::{ScopeLog, WatchScope, changes_after};
 use crate::shared::Shared;
 use crate::state::State;
 
-/// A position in the log of one resource. Commits of other resources neither wake it nor cost it anything. Dropping the cursor ends the
-/// watch.
+/// A position in the log of one resource. Commits of other resources, and those outside its [`WatchScope`], neither wake it nor cost it
+/// anything. Dropping the cursor ends the watch.
 pub struct Cursor {
     shared: Arc<Shared>,
     resource: Resource,
+    /// The log of the watched part; `None` for a watch of the whole resource.
+    scope: Option<Arc<ScopeLog>>,
     position: u64,
     /// How often the records had been replaced without events when this watch began.
     restarts: u32,
@@ -23,13 +26,54 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    pub(crate) fn open(shared: &Arc<Shared>, resource: Resource, from: u64) -> Result<Self, StoreError> {
-        let known = shared.state.read().slot(resource).map(|slot| slot.changed.subscribe());
-        let changed = known.unwrap_or_else(|| shared.state.write().slot_mut(resource).changed.subscribe());
-        let restarts = shared.state.read().restarts(resource);
-        let cursor = Self { shared: Arc::clone(shared), resource, position: from, restarts, changed };
-        cursor.check_floor(&shared.state.read())?;
-        Ok(cursor)
+    pub(crate) fn open(
+        shared: &Arc<Shared>,
+        resource: Resource,
+        scope: WatchScope,
+        from: u64,
+    ) -> Result<Self, StoreError> {
+        if let Some(cursor) = Self::of_existing(shared, resource, &scope, from)? {
+            return Ok(cursor);
+        }
+        let earlier = {
+            let state = shared.state.read();
+            let changes = state.slot(resource).map(|slot| changes_after(&slot.log, &scope, from));
+            (changes.unwrap_or_default(), state.revision)
+        };
+        let mut state = shared.state.write();
+        if from < state.floor(resource) {
+            return Err(StoreError::Compacted { requested: from, oldest: state.floor(resource) });
+        }
+        let slot = state.slot_mut(resource);
+        slot.scopes.open(&scope, from, earlier, &slot.log);
+        let (scope, changed) = match slot.scopes.get(&scope) {
+            Some(log) => (Some(Arc::clone(log)), log.changed.subscribe()),
+            None => (None, slot.changed.subscribe()),
+        };
+        let restarts = slot.restarts;
+        Ok(Self { shared: Arc::clone(shared), resource, scope, position: from, restarts, changed })
+    }
+
+    /// A cursor on a log that exists and reaches back to `from`.
+    fn of_existing(
+        shared: &Arc<Shared>,
+        resource: Resource,
+        scope: &WatchScope,
+        from: u64,
+    ) -> Result<Option<Self>, StoreError> {
+        let state = shared.state.read();
+        let Some(slot) = state.slot(resource) else { return Ok(None) };
+        let (log, changed) = match (scope, slot.scopes.get(scope)) {
+            (WatchScope::All, _) => (None, slot.changed.subscribe()),
+            (_, Some(log)) if log.floor() <= from => (Some(Arc::clone(log)), log.changed.subscribe()),
+            _ => return Ok(None),
+        };
+        let oldest = state.floor(resource);
+        if from < oldest {
+            return Err(StoreError::Compacted { requested: from, oldest });
+        }
+        let shared = Arc::clone(shared);
+        Ok(Some(Self { shared, resource, scope: log, position: from, restarts: slot.restarts, changed }))
     }
 
     /// Returns the next events in revision order, at most [`CURSOR_BATCH_MAX`] events and about [`CURSOR_BATCH_BYTES_MAX`] bytes. Waits
@@ -59,17 +103,28 @@ impl Cursor {
     pub fn try_next(&mut self) -> Result<Vec<Arc<Event>>, StoreError> {
         let state = self.shared.state.read();
         self.check_floor(&state)?;
-        let slot = state.slot(self.resource);
         let mut batch: Vec<Arc<Event>> = Vec::new();
         let mut bytes = 0;
-        for event in slot.into_iter().flat_map(|s| s.log.after(self.position)) {
+        let mut take = |event: &Arc<Event>| {
             let full = batch.len() >= CURSOR_BATCH_MAX || bytes >= CURSOR_BATCH_BYTES_MAX;
             // Changes with the same revision, which a mirrored store can have, stay together, since the position is a revision.
             if full && batch.last().is_some_and(|last| last.revision != event.revision) {
-                break;
+                return false;
             }
             bytes += event.record.len();
             batch.push(Arc::clone(event));
+            true
+        };
+        match (&self.scope, state.slot(self.resource)) {
+            (Some(log), _) => log.after(self.position, take),
+            (None, Some(slot)) => {
+                for event in slot.log.after(self.position) {
+                    if !take(event) {
+                        break;
+                    }
+                }
+            }
+            (None, None) => {}
         }
         // When no events are pending, the position advances, so that the cursor of a quiet resource never falls behind.
         self.position = batch.last().map_or(self.position.max(state.revision), |event| event.revision);
@@ -80,7 +135,10 @@ impl Cursor {
     #[must_use]
     pub fn progress(&self) -> Option<u64> {
         let state = self.shared.state.read();
-        let pending = state.slot(self.resource).is_some_and(|slot| slot.log.has_after(self.position));
+        let pending = match &self.scope {
+            Some(log) => log.has_after(self.position),
+            None => state.slot(self.resource).is_some_and(|slot| slot.log.has_after(self.position)),
+        };
         (!pending && self.check_floor(&state).is_ok()).then_some(state.revision.max(self.position))
     }
 
@@ -90,10 +148,17 @@ impl Cursor {
         self.position
     }
 
+    /// The log of the watched part.
+    #[cfg(test)]
+    pub(crate) fn scope_log(&self) -> Option<&ScopeLog> {
+        self.scope.as_deref()
+    }
+
     fn check_floor(&self, state: &State) -> Result<(), StoreError> {
-        let oldest = state.floor(self.resource);
-        if self.position < oldest || state.restarts(self.resource) != self.restarts {
-            return Err(StoreError::Compacted { requested: self.position, oldest });
+        // A quiet part loses nothing when the resource's log is shortened.
+        let complete_from = self.scope.as_ref().map_or_else(|| state.floor(self.resource), |log| log.floor());
+        if self.position < complete_from || state.restarts(self.resource) != self.restarts {
+            return Err(StoreError::Compacted { requested: self.position, oldest: state.floor(self.resource) });
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! The caller extracts these values from the object; the store only keeps and returns them. A field that the object does not have is
 //! absent here too, so that a reader can fall back to the bytes.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
@@ -87,7 +88,21 @@ impl Labels {
     /// The value of a label.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
-        self.iter().take_while(|(k, _)| *k <= key).find(|(k, _)| *k == key).map(|(_, v)| v)
+        let (mut rest, key) = (&*self.0, key.as_bytes());
+        while let (Some(k), Some(value)) = (take_bytes(&mut rest), take_bytes(&mut rest)) {
+            match k.cmp(key) {
+                Ordering::Less => {}
+                Ordering::Equal => return std::str::from_utf8(value).ok(),
+                Ordering::Greater => return None,
+            }
+        }
+        None
+    }
+
+    /// Whether both are the same allocation, and so equal. Records of the store with equal labels share it.
+    #[must_use]
+    pub fn is_shared_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// All labels in the order of their keys.

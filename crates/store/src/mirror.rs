@@ -129,7 +129,7 @@ impl Mirror {
         }
         self.shared.locked.set(locked);
         for (_, slot) in state.slots() {
-            slot.changed.send_replace(());
+            slot.announce_to_all();
         }
         state.changed.send_replace(());
     }
@@ -139,7 +139,7 @@ impl Mirror {
     pub fn lock(&self, resource: Resource, reason: SealError) {
         let _feed = self.feed.lock();
         let mut state = self.shared.state.write();
-        state.slot_mut(resource).table = Table::default();
+        state.slot_mut(resource).set_table(Table::default());
         state.restart(resource);
         let mut locked: HashMap<Resource, SealError> = self.shared.locked.all().into_iter().collect();
         locked.insert(resource, reason);

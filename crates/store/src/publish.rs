@@ -48,10 +48,11 @@ impl Publisher {
             let frames = Arc::clone(&self.shared.frames);
             events.push(Arc::new(Event::new(kind, record, previous, now_s, frames)));
         }
+        let mut concerned = Vec::new();
         let dropped = {
             let mut state = self.shared.state.write();
             for event in events {
-                state.apply(event);
+                state.apply(event, &mut concerned);
             }
             if let Some(revision) = revision {
                 state.advance(revision);
@@ -59,6 +60,9 @@ impl Publisher {
             state.trim(&touched, aged.then(|| now_s.saturating_sub(LOG_AGE_MAX_S)))
         };
         drop(dropped);
+        for scope in concerned {
+            scope.announce();
+        }
         let state = self.shared.state.read();
         for slot in touched.iter().filter_map(|resource| state.slot(*resource)) {
             slot.changed.send_replace(());

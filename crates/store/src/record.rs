@@ -5,9 +5,10 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use bytes::{BufMut, Bytes};
+use bytes::{BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
 
+use crate::cut::{FirstField, MetadataCutter};
 use crate::key::Key;
 use crate::meta::RecordMeta;
 use crate::text::{Sample, Texts};
@@ -75,6 +76,28 @@ impl Record {
             }
             ControlFlow::Continue(())
         });
+    }
+
+    /// Appends the JSON of the object's metadata to `out`. The rest of the JSON is neither decoded nor looked at. Returns whether all of
+    /// it was found; it is missing only from bytes that are no object.
+    pub fn put_metadata(&self, out: &mut BytesMut) -> bool {
+        let (mut cutter, begin) = (MetadataCutter::new(self.revision_at), out.len());
+        self.texts.lock().json_pieces(|piece| cutter.feed(piece, out));
+        if !cutter.is_done() {
+            out.truncate(begin);
+        }
+        cutter.is_done()
+    }
+
+    /// Appends the first field of the protobuf form, with its tag and length, to `out`: the metadata. The rest is not decoded. Returns
+    /// its length, or `None` if there is no protobuf form or it begins with another field.
+    pub fn put_metadata_message(&self, out: &mut BytesMut) -> Option<usize> {
+        let (mut cutter, begin) = (FirstField::new(), out.len());
+        self.texts.lock().protobuf_pieces(|piece| cutter.feed(piece, out));
+        if !cutter.is_done() {
+            out.truncate(begin);
+        }
+        cutter.length().filter(|_| cutter.is_done())
     }
 
     /// Whether the JSON begins with the concatenated pieces of `head`.

@@ -68,7 +68,7 @@ impl Shared {
         self.expiry.first.notify_one();
         let state = self.state.read();
         for (_, slot) in state.slots() {
-            slot.changed.send_replace(());
+            slot.announce_to_all();
         }
         state.changed.send_replace(());
     }

@@ -12,19 +12,81 @@ use crate::event::{Event, EventKind};
 use crate::key::{Place, Resource};
 use crate::limits::LOG_EVENTS_PER_RESOURCE_MAX;
 use crate::log::Log;
+use crate::lookup::FieldIndex;
 use crate::record::Record;
+use crate::scope::{ScopeLog, ScopeLogs};
 use crate::table::Table;
 
 /// The number of events dropped from the largest log before the largest log is determined again.
 const TRIM_STEP: usize = 64;
 
-/// One resource: its records, its recent events, and the channel that wakes its watchers.
+/// One resource: its records, its recent events, and the channels that wake its watchers.
 pub(crate) struct Slot {
     pub table: Table,
     pub log: Log,
+    /// Wakes the watchers of the whole resource.
     pub changed: watch::Sender<()>,
+    /// The events of the parts of the resource that are watched.
+    pub scopes: ScopeLogs,
+    /// The indexes that were used so far.
+    pub indexes: Vec<FieldIndex>,
     /// How often the records were replaced without events. Watchers that began before have to list again.
     pub restarts: u32,
+    /// How often records were changed without events.
+    replacements: u32,
+}
+
+impl Slot {
+    /// Wakes all watchers.
+    pub fn announce_to_all(&self) {
+        self.changed.send_replace(());
+        self.scopes.announce();
+    }
+
+    /// Replaces all records without events.
+    pub fn set_table(&mut self, table: Table) {
+        self.table = table;
+        self.indexes.clear();
+        self.replacements += 1;
+    }
+
+    /// Adds a record without an event.
+    pub fn add_silently(&mut self, record: Arc<Record>) {
+        self.table.put(record);
+        self.indexes.clear();
+        self.replacements += 1;
+    }
+
+    /// A snapshot of the records from which an index can be made.
+    pub fn snapshot(&self, revision: u64) -> Snapshot {
+        Snapshot { table: self.table.clone(), revision, replacements: self.replacements }
+    }
+
+    /// Takes a record in, or removes it if the event is a deletion.
+    fn apply(&mut self, event: &Event) {
+        let key = event.record.key();
+        let (old, new) = match event.kind {
+            EventKind::Deleted => (self.table.remove(Place { namespace: &key.namespace, name: &key.name }), None),
+            EventKind::Added | EventKind::Modified => (self.table.put(Arc::clone(&event.record)), Some(&event.record)),
+        };
+        for index in &mut self.indexes {
+            index.change(old.as_ref(), new);
+        }
+    }
+
+    /// Drops the oldest event.
+    fn pop(&mut self) -> Option<Arc<Event>> {
+        let event = self.log.pop()?;
+        self.scopes.forget(&event);
+        Some(event)
+    }
+}
+
+/// The records of a resource at a revision.
+pub(crate) struct Snapshot {
+    pub table: Table,
+    revision: u64,
+    replacements: u32,
 }
 
 /// Hashes the address that identifies a resource. No client can choose these addresses, so the hash need not resist collision attacks.
@@ -93,7 +155,10 @@ impl State {
                 table: Table::default(),
                 log: Log::starting_at(floor),
                 changed: watch::Sender::new(()),
+                scopes: ScopeLogs::default(),
+                indexes: Vec::new(),
                 restarts: 0,
+                replacements: 0,
             }),
         }
     }
@@ -110,7 +175,7 @@ impl State {
     pub fn restart(&mut self, resource: Resource) {
         let slot = self.slot_mut(resource);
         slot.restarts += 1;
-        slot.changed.send_replace(());
+        slot.announce_to_all();
     }
 
     /// How often the records of a resource were replaced without events.
@@ -123,16 +188,31 @@ impl State {
         self.slots.get(&resource).map_or(self.base_floor, |slot| slot.log.floor())
     }
 
-    /// Makes one event visible. Events must come in the order of their revisions.
-    pub fn apply(&mut self, event: Arc<Event>) {
+    /// Makes one event visible. Events must come in the order of their revisions. The logs of scopes whose watchers have to be woken
+    /// are added to `concerned`.
+    pub fn apply(&mut self, event: Arc<Event>, concerned: &mut Vec<Arc<ScopeLog>>) {
         self.revision = event.revision;
-        let key = event.record.key();
-        let slot = self.slot_mut(key.resource);
-        match event.kind {
-            EventKind::Deleted => drop(slot.table.remove(Place { namespace: &key.namespace, name: &key.name })),
-            EventKind::Added | EventKind::Modified => drop(slot.table.put(Arc::clone(&event.record))),
-        }
+        let slot = self.slot_mut(event.record.key().resource);
+        slot.apply(&event);
+        slot.scopes.push(&event, concerned);
         slot.log.push(event);
+    }
+
+    /// Adds an index that was made of a snapshot, and brings it up to date. Does nothing if the resource has the index, or if changes
+    /// since then are not in the log any more.
+    pub fn add_index(&mut self, resource: Resource, mut index: FieldIndex, of: &Snapshot) {
+        let Some(slot) = self.slots.get_mut(&resource) else { return };
+        let is_there = slot.indexes.iter().any(|there| there.field() == index.field());
+        if is_there || slot.replacements != of.replacements || slot.log.floor() > of.revision {
+            return;
+        }
+        for event in slot.log.after(of.revision) {
+            match event.kind {
+                EventKind::Deleted => index.change(Some(event.previous.as_ref().unwrap_or(&event.record)), None),
+                EventKind::Added | EventKind::Modified => index.change(event.previous.as_ref(), Some(&event.record)),
+            }
+        }
+        slot.indexes.push(index);
     }
 
     /// Raises the revision to `revision`, up to which there were no changes except those applied.
@@ -150,11 +230,12 @@ impl State {
         self.advance(revision);
         self.base_floor = self.revision;
         for (resource, slot) in &mut self.slots {
-            slot.table = tables.remove(resource).unwrap_or_default();
+            slot.set_table(tables.remove(resource).unwrap_or_default());
             slot.log = Log::starting_at(self.revision);
+            slot.scopes.restart_at(self.revision);
         }
         for (resource, table) in tables {
-            self.slot_mut(resource).table = table;
+            self.slot_mut(resource).set_table(table);
         }
     }
 
@@ -165,15 +246,16 @@ impl State {
         for resource in touched {
             if let Some(slot) = self.slots.get_mut(resource) {
                 while slot.log.len() > LOG_EVENTS_PER_RESOURCE_MAX {
-                    dropped.extend(slot.log.pop());
+                    dropped.extend(slot.pop());
                 }
             }
         }
         if let Some(before_s) = aged_before_s {
             for slot in self.slots.values_mut() {
                 while slot.log.oldest().is_some_and(|event| event.at_s < before_s) {
-                    dropped.extend(slot.log.pop());
+                    dropped.extend(slot.pop());
                 }
+                slot.scopes.sweep();
             }
         }
         let mut total: usize = self.slots.values().map(|slot| slot.log.cost()).sum();
@@ -181,7 +263,7 @@ impl State {
             let Some(largest) = self.slots.values_mut().max_by_key(|slot| slot.log.cost()) else { break };
             for _ in 0..TRIM_STEP {
                 let before = largest.log.cost();
-                let Some(event) = largest.log.pop() else { break };
+                let Some(event) = largest.pop() else { break };
                 total -= before - largest.log.cost();
                 dropped.push(event);
                 if total <= self.log_bytes_max {
@@ -275,6 +357,14 @@ impl ListView {
     /// The records of the view from index `skip` on, for streams that resume. The skipped records cost nothing.
     pub fn iter_from(&self, skip: usize) -> impl Iterator<Item = &Arc<Record>> {
         self.table.iter_from(self.start + skip.min(self.len)).take(self.len.saturating_sub(skip))
+    }
+
+    /// The part of the view that has the record with this name, which is found without a look at the others.
+    #[must_use]
+    pub fn named(&self, namespace: &str, name: &str) -> Self {
+        let (start, found) = self.table.find(Place { namespace, name });
+        let len = usize::from(found && (self.start..self.start + self.len).contains(&start));
+        Self { table: self.table.clone(), start, len, remaining: 0, revision: self.revision }
     }
 
     /// Returns the records as a vector.

@@ -21,6 +21,7 @@ use crate::queue::{ExpectedWrite, Pending};
 use crate::record::Record;
 use crate::remote::{PortChange, Remote};
 use crate::saved::{self, Contents};
+use crate::scope::WatchScope;
 use crate::shared::Shared;
 use crate::state::{ListView, take_back};
 use crate::stats::Stats;
@@ -317,7 +318,16 @@ impl Store {
     /// # Errors
     /// Returns [`StoreError::Compacted`] if the log does not reach back to `from`.
     pub fn watch(&self, resource: Resource, from: u64) -> Result<Cursor, StoreError> {
-        Cursor::open(&self.handle.shared, resource, from)
+        self.watch_scope(resource, WatchScope::All, from)
+    }
+
+    /// Watches a part of a resource for changes after `from`, as [`Store::watch`] does. Changes outside the scope do not wake the
+    /// cursor.
+    ///
+    /// # Errors
+    /// Returns [`StoreError::Compacted`] if the log does not reach back to `from`.
+    pub fn watch_scope(&self, resource: Resource, scope: WatchScope, from: u64) -> Result<Cursor, StoreError> {
+        Cursor::open(&self.handle.shared, resource, scope, from)
     }
 
     /// Deletes the expired records in batches and returns how many were deleted.

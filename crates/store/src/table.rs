@@ -53,6 +53,12 @@ impl Table {
         (record.key().cmp_place(place) == Ordering::Equal).then_some(record)
     }
 
+    /// The index at which a record is or would be, and whether it is there.
+    pub fn find(&self, place: Place<'_>) -> (usize, bool) {
+        let at = self.partition(|record| record.key().cmp_place(place) == Ordering::Less);
+        (self.rank(at), self.get(place).is_some())
+    }
+
     /// Stores a record under its key and returns the previous record.
     pub fn put(&mut self, record: Arc<Record>) -> Option<Arc<Record>> {
         let key = record.key();

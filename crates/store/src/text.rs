@@ -103,6 +103,13 @@ impl Texts {
         self.pieces(&self.json, Syntax::Json, take);
     }
 
+    /// Passes the protobuf form, if there is one, to `take` piece by piece, until `take` breaks.
+    pub fn protobuf_pieces(&self, take: impl FnMut(&[u8]) -> ControlFlow<()>) {
+        if let Some((text, _)) = &self.protobuf {
+            self.pieces(text, Syntax::Protobuf, take);
+        }
+    }
+
     pub fn json_len(&self) -> usize {
         self.json_len as usize
     }

@@ -35,7 +35,7 @@ impl Shared {
             self.expiry.note(EventKind::Added, &record, None);
             self.writers.note(EventKind::Added, &record, writer);
             let resource = record.key().resource;
-            state.slot_mut(resource).table.put(record);
+            state.slot_mut(resource).add_silently(record);
         }
         for (resource, _) in self.locked.all() {
             state.restart(resource);

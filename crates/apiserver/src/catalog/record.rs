@@ -1,15 +1,13 @@
 //! Stored records as trees and as protobuf messages.
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use kelson_codec::EncodeError;
 use kelson_meta::Status;
+use kelson_resources::Parts;
 use kelson_store::Record;
-use serde::Deserializer as _;
-use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::de::Error as _;
 use serde_json::Value;
-use serde_json::value::RawValue;
 
 use crate::catalog::schema::ObjectSchema;
 
@@ -33,22 +31,18 @@ impl Object {
 
 /// The tree of a stored record.
 pub fn parse(record: &Record) -> Value {
+    parse_parts(record, Parts::All)
+}
+
+/// The tree of some parts of a stored record.
+pub fn parse_parts(record: &Record, parts: Parts) -> Value {
     let bytes = record.bytes();
     // Check UTF-8 once for the whole record instead of for each string.
     let text = std::str::from_utf8(&bytes).map_err(serde_json::Error::custom);
-    text.and_then(serde_json::from_str).unwrap_or_else(|error| {
+    text.and_then(|text| parts.parse(text)).unwrap_or_else(|error| {
         tracing::error!(key = %record.key(), %error, "cannot decode a stored record; reading it as null");
         Value::Null
     })
-}
-
-/// The JSON of an object's `metadata`; `None` if there is none. The rest after it is not parsed.
-pub fn metadata(object: &[u8]) -> Option<&str> {
-    let mut found = None;
-    let mut document = serde_json::Deserializer::from_str(std::str::from_utf8(object).ok()?);
-    // It always ends with an error, because parsing stops early.
-    let _ended = (&mut document).deserialize_map(UpToMetadata(&mut found));
-    found.map(RawValue::get)
 }
 
 /// An object's JSON without `metadata.managedFields`, which are often as long as the rest, for readers that do not use them.
@@ -124,28 +118,6 @@ fn value_end(json: &[u8], mut at: usize) -> Option<usize> {
             _ => {}
         }
         at += 1;
-    }
-}
-
-/// Parses an object up to its member `metadata`.
-struct UpToMetadata<'a, 'de>(&'a mut Option<&'de RawValue>);
-
-impl<'de> Visitor<'de> for UpToMetadata<'_, 'de> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
-        while let Some(key) = members.next_key::<Cow<'de, str>>()? {
-            if key == "metadata" {
-                *self.0 = Some(members.next_value()?);
-                return Err(A::Error::custom("the rest is not wanted"));
-            }
-            members.next_value::<IgnoredAny>()?;
-        }
-        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kelson_meta::{FieldErrors, Status};
-use kelson_resources::{Context, Errors, Options, Path, ScalePaths, Strategy, Text, Texts, metadata};
+use kelson_resources::{Context, Errors, Options, Parts, Path, ScalePaths, Strategy, Text, Texts, metadata};
 use kelson_store::FieldNames;
 use kelson_structural::Validator;
 use serde_json::Value;
@@ -286,6 +286,10 @@ impl Strategy for CustomKind {
             "status" => vec![path("metadata"), path("spec")],
             _ => Vec::new(),
         }
+    }
+    /// The paths of columns are the user's, and may lead anywhere.
+    fn row_parts(&self) -> Parts {
+        Parts::All
     }
     fn row(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         self.columns.row(object, now)

@@ -81,7 +81,7 @@ async fn serialize(
         View::Partial(version) => tree(code, accepted, &ObjectSchema::partial(version, false), item),
         View::Table(table_version) => {
             let mut table = table_head(served, table_version, json!({"resourceVersion": version}), true);
-            table.insert("rows".into(), json!([item]));
+            table.insert("rows".into(), Value::Array(vec![item]));
             tree(code, accepted, &ObjectSchema::Open, Value::Object(table))
         }
     }

@@ -133,8 +133,8 @@ impl Framer {
                 if let View::Partial(version) = self.accepted.view
                     && self.served.has_metadata_of(record) =>
             {
-                match record::metadata(&record.bytes()) {
-                    Some(metadata) => Some(Piece::Frame(partial_json_frame(kind, version, metadata))),
+                match partial_json_frame(kind, version, record) {
+                    Some(frame) => Some(Piece::Frame(frame)),
                     None => Some(Piece::Viewed(kind, Arc::clone(record), None)),
                 }
             }
@@ -145,14 +145,15 @@ impl Framer {
     /// The record for a watcher that takes objects; `None` for others.
     fn shared(&self, record: &Record) -> Option<SharedObject> {
         let wanted = self.shares?;
-        let bytes = if wanted.managed_fields { record.bytes() } else { record::without_managed_fields(record.bytes()) };
-        match self.accepted.view {
-            View::Whole => Some(SharedObject::new(bytes)),
+        let bytes = match self.accepted.view {
+            View::Whole => record.bytes(),
             View::Partial(version) => {
-                record::metadata(&bytes).map(|metadata| SharedObject::new(partial_json(version, metadata)))
+                let mut out = BytesMut::new();
+                table::put_partial_json(version, record, &mut out).then(|| out.freeze())?
             }
-            _ => None,
-        }
+            View::Table(_) => return None,
+        };
+        Some(SharedObject::new(if wanted.managed_fields { bytes } else { record::without_managed_fields(bytes) }))
     }
 
     /// The items of some events for a watcher that takes objects.
@@ -231,7 +232,7 @@ impl Framer {
         let View::Table(table_version) = self.accepted.view else { return item };
         let columns = !std::mem::replace(&mut self.columns_sent, true);
         let mut table = table::table_head(&self.served, table_version, json!({"resourceVersion": version}), columns);
-        table.insert("rows".into(), json!([item]));
+        table.insert("rows".into(), Value::Array(vec![item]));
         Value::Object(table)
     }
 
@@ -266,7 +267,7 @@ impl Framer {
                 let row = json!({"cells": null, "object": value});
                 let mut table =
                     table::table_head(&self.served, version, json!({"resourceVersion": revision.to_string()}), false);
-                table.insert("rows".into(), json!([row]));
+                table.insert("rows".into(), Value::Array(vec![row]));
                 Value::Object(table)
             }
             _ => value,
@@ -304,15 +305,12 @@ fn put_json_frame(kind: &str, out: &mut BytesMut, object: impl FnOnce(&mut Bytes
     out.put_slice(b"}\n");
 }
 
-/// A frame with metadata that is cut from the object's JSON, so that nothing is decoded for watchers of metadata.
-fn partial_json_frame(kind: &str, version: &str, metadata: &str) -> Bytes {
-    json_frame(kind, partial_json(version, metadata).as_bytes())
-}
-
-/// A `PartialObjectMetadata` with the JSON of an object's metadata.
-pub fn partial_json(version: &str, metadata: &str) -> String {
-    let head = r#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/"#;
-    [head, version, r#"","metadata":"#, metadata, "}"].concat()
+/// A frame with metadata that is cut from the object's JSON, so that nothing is decoded for watchers of metadata. `None` for bytes
+/// that are no object.
+fn partial_json_frame(kind: &str, version: &str, record: &Record) -> Option<Bytes> {
+    let (mut out, mut found) = (BytesMut::new(), false);
+    put_json_frame(kind, &mut out, |out| found = table::put_partial_json(version, record, out));
+    found.then(|| out.freeze())
 }
 
 fn proto_record(served: &Served, kind: &str, record: &Record) -> Option<Bytes> {
@@ -348,9 +346,17 @@ mod tests {
         let key = Key::new(Resource::new("", "pods"), "n", "a");
         let write = Write::create(key, Body::locate(json).unwrap(), meta);
         let record = store.commit(write).await.unwrap().record;
-        let frame = partial_json_frame("ADDED", "v1", record::metadata(&record.bytes()).unwrap());
+        let frame = partial_json_frame("ADDED", "v1", &record).unwrap();
         let expected = json!({"type": "ADDED", "object": table::partial("v1", record::parse(&record))});
         assert_eq!(serde_json::from_slice::<Value>(&frame).unwrap(), expected);
         assert!(frame.ends_with(b"}\n"));
+        // What follows the metadata is not looked at: here it is no JSON.
+        let broken = Body::locate([&json[..json.find(",\"spec\"").unwrap()], "]]"].concat()).unwrap();
+        let key = Key::new(Resource::new("", "pods"), "n", "b");
+        let write = Write::create(key, broken, RecordMeta::default());
+        let record = store.commit(write).await.unwrap().record;
+        let frame = partial_json_frame("ADDED", "v1", &record).unwrap();
+        let seen: Value = serde_json::from_slice(&frame).unwrap();
+        assert_eq!(seen["object"]["metadata"]["resourceVersion"], record.revision().to_string());
     }
 }

@@ -36,7 +36,8 @@ impl Records {
             Self::All(view, selectors) => {
                 let everything = selectors.is_everything();
                 let run = view.iter_from(from).enumerate().map(move |(i, r)| (from + i + 1, r));
-                Box::new(run.filter(move |(_, r)| everything || selectors.matches(r)))
+                let mut matcher = selectors.matcher();
+                Box::new(run.filter(move |(_, r)| everything || matcher.matches(r)))
             }
         }
     }
@@ -61,8 +62,8 @@ pub(crate) fn page(of: PageRequest<'_>, view: ListView, selectors: Selectors) ->
     }
     let everything = selectors.is_everything();
     let mut chosen: Vec<Arc<Record>> = Vec::with_capacity(at.limit.min(view.len()));
-    let mut more = false;
-    for record in view.iter().filter(|r| everything || selectors.matches(r)) {
+    let (mut more, mut matcher) = (false, selectors.matcher());
+    for record in view.iter().filter(|r| everything || matcher.matches(r)) {
         if chosen.len() == at.limit {
             more = true;
             break;

@@ -1,8 +1,11 @@
 //! Views of objects: tables with their rows, and partial metadata.
+use bytes::{BufMut as _, BytesMut};
 use kelson_meta::{Gvk, Status};
+use kelson_store::Record;
 use serde_json::{Map, Value, json};
 
 use crate::catalog::Served;
+use crate::catalog::record::parse_parts;
 use crate::request::negotiate::View;
 use crate::request::order::Ordered;
 use crate::request::view::{Include, ViewOptions};
@@ -12,8 +15,18 @@ pub fn partial(version: &str, mut value: Value) -> Value {
     let mut object = Map::new();
     object.insert("kind".into(), "PartialObjectMetadata".into());
     object.insert("apiVersion".into(), format!("meta.k8s.io/{version}").into());
-    object.insert("metadata".into(), value["metadata"].take());
+    object.insert("metadata".into(), value.get_mut("metadata").map(Value::take).unwrap_or_default());
     Value::Object(object)
+}
+
+/// Appends a `PartialObjectMetadata` with a record's metadata, which is cut from its JSON. Bytes that are no object have none.
+pub fn put_partial_json(version: &str, record: &Record, out: &mut BytesMut) -> bool {
+    for part in [r#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/"#, version, r#"","metadata":"#] {
+        out.put_slice(part.as_bytes());
+    }
+    let found = record.put_metadata(out);
+    out.put_slice(if found { b"}" } else { b"null}" });
+    found
 }
 
 /// A table without rows. `columns`: with column definitions, which watch events after the first one omit.
@@ -95,6 +108,22 @@ fn row(served: &Served, options: &ViewOptions, object: &Value) -> Map<String, Va
     row
 }
 
+/// Appends the JSON of a stored object's row. Only what the columns show is decoded, and the object is copied.
+pub fn put_row(served: &Served, version: &str, options: &ViewOptions, record: &Record, out: &mut BytesMut) {
+    let shown = parse_parts(record, served.strategy.row_parts());
+    let row = row_json(&Value::Object(row(served, options, &shown)));
+    out.put_slice(row.strip_suffix(b"}").unwrap_or(&row));
+    out.put_slice(b",\"object\":");
+    match options.include {
+        Include::None => out.put_slice(b"null"),
+        Include::Metadata => {
+            put_partial_json(version, record, out);
+        }
+        Include::Object => record.put(out),
+    }
+    out.put_u8(b'}');
+}
+
 /// The JSON of a row.
 pub fn row_json(row: &Value) -> Vec<u8> {
     serde_json::to_vec(&Ordered::row(row)).unwrap_or_default()
@@ -106,5 +135,43 @@ pub fn list_kind(served: &Served, view: View) -> Gvk {
         View::Whole => Gvk::new(&served.gvk.group, &served.gvk.version, &served.list_kind),
         View::Partial(v) => Gvk::new("meta.k8s.io", v, "PartialObjectMetadataList"),
         View::Table(v) => Gvk::new("meta.k8s.io", v, "Table"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kelson_store::{Body, Key, Precondition, RecordMeta, Store, StoreOptions, Write};
+
+    use super::*;
+    use crate::catalog::{Catalog, record};
+
+    #[tokio::test]
+    async fn a_row_that_is_copied_is_the_row_of_the_tree() {
+        let store = Store::in_memory(StoreOptions::default());
+        let metadata = r#"{"name":"a","namespace":"n","uid":"u","resourceVersion":"","creationTimestamp":"2026-01-01T00:00:00Z","managedFields":[{"manager":"m","operation":"Update","apiVersion":"v1","time":"2026-01-01T00:00:00Z","fieldsType":"FieldsV1","fieldsV1":{"f:data":{}}}]}"#;
+        for (kind, rest) in [
+            ("ConfigMap", r#""data":{"k":"v","l":"w"},"binaryData":{"b":"AA=="}"#),
+            ("Secret", r#""data":{"k":"dg=="},"type":"Opaque""#),
+            (
+                "Pod",
+                r#""spec":{"containers":[{"name":"c","image":"i"}],"nodeName":"x"},"status":{"phase":"Succeeded","podIP":"10.0.0.1","podIPs":[{"ip":"10.0.0.1"}]}"#,
+            ),
+            ("Namespace", r#""spec":{"finalizers":["kubernetes"]},"status":{"phase":"Active"}"#),
+        ] {
+            let plural = format!("{}s", kind.to_lowercase());
+            let served = Catalog::builtin().find("", "v1", &plural).unwrap();
+            let json = format!(r#"{{"kind":"{kind}","apiVersion":"v1","metadata":{metadata},{rest}}}"#);
+            let key = Key::new(served.store, "n", "a");
+            let write = Write::put(key, Precondition::Any, Body::locate(json).unwrap(), RecordMeta::default());
+            let record = store.commit(write).await.unwrap().record;
+            for include in [Include::None, Include::Metadata, Include::Object] {
+                let options = ViewOptions { include, now: "2026-01-02T00:00:00Z".parse().unwrap() };
+                let mut copied = BytesMut::new();
+                put_row(&served, "v1", &options, &record, &mut copied);
+                let rows = rows(&served, "v1", &options, vec![record::parse(&record)]).await.unwrap();
+                let expected = String::from_utf8(row_json(&rows[0])).unwrap();
+                assert_eq!(String::from_utf8(copied.to_vec()).unwrap(), expected, "{kind} {include:?}");
+            }
+        }
     }
 }

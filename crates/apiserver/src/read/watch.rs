@@ -58,8 +58,11 @@ pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, 
     let found = child("cacher.Watch", || cx.storage_attributes(served));
     // A future version opens a watch that sends nothing before that version.
     let after = if let Start::After(revision) = start { revision } else { 0 };
+    let scope = selectors.scope(served, &namespace);
     let (cursor, initial, announce_end) = match start {
-        Start::After(revision) => (store.watch(served.store, revision.min(store.current_revision())), None, false),
+        Start::After(revision) => {
+            (store.watch_scope(served.store, scope, revision.min(store.current_revision())), None, false)
+        }
         Start::State { announce_end } => {
             if let Some(revision) = version_param::parse(cx.query.text("resourceVersion"))?
                 && let Err(status) = version_param::wait_for_revision(store, revision).await
@@ -67,8 +70,9 @@ pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, 
                 return error_event_answer(cx, served, &status);
             }
             found.event("watchCache fresh enough", Vec::new);
-            let state = store.list(served.store, Some(namespace.as_str()).filter(|n| !n.is_empty()), None, None);
-            (store.watch(served.store, state.revision()), Some(state), announce_end)
+            let of = Some(namespace.as_str()).filter(|n| !n.is_empty());
+            let state = selectors.candidates(store, served, of, None);
+            (store.watch_scope(served.store, scope, state.revision()), Some(state), announce_end)
         }
     };
     drop(found);
@@ -363,9 +367,10 @@ impl State {
         // If objects must be decoded, a batch is decoded together. Otherwise each record is selected by its metadata.
         let everything = self.selectors.is_everything() || self.by_object;
         let (mut records, mut bytes, mut taken) = (Vec::new(), 0, 0);
+        let mut matcher = self.selectors.matcher();
         for record in view.iter_from(self.sent) {
             taken += 1;
-            if everything || self.selectors.matches(record) {
+            if everything || matcher.matches(record) {
                 records.push(Arc::clone(record));
                 bytes += record.len();
                 if bytes >= PIECE_BYTES {

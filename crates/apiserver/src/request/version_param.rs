@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::catalog::Served;
 use crate::request::list_options::{self, ReadOperation};
+use crate::request::selectors::Selectors;
 
 /// Like Go's decoder, it ignores the bits that are left over after the last byte.
 const TOKEN_ENCODING: GeneralPurpose = GeneralPurpose::new(&URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
@@ -177,25 +178,33 @@ impl ListParams {
         self.position.as_ref().filter(|p| p.revision >= 0).map_or(self.now_s, |p| p.begun_s)
     }
 
-    /// The view to list from. Waits a limited time for a revision that this server has not reached yet.
+    /// The view to list from, without records that cannot match the selectors where these are easy to find. Waits a limited time for a revision that this server has not reached yet.
     ///
     /// # Errors
     /// 410 for a compacted revision, 504 for a future one.
-    pub async fn view(&self, store: &Store, served: &Served, namespace: Option<&str>) -> Result<ListView, Status> {
+    pub async fn view(
+        &self,
+        store: &Store,
+        served: &Served,
+        namespace: Option<&str>,
+        selectors: &Selectors,
+    ) -> Result<ListView, Status> {
+        let current = |after| selectors.candidates(store, served, namespace, after);
         if let Some(position) = &self.position {
             let after = Some(position.start_after(namespace));
             let Ok(revision) = u64::try_from(position.revision) else {
-                return Ok(store.list(served.store, namespace, after, None));
+                return Ok(current(after));
             };
             if position.begun_s != 0 && self.now_s - position.begun_s > CONTINUE_AGE_MAX_S {
                 return Err(expired_page(position));
             }
             // Another server may have sent the page before.
             wait_for_revision(store, revision).await?;
-            return store.list_at(revision, served.store, namespace, after, None).map_err(|e| match e {
+            let view = store.list_at(revision, served.store, namespace, after, None).map_err(|e| match e {
                 StoreError::Compacted { .. } => expired_page(position),
                 other => store_error(&other),
             });
+            return Ok(selectors.narrow(view?, served, namespace));
         }
         match self.revision {
             Some(revision)
@@ -203,18 +212,19 @@ impl ListParams {
                     && (self.matching == Match::Exact || (self.matching == Match::Unset && self.limit > 0)) =>
             {
                 wait_for_revision(store, revision).await?;
-                store.list_at(revision, served.store, namespace, None, None).map_err(|e| match e {
+                let view = store.list_at(revision, served.store, namespace, None, None).map_err(|e| match e {
                     StoreError::Compacted { .. } => {
                         Status::expired("The resourceVersion for the provided list is too old.")
                     }
                     other => store_error(&other),
-                })
+                });
+                Ok(selectors.narrow(view?, served, namespace))
             }
             Some(revision) if revision != 0 => {
                 wait_for_revision(store, revision).await?;
-                Ok(store.list(served.store, namespace, None, None))
+                Ok(current(None))
             }
-            _ => Ok(store.list(served.store, namespace, None, None)),
+            _ => Ok(current(None)),
         }
     }
 }
@@ -336,7 +346,7 @@ mod tests {
         let view = async |token: &str, now_s: i64| {
             let query = Query::parse(Some(&format!("limit=2&continue={token}")));
             let at = ListParams::new(&query, Timestamp::from_second(now_s).unwrap()).unwrap();
-            at.view(&store, &served, None).await.map(|_| at.begun_s())
+            at.view(&store, &served, None, &Selectors::default()).await.map(|_| at.begun_s())
         };
         let token = Continue::after(store.current_revision().cast_signed(), "a", "b", 1000).token();
         assert_eq!(view(&token, 1300).await.unwrap(), 1000, "pages count from the first one's time");

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::column::{AGE, Column, NAME};
 use crate::options::{Options, columns};
+use crate::parts::{IDENTITY, Parts};
 use crate::path::{Errors, Path};
 use crate::strategy::Strategy;
 use crate::table::{age, name};
@@ -49,6 +50,9 @@ impl Strategy for ConfigMaps {
     fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
         check_immutable(new, old, &["data", "binaryData"], e);
         self.check(new, e);
+    }
+    fn row_parts(&self) -> Parts {
+        Parts::Only(&[("metadata", IDENTITY), ("data", Parts::Names), ("binaryData", Parts::Names)])
     }
     fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
         vec![name(obj), json!(len(&obj["data"]) + len(&obj["binaryData"])), age(obj, now)]

@@ -11,6 +11,7 @@ use super::config_map::{DATA_BYTES_MAX, check_immutable, decoded_len};
 use crate::column::{AGE, Column, NAME};
 use crate::metadata::immutable;
 use crate::options::{Options, columns, texts};
+use crate::parts::{IDENTITY, Parts};
 use crate::path::{Errors, Path};
 use crate::strategy::Strategy;
 use crate::table::{age, name};
@@ -62,6 +63,9 @@ impl Strategy for Secrets {
         immutable(&new["type"], &old["type"], &Path::new("type"), e);
         check_immutable(new, old, &["data"], e);
         self.check(new, e);
+    }
+    fn row_parts(&self) -> Parts {
+        Parts::Only(&[("metadata", IDENTITY), ("type", Parts::All), ("data", Parts::Names)])
     }
     fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
         vec![name(obj), obj["type"].clone(), json!(len(&obj["data"])), age(obj, now)]

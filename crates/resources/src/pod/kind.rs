@@ -8,6 +8,7 @@ use super::qos::qos_class;
 use super::{apparmor, defaults, table};
 use crate::names::NameRule;
 use crate::options::{Connects, Deletion, Options, texts};
+use crate::parts::Parts;
 use crate::path::Errors;
 use crate::strategy::{Context, Strategy, base_status_update, base_update, bump_generation, field_text};
 use crate::tree::{int0, items, items_mut, present, remove, restore, set, text};
@@ -126,6 +127,9 @@ impl Strategy for Pods {
     }
     fn row_conditions(&self, obj: &Value) -> Vec<Value> {
         table::row_conditions(obj)
+    }
+    fn row_parts(&self) -> Parts {
+        table::PARTS
     }
     fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
         table::row(obj, now)

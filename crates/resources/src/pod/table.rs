@@ -3,6 +3,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::column::{AGE, Column, NAME};
+use crate::parts::{IDENTITY, Parts};
 use crate::table::{age, name, or_none, since, time};
 use crate::tree::{flag, int0, items, present, text};
 
@@ -18,6 +19,21 @@ pub const COLUMNS: &[Column] = &[
     Column::text("Nominated Node", "Node set aside for the pod by preemption.").wide(),
     Column::text("Readiness Gates", "Number of true readiness gate conditions out of those required.").wide(),
 ];
+
+/// The parts of a pod that its row shows.
+pub const PARTS: Parts = Parts::Only(&[
+    ("metadata", IDENTITY),
+    (
+        "spec",
+        Parts::Only(&[
+            ("containers", Parts::Each(&Parts::Only(&[]))),
+            ("initContainers", Parts::Each(&Parts::Only(&[("name", Parts::All), ("restartPolicy", Parts::All)]))),
+            ("nodeName", Parts::All),
+            ("readinessGates", Parts::All),
+        ]),
+    ),
+    ("status", Parts::All),
+]);
 
 #[derive(Default)]
 struct Restarts {
@@ -184,7 +200,10 @@ mod tests {
 
     fn check(obj: Value, want: &[&str]) {
         let now: Timestamp = "2026-01-01T01:00:00Z".parse().unwrap();
+        let whole = row(&obj, now);
+        let obj = PARTS.parse(&obj.to_string()).unwrap();
         let row = row(&obj, now);
+        assert_eq!(row, whole, "the parts are enough");
         let got: Vec<&str> = row.iter().map(text).take(5).collect();
         assert_eq!(got, want);
         assert_eq!(row.len(), COLUMNS.len());

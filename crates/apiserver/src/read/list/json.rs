@@ -6,8 +6,6 @@ use kelson_meta::{Gvk, Status};
 use serde_json::{Value, json};
 
 use super::run::{ListPieces, Run};
-use crate::catalog::record;
-use crate::read::frames::partial_json;
 use crate::read::page::PIECE_BYTES;
 use crate::read::table;
 use crate::request::answer;
@@ -63,8 +61,14 @@ impl JsonPieces {
         {
             for record in &records {
                 self.comma(&mut out);
-                let bytes = record.bytes();
-                out.put_slice(partial_json(version, record::metadata(&bytes).unwrap_or("null")).as_bytes());
+                table::put_partial_json(version, record, &mut out);
+            }
+        } else if let View::Table(version) = view
+            && records.iter().all(|r| self.run.served.is_plain(r))
+        {
+            for record in &records {
+                self.comma(&mut out);
+                table::put_row(&self.run.served, version, &self.run.options, record, &mut out);
             }
         } else if view == View::Whole
             && let Some(forms) = self.run.served.forms(&records).await?

@@ -40,7 +40,7 @@ pub async fn list(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, S
     let at = ListParams::new(&cx.query, cx.server.clock.now())?;
     let namespace = Some(cx.namespace(served)).filter(|n| !n.is_empty());
     let found = child("cacher.GetList", || cx.storage_attributes(served));
-    let records = at.view(&cx.server.store, served, namespace).await?;
+    let records = at.view(&cx.server.store, served, namespace, &selectors).await?;
     found.event("watchCache fresh enough", Vec::new);
     found.event("Listed items from cache", || vec![KeyValue::number("count", records.len())]);
     let page = select_page((&at, namespace), records, served, selectors).await?;

@@ -132,16 +132,23 @@ async fn messages(run: &Run, object: &ObjectSchema, records: &[Arc<Record>]) -> 
     if let View::Partial(version) = run.view
         && records.iter().all(|r| run.metadata_is_plain(r))
     {
-        let each = records.iter().map(|r| {
-            let bytes = r.bytes();
-            let metadata = record::metadata(&bytes).map(serde_json::from_str::<Value>).and_then(Result::ok);
-            let metadata = serde_json::Map::from_iter([("metadata".to_owned(), metadata.unwrap_or_default())]);
-            object.message(&table::partial(version, Value::Object(metadata)))
-        });
-        return each.map(|made| made.map(Bytes::from).map_err(refused)).collect();
+        return records.iter().map(|record| partial(version, object, run.has_metadata_first(), record)).collect();
     }
     let items = run.items(records).await?;
     items.iter().map(|item| object.message(item).map(Bytes::from).map_err(refused)).collect()
+}
+
+/// The message of a `PartialObjectMetadata`. Its one field is the first field of the object's message, from which it is cut if there is
+/// one.
+fn partial(version: &str, object: &ObjectSchema, is_first: bool, record: &Record) -> Result<Bytes, Status> {
+    let mut out = BytesMut::new();
+    if is_first && record.put_metadata_message(&mut out).is_some() {
+        return Ok(out.freeze());
+    }
+    let metadata =
+        if record.put_metadata(&mut out) { serde_json::from_slice(&out).unwrap_or_default() } else { Value::Null };
+    let metadata = serde_json::Map::from_iter([("metadata".to_owned(), metadata)]);
+    object.message(&table::partial(version, Value::Object(metadata))).map(Bytes::from).map_err(refused)
 }
 
 impl ListPieces for ProtobufPieces {

@@ -264,7 +264,7 @@ pub async fn collection(cx: &RequestContext, served: &Arc<Served>, body: Request
     let selectors = Selectors::new(served, &cx.selectors)?;
     let at = ListParams::new(&cx.query, cx.server.clock.now())?;
     let namespace = Some(cx.namespace(served)).filter(|n| !n.is_empty());
-    let view = at.view(&cx.server.store, served, namespace).await?;
+    let view = at.view(&cx.server.store, served, namespace, &selectors).await?;
     let page = list::select_page((&at, namespace), view, served, selectors).await?;
     // Only the records are held, so that many objects are not decoded at once.
     let records: Vec<Arc<Record>> = page.records.iter().cloned().collect();

@@ -7,12 +7,13 @@ use parking_lot::{Mutex, RwLock};
 
 use super::PolicyRule;
 use super::aggregation::{Aggregation, ClusterRole, Parts, Update};
-
-use super::stored::{BindingView, RoleRef, RoleView, Subject};
+use super::binding::{Binding, SubjectBindings, Who, of_scope, place_of};
+use super::lookup::{BindingIndex, RoleName};
+use super::stored::{BindingView, RoleRef, RoleView};
 use crate::Attributes;
 use crate::authorize::{Authorizer, Decision};
 use crate::objects::{Change, decode};
-use crate::user::{UserInfo, service_account_username};
+use crate::user::UserInfo;
 
 /// The resources of `rbac.authorization.k8s.io` that are followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,23 +77,8 @@ impl Role {
     }
 }
 
-struct Binding {
-    /// The namespace; empty for ClusterRoleBindings.
-    namespace: String,
-    name: String,
-    role: RoleRef,
-    subjects: Vec<Subject>,
-}
-
-/// The subject of a binding: a user name or a group.
-#[derive(Clone, PartialEq, Eq, Hash)]
-enum Who {
-    User(String),
-    Group(String),
-}
-
-/// Bindings by subject's name, each with the index of the subject; sorted by namespace and name.
-type BySubject = HashMap<String, Vec<(Arc<Binding>, usize)>>;
+/// The bindings of subjects by their names.
+type BySubject = HashMap<String, SubjectBindings>;
 
 #[derive(Default)]
 struct IndexState {
@@ -101,6 +87,8 @@ struct IndexState {
     bindings: HashMap<(String, String), Arc<Binding>>,
     users: BySubject,
     groups: BySubject,
+    /// The subjects that have indexes.
+    indexed: Mutex<HashSet<Who>>,
 }
 
 /// The RBAC authorizer.
@@ -114,6 +102,9 @@ pub struct Rbac {
     state: RwLock<IndexState>,
     /// The state of aggregation. Locked before `state`, and only by writers of ClusterRoles.
     aggregation: Mutex<Aggregation>,
+    /// Bindings that decisions looked at so far.
+    #[cfg(test)]
+    looked_at: std::sync::atomic::AtomicU64,
 }
 
 impl Rbac {
@@ -169,7 +160,13 @@ impl Rbac {
         self.aggregation.lock().looked_at
     }
 
-    /// Returns namespace and name of every known object of a resource.
+    /// Bindings that decisions looked at so far.
+    #[cfg(test)]
+    pub(super) fn bindings_looked_at(&self) -> u64 {
+        self.looked_at.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Namespace and name of every object of a resource that was taken in and not deleted.
     pub fn names(&self, resource: RbacResource) -> Vec<(String, String)> {
         let cluster_wide = matches!(resource, RbacResource::ClusterRoles | RbacResource::ClusterRoleBindings);
         let state = self.state.read();
@@ -181,31 +178,46 @@ impl Rbac {
         namespaces.flat_map(|(ns, roles)| roles.keys().map(|name| (ns.clone(), name.clone()))).collect()
     }
 
-    /// Calls `visit` with every rule that applies to `user` in `namespace` (empty: only cluster-wide ones), and its
-    /// reason, until it returns false. Returns the roles that could not be resolved.
+    /// Calls `visit` with every rule that applies to `user` in `namespace` (empty: cluster-wide ones alone), and why,
+    /// until it returns false. Returns the roles that could not be resolved. Rules that cannot allow `request` may be left out.
     fn visit(
         &self,
-        user: &UserInfo,
-        namespace: &str,
+        (user, namespace): (&UserInfo, &str),
+        request: Option<&Attributes<'_>>,
         mut visit: impl FnMut(&Binding, usize, &PolicyRule) -> bool,
     ) -> Vec<String> {
         let state = self.state.read();
         let mut errors = Vec::new();
+        let mut each = |binding: &Binding, subject: usize| {
+            #[cfg(test)]
+            self.looked_at.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            match state.resolve(&binding.role, &binding.namespace) {
+                Ok(role) => role.rules().all(|rule| visit(binding, subject, rule)),
+                Err(e) => {
+                    errors.push(e);
+                    true
+                }
+            }
+        };
         let by_user = state.users.get(&user.name).into_iter();
         let by_group = user.groups.iter().filter_map(|g| state.groups.get(g));
         // Two passes: upstream resolves cluster-wide bindings first, which is visible in reasons and in rule lists.
         let scopes = if namespace.is_empty() { &[""][..] } else { &["", namespace][..] };
         for scope in scopes {
-            for (binding, subject) in by_user.clone().chain(by_group.clone()).flat_map(|list| of_scope(list, scope)) {
-                match state.resolve(&binding.role, &binding.namespace) {
-                    Ok(role) => {
-                        for rule in role.rules() {
-                            if !visit(binding, *subject, rule) {
-                                return errors;
-                            }
-                        }
+            for subject in by_user.clone().chain(by_group.clone()) {
+                let bindings = of_scope(&subject.list, scope);
+                let index = || subject.index(scope, bindings.len(), || state.index_bindings(bindings));
+                let found = request.and_then(|r| Some((index()?, r)));
+                let done = match found {
+                    None => bindings.iter().all(|(binding, at)| each(binding, *at)),
+                    Some((index, request)) => {
+                        // Missing roles allow nothing, and are errors only if nothing else allows the request.
+                        let candidates = index.candidates(request).chain(index.missing.iter().copied());
+                        candidates.filter_map(|i| bindings.get(i as usize)).all(|(binding, at)| each(binding, *at))
                     }
-                    Err(e) => errors.push(e),
+                };
+                if !done {
+                    return errors;
                 }
             }
         }
@@ -216,7 +228,7 @@ impl Rbac {
     pub fn rules_for(&self, user: &UserInfo, namespace: &str) -> RulesFor {
         let (mut rules, mut last) = (Vec::new(), std::ptr::null::<Binding>());
         let mut seen = HashSet::new();
-        let errors = self.visit(user, namespace, |binding, _, rule| {
+        let errors = self.visit((user, namespace), None, |binding, _, rule| {
             if !std::ptr::eq(binding, last) {
                 last = std::ptr::from_ref(binding);
                 seen.clear();
@@ -246,7 +258,8 @@ impl Rbac {
 impl Authorizer for Rbac {
     fn authorize(&self, attributes: &Attributes<'_>) -> Decision {
         let mut reason = None;
-        let errors = self.visit(attributes.user, attributes.namespace, |binding, subject, rule| {
+        let of = (attributes.user, attributes.namespace);
+        let errors = self.visit(of, Some(attributes), |binding, subject, rule| {
             if rule.allows(attributes) {
                 reason = Some(binding.describe(subject));
             }
@@ -262,7 +275,36 @@ impl Authorizer for Rbac {
 }
 
 impl IndexState {
+    /// Ends the indexes of bindings that name a role.
+    fn role_changed(&mut self, namespace: &str, name: &str) {
+        let Self { users, groups, indexed, .. } = self;
+        let indexed = indexed.get_mut();
+        if indexed.is_empty() {
+            return;
+        }
+        let role: RoleName = (namespace.is_empty(), name.to_owned());
+        indexed.retain(|who| {
+            let subject = match who {
+                Who::User(user) => users.get_mut(user),
+                Who::Group(group) => groups.get_mut(group),
+            };
+            subject.is_some_and(|subject| subject.role_changed(namespace, &role))
+        });
+    }
+
+    /// Indexes a subject's bindings in one scope.
+    fn index_bindings(&self, bindings: &[(Arc<Binding>, usize)]) -> BindingIndex {
+        let mut index = BindingIndex::default();
+        for (at, (binding, _)) in bindings.iter().enumerate() {
+            let role = self.resolve(&binding.role, &binding.namespace).ok();
+            index.push(at as u32, binding.role_name(), role.map(Role::rules));
+        }
+        self.indexed.lock().extend(bindings.first().and_then(|(binding, subject)| binding.who(*subject)));
+        index
+    }
+
     fn put_role(&mut self, namespace: &str, name: &str, role: Option<Role>) {
+        self.role_changed(namespace, name);
         match role {
             None => {
                 if let Some(roles) = self.roles.get_mut(namespace) {
@@ -282,6 +324,7 @@ impl IndexState {
         match update {
             Update::Whole { gatherer, parts } => self.put_role("", &gatherer, Some(Role::Gathered(parts))),
             Update::Part { gatherer, member, rules } => {
+                self.role_changed("", &gatherer);
                 let role = self.roles.get_mut("").and_then(|roles| roles.get_mut(&*gatherer));
                 let Some(Role::Gathered(parts)) = role else { return };
                 match rules {
@@ -297,11 +340,12 @@ impl IndexState {
         if let Some(old) = self.bindings.remove(&key) {
             for who in old.whom() {
                 let (map, subject) = self.index(&who);
-                if let Some(list) = map.get_mut(subject) {
-                    if let Ok(at) = place_of(list, &old) {
-                        list.remove(at);
+                if let Some(bindings) = map.get_mut(subject) {
+                    bindings.changed();
+                    if let Ok(at) = place_of(&bindings.list, &old) {
+                        bindings.list.remove(at);
                     }
-                    if list.is_empty() {
+                    if bindings.list.is_empty() {
                         map.remove(subject);
                     }
                 }
@@ -316,10 +360,11 @@ impl IndexState {
         });
         for (i, who) in binding.whom_indexed() {
             let (map, subject) = self.index(&who);
-            let list = map.entry(subject.clone()).or_default();
-            // A subject that is listed twice is bound once.
-            if let Err(at) = place_of(list, &binding) {
-                list.insert(at, (binding.clone(), i));
+            let bindings = map.entry(subject.clone()).or_default();
+            bindings.changed();
+            // A subject named twice binds once.
+            if let Err(at) = place_of(&bindings.list, &binding) {
+                bindings.list.insert(at, (binding.clone(), i));
             }
         }
         self.bindings.insert(key, binding);
@@ -342,55 +387,6 @@ impl IndexState {
             Some(found) if !(scope.is_empty() && role.kind == "Role") => Ok(found),
             _ => Err(format!("{resource}.rbac.authorization.k8s.io {:?} not found", role.name)),
         }
-    }
-}
-
-/// Returns the index of a binding in a subject's list, or the index at which to insert it.
-fn place_of(list: &[(Arc<Binding>, usize)], binding: &Binding) -> Result<usize, usize> {
-    list.binary_search_by(|(b, _)| (&b.namespace, &b.name).cmp(&(&binding.namespace, &binding.name)))
-}
-
-/// Returns those of a subject's bindings that are in one namespace (empty: cluster-wide).
-fn of_scope<'l>(list: &'l [(Arc<Binding>, usize)], scope: &str) -> &'l [(Arc<Binding>, usize)] {
-    let begin = list.partition_point(|(b, _)| *b.namespace < *scope);
-    let end = begin + list[begin..].partition_point(|(b, _)| *b.namespace == *scope);
-    &list[begin..end]
-}
-
-impl Binding {
-    fn whom(&self) -> Vec<Who> {
-        self.whom_indexed().into_iter().map(|(_, w)| w).collect()
-    }
-
-    fn whom_indexed(&self) -> Vec<(usize, Who)> {
-        let who = |s: &Subject| match s.kind.as_str() {
-            "User" => Some(Who::User(s.name.clone())),
-            "Group" => Some(Who::Group(s.name.clone())),
-            "ServiceAccount" => {
-                let namespace = if s.namespace.is_empty() { &self.namespace } else { &s.namespace };
-                (!namespace.is_empty()).then(|| Who::User(service_account_username(namespace, &s.name)))
-            }
-            _ => None,
-        };
-        self.subjects.iter().enumerate().filter_map(|(i, s)| Some((i, who(s)?))).collect()
-    }
-
-    /// Formats a binding for reasons: `ClusterRoleBinding "x" of ClusterRole "y" to User "z"`.
-    fn describe(&self, subject: usize) -> String {
-        let to = match self.subjects.get(subject) {
-            Some(s) if s.kind == "ServiceAccount" => {
-                let namespace = if s.namespace.is_empty() { &self.namespace } else { &s.namespace };
-                format!("{} {:?}", s.kind, format!("{}/{namespace}", s.name))
-            }
-            Some(s) => format!("{} {:?}", s.kind, s.name),
-            None => String::new(),
-        };
-        let (kind, name) = if self.namespace.is_empty() {
-            ("ClusterRoleBinding", self.name.clone())
-        } else {
-            ("RoleBinding", format!("{}/{}", self.name, self.namespace))
-        };
-        format!("{kind} {name:?} of {} {:?} to {to}", self.role.kind, self.role.name)
     }
 }
 

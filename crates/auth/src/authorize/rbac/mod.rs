@@ -1,7 +1,9 @@
 //! Role-based access control: an index of roles and bindings by subject, and decisions with it.
 mod aggregation;
+mod binding;
 mod escalation;
 mod index;
+mod lookup;
 mod rule;
 mod stored;
 

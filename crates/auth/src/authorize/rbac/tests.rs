@@ -369,3 +369,6 @@ fn naive(stored: &BTreeMap<(String, String, String), Value>, a: &Attributes<'_>)
             })
     })
 }
+
+#[path = "lookup_tests.rs"]
+mod lookup;

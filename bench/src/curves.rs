@@ -1,0 +1,263 @@
+//! How the cost of reads, watches and decisions grows: the CPU time of the server for one request, at three sizes each, so that a bend
+//! is visible.
+//!
+//! `curves [SIZE]...` (default 1000 10000 50000 pods). Without `SUBJECT_URL` the API server runs in this process, whose CPU time then
+//! includes the client's. `SUBJECT_URL`, `SUBJECT_TOKEN` and `SUBJECT_PIDS` name a running server, its administrator's token and its
+//! processes (comma-separated, such as those of a kube-apiserver and its etcd); `PEER_URL`, `PEER_TOKEN` and `PEER_PIDS` a second one, for
+//! the same rows. Both must be empty clusters.
+#![allow(clippy::unwrap_used, reason = "a measurement that cannot go on panics")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use http::Method;
+use http_body_util::BodyExt as _;
+use kelson_client::Client;
+use kelson_client::kubeconfig::{Config, Credentials};
+use kelson_client::remote::Remote;
+use serde_json::{Value, json};
+
+use crate::block_on;
+use crate::control_plane::{Cluster, PODS, pod};
+
+const JSON: &str = "application/json";
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+const METADATA_PROTOBUF: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
+/// CPU time after which a row is not repeated, in milliseconds; the clock of processes counts ten at a time.
+const CPU_ENOUGH_MS: u64 = 400;
+/// Of the CPU time in `/proc` (USER_HZ).
+const TICKS_A_SECOND: u64 = 100;
+const REPEATS_MAX: usize = 200;
+const ALL: &str = "/api/v1/pods";
+const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+
+/// A server that is measured.
+struct Side {
+    client: Client,
+    pids: Vec<u32>,
+}
+
+impl Side {
+    /// The server that variables with this prefix name.
+    fn named(prefix: &str) -> anyhow::Result<Option<Self>> {
+        let variable = |name: &str| std::env::var(format!("{prefix}_{name}")).ok().filter(|value| !value.is_empty());
+        let Some(server) = variable("URL") else { return Ok(None) };
+        let credentials = Credentials::Token(variable("TOKEN").context("a token is missing")?);
+        let config = Config { server, insecure_skip_tls_verify: true, credentials, ..Config::default() };
+        let remote = Remote::new(config).map_err(|error| anyhow::anyhow!("{error}"))?;
+        let pids = variable("PIDS").context("the server's processes are missing")?;
+        let pids = pids.split(',').map(|pid| pid.trim().parse().context("a process")).collect::<Result<_, _>>()?;
+        Ok(Some(Self { client: Client::new(Arc::new(remote), "curves"), pids }))
+    }
+
+    /// CPU time of the server's processes so far, in milliseconds.
+    fn cpu_ms(&self) -> u64 {
+        let ticks = |pid: &u32| {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+            let fields: Vec<&str> = text.rsplit_once(')').unwrap().1.split_whitespace().collect();
+            fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+        };
+        self.pids.iter().map(ticks).sum::<u64>() * 1000 / TICKS_A_SECOND
+    }
+
+    fn peak_mb(&self) -> u64 {
+        let peak = |pid: &u32| {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+            let line = text.lines().find(|line| line.starts_with("VmHWM:")).unwrap().to_owned();
+            line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+        };
+        self.pids.iter().map(peak).sum()
+    }
+
+    async fn send(&self, method: Method, path: &str, body: &Value) -> anyhow::Result<()> {
+        let kind = if method == Method::PATCH { "application/merge-patch+json" } else { JSON };
+        Ok(self.client.call_unread(method, path, kind, Bytes::from(body.to_string())).await?)
+    }
+
+    /// Reads a response to its end and drops it.
+    async fn read(&self, path: &str, accept: &'static str) -> anyhow::Result<()> {
+        let response = self.client.raw_accepting(Method::GET, path, "", accept, Bytes::new()).await?;
+        let mut body = response.into_body();
+        while let Some(frame) = body.frame().await {
+            frame?;
+        }
+        Ok(())
+    }
+
+    /// CPU time of one turn of `work`, in milliseconds.
+    async fn cost<F: Future<Output = anyhow::Result<()>>>(
+        &self,
+        mut work: impl FnMut(usize) -> F,
+    ) -> anyhow::Result<f64> {
+        // What is made on first use (indexes, encoded forms) is made before.
+        work(0).await?;
+        let (before, mut turns) = (self.cpu_ms(), 0);
+        while turns < REPEATS_MAX && self.cpu_ms() - before < CPU_ENOUGH_MS {
+            turns += 1;
+            work(turns).await?;
+        }
+        Ok((self.cpu_ms() - before) as f64 / turns as f64)
+    }
+}
+
+fn print(what: &str, size: usize, costs: &[f64]) {
+    let costs: String = costs.iter().map(|ms| format!(" {ms:>12.3}")).collect();
+    println!("{what:<44} {size:>8}{costs}");
+}
+
+/// Measures the rows of all sizes.
+pub fn run(args: &[String]) -> anyhow::Result<()> {
+    let sizes: Vec<usize> = args.iter().map(|size| size.parse().context("a size")).collect::<Result<_, _>>()?;
+    let sizes = if sizes.is_empty() { vec![1000, 10_000, 50_000] } else { sizes };
+    block_on(2, measure(&sizes))
+}
+
+async fn measure(sizes: &[usize]) -> anyhow::Result<()> {
+    let subject = match Side::named("SUBJECT")? {
+        Some(subject) => subject,
+        None => Side { client: Cluster::start(false).await?.client, pids: vec![std::process::id()] },
+    };
+    let sides: Vec<Side> = std::iter::once(subject).chain(Side::named("PEER")?).collect();
+    println!("CPU time of one request in ms, of the subject{}", if sides.len() > 1 { " and of the peer" } else { "" });
+    let mut made = 0;
+    for size in sizes {
+        for side in &sides {
+            fill(side, made, *size).await?;
+        }
+        made = made.max(*size);
+        lists(&sides, *size).await?;
+        watchers(&sides, (*size / 10).max(10)).await?;
+    }
+    for size in sizes.iter().map(|size| size / 10) {
+        bindings(&sides, size).await?;
+        roles(&sides, size / 4).await?;
+    }
+    std::process::exit(0)
+}
+
+/// Makes pods up to a number, ten of them with a label of their own, on a hundred nodes.
+async fn fill(side: &Side, from: usize, to: usize) -> anyhow::Result<()> {
+    let account = json!({"metadata": {"name": "default"}});
+    let _there = side.send(Method::POST, "/api/v1/namespaces/default/serviceaccounts", &account).await;
+    for n in from..to {
+        let mut pod = pod(&format!("pod-{n}"));
+        pod["metadata"]["labels"]["few"] = (n < 10).to_string().into();
+        pod["metadata"]["annotations"] = json!({"example.com/text": "a text of some length ".repeat(40)});
+        pod["spec"]["nodeName"] = format!("node-{}", n % 100).into();
+        side.send(Method::POST, PODS, &pod).await?;
+    }
+    Ok(())
+}
+
+async fn lists(sides: &[Side], size: usize) -> anyhow::Result<()> {
+    for (what, path, accept) in [
+        ("list whole, JSON", ALL, JSON),
+        ("list whole, protobuf", ALL, PROTOBUF),
+        ("list metadata, JSON", ALL, METADATA),
+        ("list metadata, protobuf", ALL, METADATA_PROTOBUF),
+        ("list as table", ALL, TABLE),
+        ("list by spec.nodeName", "/api/v1/pods?fieldSelector=spec.nodeName%3Dnone", JSON),
+        ("list by metadata.name", "/api/v1/namespaces/default/pods?fieldSelector=metadata.name%3Dpod-7", JSON),
+        ("list by a label of ten", "/api/v1/pods?labelSelector=few%3Dtrue", JSON),
+    ] {
+        let mut costs = Vec::new();
+        for side in sides {
+            costs.push(side.cost(|_| side.read(path, accept)).await?);
+        }
+        print(what, size, &costs);
+    }
+    let mut peaks = Vec::new();
+    for side in sides {
+        let before = side.peak_mb();
+        futures::future::try_join_all((0..4).map(|_| side.read(ALL, PROTOBUF))).await?;
+        peaks.push((side.peak_mb() - before) as f64);
+    }
+    print("four protobuf lists: more memory at peak, MB", size, &peaks);
+    Ok(())
+}
+
+/// A write beside watchers, each of another node.
+async fn watchers(sides: &[Side], count: usize) -> anyhow::Result<()> {
+    let mut costs = Vec::new();
+    for side in sides {
+        let seen = Arc::new(AtomicUsize::new(0));
+        let mut tasks = Vec::new();
+        for n in 0..count {
+            let path = format!("{ALL}?watch=1&resourceVersion=0&fieldSelector=spec.nodeName%3Dwatched-{n}");
+            let (client, seen) = (side.client.clone(), Arc::clone(&seen));
+            tasks.push(tokio::spawn(async move {
+                let response = client.raw_accepting(Method::GET, &path, "", JSON, Bytes::new()).await?;
+                seen.fetch_add(1, Ordering::Relaxed);
+                let mut body = response.into_body();
+                while let Some(frame) = body.frame().await {
+                    frame?;
+                }
+                anyhow::Ok(())
+            }));
+        }
+        while seen.load(Ordering::Relaxed) < count {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let one = format!("{PODS}/pod-0");
+        let write = |n: usize| {
+            let body = json!({"metadata": {"annotations": {"example.com/turn": n.to_string()}}});
+            let one = &one;
+            async move { side.send(Method::PATCH, one, &body).await }
+        };
+        costs.push(side.cost(write).await?);
+        for task in tasks {
+            task.abort();
+        }
+    }
+    print("write beside watchers of other nodes", count, &costs);
+    Ok(())
+}
+
+/// A decision about a user with many role bindings in one namespace, of which none allows the request.
+async fn bindings(sides: &[Side], count: usize) -> anyhow::Result<()> {
+    let mut costs = Vec::new();
+    for side in sides {
+        for n in 0..count {
+            let group = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
+            let rule = json!({"apiGroups": ["example.com"], "resources": [format!("kind-{n}")], "verbs": ["get"]});
+            let role = json!({"metadata": {"name": format!("r-{n}")}, "rules": [rule]});
+            let _there = side.send(Method::POST, &format!("{group}/roles"), &role).await;
+            let binding = json!({"metadata": {"name": format!("b-{n}")},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": format!("r-{n}")},
+                "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "busy"}]});
+            let _there = side.send(Method::POST, &format!("{group}/rolebindings"), &binding).await;
+        }
+        let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {"user": "busy",
+            "resourceAttributes": {"namespace": "default", "verb": "get", "resource": "secrets"}}});
+        let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+        costs.push(side.cost(|_| side.send(Method::POST, path, &review)).await?);
+    }
+    print("decision about a user with role bindings", count, &costs);
+    Ok(())
+}
+
+/// A write of one ClusterRole while others are gathered into `view`.
+async fn roles(sides: &[Side], count: usize) -> anyhow::Result<()> {
+    let mut costs = Vec::new();
+    for side in sides {
+        for n in 0..count {
+            let rule = json!({"apiGroups": ["example.com"], "resources": [format!("kind-{n}")], "verbs": ["get"]});
+            let labels = json!({"rbac.authorization.k8s.io/aggregate-to-view": "true"});
+            let role = json!({"metadata": {"name": format!("gathered-{n}"), "labels": labels}, "rules": [rule]});
+            let _there = side.send(Method::POST, ROLES, &role).await;
+        }
+        let write = |n: usize| async move {
+            let rule = json!({"apiGroups": ["example.com"], "resources": [format!("turn-{n}")], "verbs": ["get"]});
+            side.send(Method::PATCH, &format!("{ROLES}/gathered-0"), &json!({"rules": [rule]})).await
+        };
+        costs.push(side.cost(write).await?);
+    }
+    print("write of a ClusterRole beside gathered ones", count, &costs);
+    Ok(())
+}

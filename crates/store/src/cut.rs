@@ -1,0 +1,322 @@
+//! Cuts an object's metadata from its bytes. The bytes come piece by piece, since those of a record may be a delta, and no more of them are
+//! made than needed.
+
+use std::ops::ControlFlow;
+
+use bytes::BufMut;
+
+const NAME: &[u8] = b"metadata";
+
+/// Cuts the member `metadata` from an object's compact JSON. The record knows where its revision is, which is inside that member, so
+/// only the bytes before the member and those after the revision are looked at.
+pub(crate) struct MetadataCutter {
+    /// Bytes that were passed so far.
+    at: usize,
+    revision_at: usize,
+    step: Step,
+    walk: JsonWalk,
+    /// Bytes that were looked at one by one.
+    #[cfg(test)]
+    looked_at: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// Before the member.
+    Before,
+    /// In the member, up to the revision.
+    Copying,
+    /// In the member, after the revision.
+    Ending,
+    Done,
+}
+
+/// What is known of the JSON at the current byte.
+struct JsonWalk {
+    /// Objects and arrays that are open.
+    depth: usize,
+    in_string: bool,
+    is_escaped: bool,
+    /// How many bytes of a member's name at the first level are those of [`NAME`].
+    matched: Option<usize>,
+}
+
+impl MetadataCutter {
+    pub fn new(revision_at: u32) -> Self {
+        let walk = JsonWalk { depth: 0, in_string: false, is_escaped: false, matched: None };
+        Self {
+            at: 0,
+            revision_at: revision_at as usize,
+            step: Step::Before,
+            walk,
+            #[cfg(test)]
+            looked_at: 0,
+        }
+    }
+
+    /// Whether all of the member was cut.
+    pub fn is_done(&self) -> bool {
+        self.step == Step::Done
+    }
+
+    /// Takes the next piece, and appends what of it belongs to the member. Breaks after the end of the member.
+    pub fn feed(&mut self, piece: &[u8], out: &mut impl BufMut) -> ControlFlow<()> {
+        let mut rest = piece;
+        while !rest.is_empty() {
+            let taken = match self.step {
+                Step::Before => match self.walk.enter(rest) {
+                    Some(taken) => {
+                        self.step = Step::Copying;
+                        taken
+                    }
+                    None => rest.len(),
+                },
+                Step::Copying => {
+                    let taken = rest.len().min(self.revision_at.saturating_sub(self.at));
+                    out.put_slice(&rest[..taken]);
+                    if self.at + taken >= self.revision_at {
+                        // The revision is a string in the member, which is an object.
+                        self.walk = JsonWalk { depth: 1, in_string: true, is_escaped: false, matched: None };
+                        self.step = Step::Ending;
+                    }
+                    taken
+                }
+                Step::Ending => {
+                    let end = self.walk.leave(rest);
+                    let taken = end.unwrap_or(rest.len());
+                    out.put_slice(&rest[..taken]);
+                    if end.is_some() {
+                        self.step = Step::Done;
+                    }
+                    taken
+                }
+                Step::Done => return ControlFlow::Break(()),
+            };
+            #[cfg(test)]
+            if self.step != Step::Copying {
+                self.looked_at += taken;
+            }
+            self.at += taken;
+            rest = &rest[taken..];
+        }
+        if self.is_done() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+impl JsonWalk {
+    /// Looks for the beginning of the member's value; the number of bytes before it.
+    fn enter(&mut self, bytes: &[u8]) -> Option<usize> {
+        for (i, byte) in bytes.iter().enumerate() {
+            if self.in_string {
+                if self.step_in_string(*byte) {
+                    continue;
+                }
+                self.matched = match self.matched {
+                    Some(n) if NAME.get(n) == Some(byte) => Some(n + 1),
+                    Some(n) if n == NAME.len() && !self.in_string => Some(n),
+                    _ => None,
+                };
+                continue;
+            }
+            match byte {
+                b'"' => {
+                    self.in_string = true;
+                    self.matched = (self.depth == 1).then_some(0);
+                }
+                b':' if self.matched == Some(NAME.len()) => return Some(i + 1),
+                b'{' | b'[' => self.depth += 1,
+                b'}' | b']' => self.depth = self.depth.saturating_sub(1),
+                // Only a name is followed by a colon.
+                _ => self.matched = None,
+            }
+        }
+        None
+    }
+
+    /// Looks for the end of the value in which the walk is; the number of bytes up to it.
+    fn leave(&mut self, bytes: &[u8]) -> Option<usize> {
+        for (i, byte) in bytes.iter().enumerate() {
+            if self.in_string {
+                self.step_in_string(*byte);
+                continue;
+            }
+            match byte {
+                b'"' => self.in_string = true,
+                b'{' | b'[' => self.depth += 1,
+                b'}' | b']' => {
+                    self.depth -= 1;
+                    if self.depth == 0 {
+                        return Some(i + 1);
+                    }
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Takes a byte of a string. Returns whether it belongs to an escape sequence, which no name has that is looked for.
+    fn step_in_string(&mut self, byte: u8) -> bool {
+        if self.is_escaped {
+            self.is_escaped = false;
+            self.matched = None;
+            return true;
+        }
+        match byte {
+            b'\\' => {
+                self.is_escaped = true;
+                self.matched = None;
+                true
+            }
+            b'"' => {
+                self.in_string = false;
+                false
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Reads the metadata from an object's protobuf message, which is field 1 of every kind that has one, and so the first.
+pub(crate) struct FirstField {
+    /// The tag, the length and what follows.
+    head: Vec<u8>,
+    /// Bytes of the field with its tag and length, once they are known.
+    length: Option<usize>,
+    taken: usize,
+}
+
+impl FirstField {
+    pub fn new() -> Self {
+        Self { head: Vec::new(), length: None, taken: 0 }
+    }
+
+    /// The length of the field with its tag and length; `None` if the message does not begin with it.
+    pub fn length(&self) -> Option<usize> {
+        self.length
+    }
+
+    /// Whether the whole field was passed.
+    pub fn is_done(&self) -> bool {
+        self.length == Some(self.taken)
+    }
+
+    /// Takes the next piece, and appends what of it belongs to the field. Breaks after its end, or where it cannot be read.
+    pub fn feed(&mut self, piece: &[u8], out: &mut impl BufMut) -> ControlFlow<()> {
+        if let Some(length) = self.length {
+            let taken = piece.len().min(length - self.taken);
+            out.put_slice(&piece[..taken]);
+            self.taken += taken;
+            return if self.is_done() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        }
+        self.head.extend_from_slice(piece);
+        match first_field(&self.head) {
+            FieldHead::Short => ControlFlow::Continue(()),
+            FieldHead::Other => ControlFlow::Break(()),
+            FieldHead::Length(length) => {
+                self.length = Some(length);
+                let head = std::mem::take(&mut self.head);
+                self.feed(&head, out)
+            }
+        }
+    }
+}
+
+enum FieldHead {
+    /// More bytes are needed.
+    Short,
+    /// The message begins with another field.
+    Other,
+    /// Bytes of the field.
+    Length(usize),
+}
+
+fn first_field(head: &[u8]) -> FieldHead {
+    /// Field 1 with bytes.
+    const TAG: u8 = 0x0a;
+    match head.first() {
+        None => return FieldHead::Short,
+        Some(&TAG) => {}
+        Some(_) => return FieldHead::Other,
+    }
+    let mut rest = &head[1..];
+    match crate::meta::take_number(&mut rest).map(usize::try_from) {
+        Some(Ok(length)) => FieldHead::Length(head.len() - rest.len() + length),
+        None if head.len() <= 10 => FieldHead::Short,
+        _ => FieldHead::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Cuts the metadata of an object in pieces of `size` bytes. Returns it with the number of pieces that were looked at and of bytes
+    /// that were looked at one by one.
+    fn cut(json: &str, size: usize) -> (Option<String>, usize, usize) {
+        let at = json.find(r#""resourceVersion":"7""#).unwrap() + r#""resourceVersion":""#.len();
+        let mut cutter = MetadataCutter::new(at as u32);
+        let (mut out, mut pieces) = (Vec::new(), 0);
+        for piece in json.as_bytes().chunks(size) {
+            pieces += 1;
+            if cutter.feed(piece, &mut out).is_break() {
+                break;
+            }
+        }
+        (cutter.is_done().then(|| String::from_utf8(out).unwrap()), pieces, cutter.looked_at)
+    }
+
+    #[test]
+    fn metadata_is_cut_from_pieces_of_any_size() {
+        let metadata = r#"{"annotations":{"a":"}\"{[","metadata":"x","b\\":"\\"},"labels":{},"managedFields":[{"fieldsV1":{"f:metadata":{}}}],"name":"metadata","resourceVersion":"7","uid":"u\"}"}"#;
+        let forms = [
+            format!(r#"{{"kind":"Pod","apiVersion":"v1","metadata":{metadata},"spec":{{"metadata":{{"name":"x"}}}}}}"#),
+            format!(r#"{{"metadata":{metadata}}}"#),
+            format!(
+                r#"{{"data":"metadata","x\"metadata":{{}},"meta\u0064ata":1,"n":[{{"metadata":1}},2],"metadat":{{}},"metadataa":{{}},"metadata":{metadata},"z":[]}}"#
+            ),
+        ];
+        for json in &forms {
+            for size in 1..json.len() + 1 {
+                assert_eq!(cut(json, size).0.as_deref(), Some(metadata), "{json} by {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_rest_of_an_object_is_not_looked_at() {
+        let fields = "x".repeat(2000);
+        let head = format!(
+            r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"managedFields":[{{"f":"{fields}"}}],"name":"a","resourceVersion":"7","uid":"u"}},"spec":"#
+        );
+        // What follows is no JSON, and there is much of it.
+        let json = format!("{head}{}", "]".repeat(100_000));
+        let (metadata, pieces, looked_at) = cut(&json, 64);
+        assert!(metadata.unwrap().ends_with(r#""resourceVersion":"7","uid":"u"}"#));
+        assert_eq!(pieces, head.len().div_ceil(64), "only the pieces up to the end of the metadata are made");
+        assert!(looked_at < 200, "managed fields are copied and not looked at: {looked_at}");
+    }
+
+    #[test]
+    fn the_first_field_is_cut_from_pieces_of_any_size() {
+        for length in [0usize, 1, 127, 128, 300, 70_000] {
+            let mut message = vec![0x0a];
+            crate::meta::pack_number(&mut message, length as u64);
+            message.extend(std::iter::repeat_n(7, length));
+            let field = message.clone();
+            message.extend([0x12, 1, 2]);
+            for size in [1, 2, 3, 50, 100_000] {
+                let (mut cutter, mut out) = (FirstField::new(), Vec::new());
+                for piece in message.chunks(size) {
+                    if cutter.feed(piece, &mut out).is_break() {
+                        break;
+                    }
+                }
+                assert!(cutter.is_done());
+                assert_eq!((cutter.length(), out), (Some(field.len()), field.clone()), "{length} by {size}");
+            }
+        }
+        let mut other = FirstField::new();
+        assert!(other.feed(&[0x12, 0], &mut Vec::new()).is_break() && !other.is_done());
+    }
+}

@@ -18,7 +18,7 @@ export KELSON_BUILD_DATE ?= $(shell TZ=UTC git log -1 --format=%cd --date=format
 # Tests that read published definitions beside the repository fail without them unless told to do without; a clone has none.
 export KELSON_SHARED ?= $(if $(wildcard ../shared/reference),$(abspath ../shared),none)
 
-.PHONY: help run build pgo release envtest test workspace lint unit blackbox lint-steps unit-steps blackbox-steps size clients test-clients portable fuzz torture torture-streams bench definitions images release-images deps deps-build deps-run deps-test clean
+.PHONY: help run build pgo release envtest test workspace lint unit blackbox lint-steps unit-steps blackbox-steps size clients test-clients test-examples portable fuzz torture torture-streams bench bench-page definitions images release-images deps deps-build deps-run deps-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -57,8 +57,8 @@ test: deps-test ## everything the gate runs: lints, unit and component tests, th
 # clippy-driver is the compiler with clippy's lints in it, so the lints take no pass of their own: on kelson-cel it used 11.2 s of a
 # processor where the compiler alone used 9.3 s and a pass of `cargo clippy` 43.6 s more. It leaves out what the compiler checks of
 # raw pointers at run time and optimizes no MIR, in workspace crates alone: none of them reads or writes through a raw pointer.
-lint unit blackbox lint-steps unit-steps blackbox-steps images workspace test-clients: export RUSTC_WORKSPACE_WRAPPER = clippy-driver
-lint unit blackbox lint-steps unit-steps blackbox-steps images workspace test-clients: export CLIPPY_ARGS = --deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
+lint unit blackbox lint-steps unit-steps blackbox-steps images workspace test-clients test-examples: export RUSTC_WORKSPACE_WRAPPER = clippy-driver
+lint unit blackbox lint-steps unit-steps blackbox-steps images workspace test-clients test-examples: export CLIPPY_ARGS = --deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
 workspace: deps-build
 	cargo build --locked --workspace --all-targets
 
@@ -85,6 +85,14 @@ blackbox-steps: deps-test images
 
 test-clients: deps-test clients images ## Helm, and controllers on controller-runtime and kube, against a cluster it starts (wants Go 1.26)
 	KELSON_CLIENTS=1 cargo test --locked --package kelson-blackbox -- helm:: clients::
+
+test-examples: workspace ## the programs in examples/ (wants Go 1.26, Java 17 and Maven; those that are missing are named)
+	@mkdir -p target/examples
+	LINK=1 scripts/envtest assets target/debug/kelson target/examples/bin
+	cd examples/operator-envtest && KUBEBUILDER_ASSETS=$(CURDIR)/target/examples/bin $(GO) test ./...
+	cd examples/cluster-per-test/go && KELSON=$(CURDIR)/target/debug/kelson $(GO) test ./...
+	@command -v mvn >/dev/null || { echo "mvn is missing: examples/cluster-per-test/java is not tested" >&2; exit 1; }
+	cd examples/cluster-per-test/java && KELSON=$(CURDIR)/target/debug/kelson mvn -q -B test
 
 clients: # what the above runs, from other people's modules
 	cargo build --locked --manifest-path tests/kube/Cargo.toml --target-dir target/kube

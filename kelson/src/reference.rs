@@ -187,7 +187,7 @@ fn documents() -> Vec<PathBuf> {
 }
 
 /// The command lines of Kelson in the fenced blocks of a document: the words after the program's name, with what continues in
-/// further lines, and the words that stand for others filled in.
+/// further lines, and `0` for `…`.
 fn command_lines(text: &str) -> Vec<Vec<String>> {
     let (mut found, mut fenced, mut before) = (Vec::new(), false, String::new());
     for line in text.lines().map(str::trim) {
@@ -207,7 +207,7 @@ fn command_lines(text: &str) -> Vec<Vec<String>> {
         let line = line.split([';', '|', '>', '&']).next().unwrap_or_default();
         let mut words = line.split_whitespace().map(|word| word.trim_matches(['\'', '"']));
         if words.next().is_some_and(|first| first == "kelson" || first.ends_with("/kelson")) {
-            let words = words.take_while(|word| !word.starts_with('#')).filter(|word| !word.starts_with('…'));
+            let words = words.take_while(|word| !word.starts_with('#'));
             found.push(words.map(|word| word.replace('…', "0")).collect());
         }
     }
@@ -274,7 +274,7 @@ fn command_lines_are_found() {
     let text = "kelson x\n```\n$ kelson token create --ttl 1h # a comment\nsudo target/release/kelson server \\\n  --data-dir /tmp/k\n\
                 kubectl get x\nkelson kube-scheduler … > file\n```\n";
     let found: Vec<String> = command_lines(text).iter().map(|words| words.join(" ")).collect();
-    assert_eq!(found, ["token create --ttl 1h", "server --data-dir /tmp/k", "kube-scheduler"]);
+    assert_eq!(found, ["token create --ttl 1h", "server --data-dir /tmp/k", "kube-scheduler 0"]);
     assert!(parsed(&["token".into(), "create".into(), "--no-such".into()]).is_err());
     assert!(parsed(&["kubelet".into(), "--no-such".into()]).is_err());
     assert!(help::flags("x", "y", &etcd::table()).contains("--data-dir"));

@@ -92,6 +92,10 @@ func create(body map[string]any) (*Cluster, error) {
 	return c, call(http.MethodPost, "/clusters", body, c)
 }
 
+// started keeps the command reachable. Its end of the server's standard input would otherwise be closed by the garbage collector, and
+// the server would end in the middle of the tests.
+var started *exec.Cmd
+
 // server starts `kelson test-server` at the first call and gives its address. The server's standard input stays open as long as this
 // process lives, and no longer.
 var server = sync.OnceValues(func() (string, error) {
@@ -111,6 +115,7 @@ var server = sync.OnceValues(func() (string, error) {
 	if err := command.Start(); err != nil {
 		return "", fmt.Errorf("kelsontest: %w", err)
 	}
+	started = command
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
 		return "", fmt.Errorf("kelsontest: %s test-server did not say where it listens: %w", name, err)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -85,5 +86,12 @@ func TestWhatIsRefusedIsSaid(t *testing.T) {
 	_, err := kelsontest.Start(kelsontest.Options{Controllers: []string{"nonsense"}})
 	if err == nil || !strings.Contains(err.Error(), "nonsense") {
 		t.Fatal(err)
+	}
+}
+
+func TestTheServerOutlivesGarbageCollections(t *testing.T) {
+	for range 20 {
+		runtime.GC()
+		kelsontest.New(t, kelsontest.Options{})
 	}
 }

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::catalog::Served;
 use crate::request::answer::warning;
-use crate::request::negotiate::{self, Accepted, Unacceptable};
+use crate::request::negotiate::{self, Accepted, Unacceptable, View};
 use crate::request::route::RequestInfo;
 use crate::request::routes::Route;
 use crate::request::selectors::ParsedSelectors;
@@ -130,8 +130,12 @@ impl RequestContext {
     ///
     /// # Errors
     /// 400 for an unknown value.
-    pub fn view(&self, accepted: &Accepted) -> Result<ViewOptions, Status> {
-        ViewOptions::new(&self.query, accepted.view, self.server.clock.now())
+    pub fn view(&self) -> Result<ViewOptions, Status> {
+        let now = self.server.clock.now();
+        match ViewOptions::new(&self.query, now) {
+            Err(_) if !matches!(self.accept()?.view, View::Table(_)) => Ok(ViewOptions::usual(now)),
+            options => options,
+        }
     }
     /// Whether nothing is stored (`dryRun`). Every write calls this first, so it also validates the other options.
     ///

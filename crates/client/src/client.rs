@@ -5,10 +5,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Method, header};
 use http_body_util::BodyExt as _;
-use kelson_meta::{Status, version};
+use kelson_meta::{Status, StatusCause, StatusDetails, version};
 use kelson_transport::{TakesObjects, WatchItems};
 use serde::{Serialize, de::DeserializeOwned};
 
+use crate::error::UNEXPECTED_RESPONSE;
 use crate::params::{DeleteOptions, List, ListParams, PatchKind, Query, WriteOptions};
 use crate::traced::TracedTransport;
 use crate::{
@@ -360,7 +361,10 @@ fn status_of(code: http::StatusCode, body: &[u8]) -> ClientError {
     let status = serde_json::from_slice::<Status>(body).ok().filter(|s| s.code != 0).unwrap_or_else(|| {
         const SHOWN_MAX: usize = 256;
         let text = String::from_utf8_lossy(&body[..body.len().min(SHOWN_MAX)]).into_owned();
-        Status::failure(code.as_u16(), kelson_meta::Reason::Unknown, text)
+        let cause = StatusCause { reason: UNEXPECTED_RESPONSE.to_owned(), message: text.clone(), field: String::new() };
+        let mut status = Status::failure(code.as_u16(), kelson_meta::Reason::Unknown, text);
+        status.details = Some(Box::new(StatusDetails { causes: vec![cause], ..StatusDetails::default() }));
+        status
     });
     ClientError::Status(Box::new(status))
 }

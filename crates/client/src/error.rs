@@ -3,6 +3,9 @@ use kelson_meta::{Reason, Status};
 
 use crate::TransportError;
 
+/// Cause of a response that is no `Status` (`CauseTypeUnexpectedServerResponse`).
+pub(crate) const UNEXPECTED_RESPONSE: &str = "UnexpectedServerResponse";
+
 /// A failed request.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -40,6 +43,11 @@ impl ClientError {
     pub fn is_unserved(&self) -> bool {
         let names_none = |s: &Status| s.details.as_ref().is_some_and(|d| d.name.is_empty());
         self.status().is_some_and(|s| s.code == 404 && (s.reason != Reason::NotFound || names_none(s)))
+    }
+    /// Whether the response was no `Status`: a proxy's page, or the text of a server that does not serve the path.
+    pub fn is_unexpected(&self) -> bool {
+        let details = self.status().and_then(|s| s.details.as_ref());
+        details.is_some_and(|d| d.causes.iter().any(|cause| cause.reason == UNEXPECTED_RESPONSE))
     }
     /// Whether an update or patch failed with a conflict (409).
     pub fn is_conflict(&self) -> bool {

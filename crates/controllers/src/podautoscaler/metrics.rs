@@ -198,12 +198,12 @@ impl MetricsClient {
     }
 }
 
-/// Formats an error as upstream's client does. A response without details names the request.
+/// Formats an error as upstream's client does. Where no server serves the path, the error names the request; an adapter's own
+/// `Status` is shown as it is.
 fn said(e: &ClientError, what: &str) -> String {
+    const UNSERVED: &str = "the server could not find the requested resource";
     match e.status() {
-        Some(s) if s.code == 404 && s.details.as_ref().is_none_or(|d| d.name.is_empty()) => {
-            format!("the server could not find the requested resource ({what})")
-        }
+        Some(s) if s.code == 404 && (e.is_unexpected() || s.message == UNSERVED) => format!("{UNSERVED} ({what})"),
         _ => e.to_string(),
     }
 }

@@ -3,6 +3,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::StatusCode;
 use kelson_client::{Client, Request, Response, Transport, TransportError, full_body};
 use kelson_simulation::{Api, DISTURBANCES, at_every_request};
 use kelson_tasks::Tasks;
@@ -17,11 +18,15 @@ const SETS: &str = "apps/v1/replicasets";
 
 /// Answers of the metrics APIs by path, without the query.
 #[derive(Clone, Default)]
-struct Measured(Arc<Mutex<HashMap<String, Value>>>);
+struct Measured(Arc<Mutex<HashMap<String, (StatusCode, String)>>>);
 
 impl Measured {
     fn set(&self, path: &str, answer: Value) {
-        self.0.lock().insert(path.to_owned(), answer);
+        self.0.lock().insert(path.to_owned(), (StatusCode::OK, answer.to_string()));
+    }
+
+    fn fail(&self, path: &str, code: StatusCode, body: &str) {
+        self.0.lock().insert(path.to_owned(), (code, body.to_owned()));
     }
 
     /// Every pod of the list uses so much.
@@ -45,7 +50,11 @@ impl Transport for Front {
     fn send(&self, request: Request) -> futures::future::BoxFuture<'static, Result<Response, TransportError>> {
         let answer = self.measured.0.lock().get(request.uri().path()).cloned();
         match answer {
-            Some(answer) => Box::pin(async move { Ok(Response::new(full_body(answer.to_string()))) }),
+            Some((code, body)) => Box::pin(async move {
+                let mut response = Response::new(full_body(body));
+                *response.status_mut() = code;
+                Ok(response)
+            }),
             None => self.inner.send(request),
         }
     }
@@ -166,6 +175,35 @@ async fn says_why_it_cannot() {
         "the HPA was unable to compute the replica count: failed to get cpu utilization: unable to get metrics for resource cpu: unable to fetch metrics from resource metrics API: the server could not find the requested resource (get pods.metrics.k8s.io)",
     );
     assert_eq!(replicas(&api).await, 2);
+}
+
+/// What an adapter says is shown; a 404 of no `Status` names the request, as upstream's client does.
+#[tokio::test(start_paused = true)]
+async fn an_adapters_own_words_are_shown() {
+    let (api, measured, _running) = start().await;
+    workload(&api, 2).await;
+    let path = "/apis/external.metrics.k8s.io/v1beta1/namespaces/n/queue";
+    let of = |message: &str| {
+        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": 404}).to_string()
+    };
+    let metrics = json!([{"type": "External", "external": {"metric": {"name": "queue"}, "target": {"type": "Value", "value": "3"}}}]);
+    api.create(AUTOSCALERS, autoscaler(json!({"metrics": metrics}))).await;
+    for (body, want) in [
+        (of("no metric gone"), "no metric gone"),
+        (
+            "404 page not found".to_owned(),
+            "the server could not find the requested resource (get queue.external.metrics.k8s.io)",
+        ),
+    ] {
+        measured.fail(path, StatusCode::NOT_FOUND, &body);
+        wait(60).await;
+        let s = status(&api).await;
+        let conditions = s["conditions"].as_array().unwrap();
+        let active = conditions.iter().find(|c| c["type"] == "ScalingActive").unwrap();
+        assert_eq!(active["reason"], "FailedGetExternalMetric", "{body}");
+        let message = active["message"].as_str().unwrap();
+        assert!(message.ends_with(&format!("unable to fetch metrics from external metrics API: {want}")), "{message}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,6 +3,7 @@
 // What only a node asks of the rest is asked by nobody where there is none.
 #![cfg_attr(not(target_os = "linux"), allow(dead_code))]
 
+mod about;
 #[cfg(any(test, not(target_os = "linux")))]
 mod absent;
 mod accounts;
@@ -125,10 +126,6 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Cleanup(args) => process::small(cleanup::run(&args)),
         Command::Completion(args) => manual::completion(&args, Cli::command()),
         Command::Man(args) => manual::man(&args, Cli::command()),
-        Command::Version => {
-            println!("kelson {} ({})", version::KELSON_VERSION, version::build().commit);
-            println!("Kubernetes {} {}", version::GIT_VERSION, version::platform());
-            Ok(())
-        }
+        Command::Version(args) => about::run(&args),
     }
 }

@@ -18,6 +18,8 @@ pub enum Needs {
     Operators,
     /// Programs on other people's client libraries, which `make clients` builds.
     Clients,
+    /// A fresh Debian, which is fetched once.
+    Installation,
     /// A process of its own, and the reference's API server to share an etcd with, whose file the environment names.
     Reference,
     /// A process of its own that the test may kill: only where the subject is started by us.

@@ -7,6 +7,7 @@ mod manifests;
 mod minor;
 mod platforms;
 mod programs;
+mod prometheus;
 mod ratchets;
 mod rooms;
 mod source;
@@ -105,6 +106,7 @@ const RULES: &[fn(&Tree) -> Vec<String>] = &[
     minor::faults,
     platforms::faults,
     programs::faults,
+    prometheus::faults,
     rooms::faults,
     targets::faults,
     terms::faults,
@@ -186,6 +188,11 @@ mod tests {
     #[test]
     fn programs_of_tests_are_installed() {
         none(programs::faults);
+    }
+
+    #[test]
+    fn rules_and_dashboards_name_metrics_that_there_are() {
+        none(prometheus::faults);
     }
 
     #[test]

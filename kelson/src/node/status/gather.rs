@@ -76,7 +76,10 @@ pub async fn gather(dir: &Path) -> anyhow::Result<Facts> {
 }
 
 /// The process that has the directory's lock.
-fn holder(dir: &Path) -> anyhow::Result<Option<u32>> {
+///
+/// # Errors
+/// The lock's file cannot be opened.
+pub fn holder(dir: &Path) -> anyhow::Result<Option<u32>> {
     let file = dir.join("kelson.lock");
     if !file.exists() || DataDirLock::is_free(dir)? {
         return Ok(None);

@@ -26,7 +26,7 @@ pub fn tests() -> Vec<Test> {
 }
 
 /// A program that writes its command line down, fails at `--wrong`, and removes what `cleanup` is asked to.
-const PROGRAM: &str = r#"#!/bin/sh
+pub const PROGRAM: &str = r#"#!/bin/sh
 echo "kelson $*" >>"${LOG:-/log}"
 case "$*" in *--wrong*) echo "error: unexpected argument '--wrong' found" >&2; exit 2 ;; esac
 case $1 in
@@ -53,7 +53,7 @@ fn unpacked(dir: &Path) -> Outcome {
     script(&dir.join("kelson"), PROGRAM)
 }
 
-fn script(path: &Path, text: &str) -> Outcome {
+pub fn script(path: &Path, text: &str) -> Outcome {
     fs::write(path, text)?;
     sh(&format!("chmod 755 {}", path.display())).map(drop)
 }

@@ -6,18 +6,25 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use kelson_blackbox::{
-    Kubectl, Needs::Installation, Outcome, Subject, Test, binary, eventually, free_port, repo_root, sh,
+    Kubectl,
+    Needs::{Installation, OwnServer},
+    Outcome, Subject, Test, binary, eventually, free_port, repo_root, sh,
 };
+
+use crate::install;
 
 /// A debug build on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn tests() -> Vec<Test> {
-    vec![Test {
-        name: "releases::a_package_is_installed_upgraded_removed_and_purged",
-        needs: Installation,
-        run: lifecycle,
-    }]
+    vec![
+        Test { name: "releases::an_air_gap_archive_brings_images_and_a_runtime", needs: OwnServer, run: airgap },
+        Test {
+            name: "releases::a_package_is_installed_upgraded_removed_and_purged",
+            needs: Installation,
+            run: lifecycle,
+        },
+    ]
 }
 
 /// The Debian package and the list of crates.
@@ -47,6 +54,51 @@ pub fn package(out: &Path) -> Outcome {
     ensure!(crates["bomFormat"] == "CycloneDX" && has("rustls") && has("kelson-store"), "{crates}");
     ensure!(!has("kelson-doubles"), "what only tests need is no part of it");
     Ok(())
+}
+
+/// The archive for machines without a network, and what install.sh takes from it.
+fn airgap(_: &Subject) -> Outcome {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().display();
+    let program = dir.path().join("kelson");
+    install::script(&program, &install::PROGRAM.replace("/log", "/dev/null"))?;
+    sh(&format!(
+        "mkdir {path}/images {path}/runtime {path}/empty && echo image >{path}/images/a.tar && echo no >{path}/images/b.txt"
+    ))?;
+    let release = |images: &str, runtime: &str| {
+        sh(&format!(
+            "{} IMAGES_DIR={path}/{images} RUNTIME_DIR={path}/{runtime} {}/scripts/release {} {path}/out 2>&1",
+            xtask(),
+            repo_root().display(),
+            program.display()
+        ))
+    };
+    for (images, runtime) in [("empty", "runtime"), ("images", "runtime")] {
+        ensure!(release(images, runtime).is_err(), "{images} {runtime}: something is missing");
+    }
+    for name in ["containerd", "containerd-shim-runc-v2", "runc"] {
+        install::script(&dir.path().join("runtime").join(name), "#!/bin/sh\n")?;
+    }
+    release("images", "runtime")?;
+    sh(&format!(
+        "DESTDIR={path}/root KELSON_INSTALL_FROM={path}/out/kelson-0.1.0-linux-amd64-airgap.tar.gz KELSON_INSTALL_SERVICE=systemd \
+         sh {}/scripts/install.sh",
+        repo_root().display()
+    ))?;
+    let root = dir.path().join("root");
+    for file in ["var/lib/kelson/images/a.tar", "usr/local/bin/containerd", "usr/local/bin/runc"] {
+        ensure!(root.join(file).is_file(), "{file}");
+    }
+    ensure!(!root.join("var/lib/kelson/images/b.txt").exists(), "no archive of an image");
+    let mode = sh(&format!("stat -c %a {path}/root/var/lib/kelson"))?;
+    ensure!(mode.trim() == "700", "keys will be in it: {mode}");
+    Ok(())
+}
+
+/// How a release finds the program that lists the crates: built with everything else, or by cargo.
+fn xtask() -> String {
+    let xtask = binary().with_file_name("xtask");
+    if xtask.is_file() { format!("XTASK={}", xtask.display()) } else { String::new() }
 }
 
 /// A fresh Debian, made once and copied for each test.
@@ -118,11 +170,15 @@ impl Drop for Debian {
 /// started by hand.
 fn lifecycle(_: &Subject) -> Outcome {
     let out = tempfile::tempdir()?;
-    let xtask = binary().with_file_name("xtask");
-    let xtask = if xtask.is_file() { format!("XTASK={}", xtask.display()) } else { String::new() };
     let program = out.path().join("kelson");
     sh(&format!("strip -o {} {}", program.display(), binary().display()))?;
-    sh(&format!("{xtask} {}/scripts/release {} {}", repo_root().display(), program.display(), out.path().display()))?;
+    sh(&format!(
+        "{} {}/scripts/release {} {}",
+        xtask(),
+        repo_root().display(),
+        program.display(),
+        out.path().display()
+    ))?;
     let root = Debian::new()?;
     sh(&format!("cp {}/*.deb {}", out.path().display(), root.path("tmp/kelson.deb").display()))?;
     let before = root.tree()?;

@@ -93,7 +93,7 @@ blackbox-steps: deps-test images
 test-clients: deps-test clients images ## Helm, and controllers on controller-runtime and kube, against a cluster it starts (wants Go 1.26)
 	KELSON_CLIENTS=1 cargo test --locked --package kelson-blackbox -- helm:: clients::
 
-test-install: deps-test images ## a .deb on a fresh Debian (debootstrap, root; the Debian is kept in .cache): install, serve, upgrade, remove, purge
+test-install: deps-test images ## the script and a .deb on a fresh Debian (wants debootstrap, root; the Debian is kept in .cache): install, serve, upgrade, uninstall
 	KELSON_INSTALLATIONS=1 cargo test --locked --package kelson-blackbox -- releases::
 
 clients: # what the above runs, from other people's modules

@@ -169,16 +169,7 @@ impl Drop for Debian {
 /// Package → server → workload → upgrade → remove → purge, and nothing is left. No service manager runs in a directory, so the server is
 /// started by hand.
 fn lifecycle(_: &Subject) -> Outcome {
-    let out = tempfile::tempdir()?;
-    let program = out.path().join("kelson");
-    sh(&format!("strip -o {} {}", program.display(), binary().display()))?;
-    sh(&format!(
-        "{} {}/scripts/release {} {}",
-        xtask(),
-        repo_root().display(),
-        program.display(),
-        out.path().display()
-    ))?;
+    let out = published()?;
     let root = Debian::new()?;
     sh(&format!("cp {}/*.deb {}", out.path().display(), root.path("tmp/kelson.deb").display()))?;
     let before = root.tree()?;
@@ -226,4 +217,53 @@ fn served(root: &Debian) -> Outcome {
         ensure!(pods.lines().count() == 2, "{pods}");
         Ok(())
     })
+}
+
+/// A release of the binary under test, without its debug information, as all machines get it.
+fn published() -> anyhow::Result<tempfile::TempDir> {
+    let out = tempfile::tempdir()?;
+    let program = out.path().join("kelson");
+    sh(&format!("strip -o {} {}", program.display(), binary().display()))?;
+    sh(&format!(
+        "{} {}/scripts/release {} {}",
+        xtask(),
+        repo_root().display(),
+        program.display(),
+        out.path().display()
+    ))?;
+    Ok(out)
+}
+
+/// Script → server → workload → upgrade → uninstall, and nothing is left. A loop of a shell is the service manager.
+fn script(_: &Subject) -> Outcome {
+    let out = published()?;
+    let root = Debian::new()?;
+    let before = root.tree()?;
+    sh(&format!(
+        "cp {o}/*-linux-amd64.tar.gz {t}/kelson.tar.gz && tar -xzf {t}/kelson.tar.gz -C {t}",
+        o = out.path().display(),
+        t = root.path("tmp").display()
+    ))?;
+    let port = free_port()?;
+    root.ok(&format!(
+        "sh /tmp/kelson-*/install.sh server --disable-agent --bind-address 127.0.0.1 --secure-port {port}"
+    ))?;
+    let manager =
+        ". /etc/kelson/kelson.env; while [ -e /tmp/run ]; do kelson server $KELSON_ARGS >>/tmp/log 2>&1; done";
+    fs::write(root.path("tmp/run"), "")?;
+    let mut manager = root.command(manager).spawn()?;
+    let upgraded = served(&root).and_then(|()| {
+        root.ok("cp /usr/local/bin/kelson /tmp/new && printf x >>/tmp/new
+             kelson upgrade --from /tmp/new --restart-command 'kill $(cat /var/lib/kelson/kelson.lock)'")
+    });
+    fs::remove_file(root.path("tmp/run"))?;
+    root.ok("kill $(cat /var/lib/kelson/kelson.lock)")?;
+    manager.wait()?;
+    let said = upgraded?;
+    ensure!(said.contains("the server works with Kelson"), "{said}");
+    ensure!(root.path("usr/local/bin/kelson.previous").exists(), "the way back");
+    root.ok("kelson-uninstall.sh && rm -rf /tmp/*")?;
+    let after = root.tree()?;
+    ensure!(after == before, "before:\n{before}\nafter:\n{after}");
+    Ok(())
 }

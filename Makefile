@@ -18,7 +18,7 @@ export KELSON_BUILD_DATE ?= $(shell TZ=UTC git log -1 --format=%cd --date=format
 # Tests that read published definitions beside the repository fail without them unless told to do without; a clone has none.
 export KELSON_SHARED ?= $(if $(wildcard ../shared/reference),$(abspath ../shared),none)
 
-.PHONY: help run build pgo release envtest test workspace lint unit blackbox lint-steps unit-steps blackbox-steps size clients test-clients test-examples portable fuzz torture torture-streams bench bench-page definitions images release-images deps deps-build deps-run deps-test clean
+.PHONY: help run build static pgo release envtest test workspace lint unit blackbox lint-steps unit-steps blackbox-steps size clients test-clients test-install portable fuzz torture torture-streams bench definitions images release-images deps deps-build deps-run deps-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -39,8 +39,15 @@ size: build ## check that the release binary is not larger than its limit in xta
 pgo: deps-test release-images ## target/pgo/kelson: a release that the loads of bench/ have trained, in half an hour; a node's too as root
 	scripts/pgo
 
-release: $(if $(BINARY),,build) ## archive to install from, and its checksum, in target/dist; BINARY=target/pgo/kelson takes the trained one
-	scripts/release $(or $(BINARY),target/release/kelson) target/dist
+# A program that loads no library, where its target and a C compiler for it are there (Debian: musl-tools).
+STATIC_TARGET := $(shell uname -m)-unknown-linux-musl
+STATIC ?= $(if $(and $(shell command -v musl-gcc),$(shell rustup target list --installed 2>/dev/null | grep -x $(STATIC_TARGET))),1)
+static: deps-build ## the release binary without dynamic libraries, target/TARGET/release/kelson (wants rustup target add $(STATIC_TARGET), musl-tools)
+	cargo build --locked --release --package kelson --target $(STATIC_TARGET)
+
+RELEASED = $(or $(BINARY),$(if $(STATIC),target/$(STATIC_TARGET)/release/kelson,target/release/kelson))
+release: $(if $(BINARY),,$(if $(STATIC),static,build)) ## archive, .deb, list of crates and checksums in target/dist, of a static binary where the target is installed; BINARY= takes another (target/pgo/kelson), IMAGES_DIR= and RUNTIME_DIR= make an air-gap archive
+	scripts/release $(RELEASED) target/dist
 
 envtest: build ## assets for test environments in target/envtest/bin, their archive and index beside it; URL says where that will be served
 	scripts/envtest assets target/release/kelson target/envtest/bin
@@ -57,8 +64,8 @@ test: deps-test ## everything the gate runs: lints, unit and component tests, th
 # clippy-driver is the compiler with clippy's lints in it, so the lints take no pass of their own: on kelson-cel it used 11.2 s of a
 # processor where the compiler alone used 9.3 s and a pass of `cargo clippy` 43.6 s more. It leaves out what the compiler checks of
 # raw pointers at run time and optimizes no MIR, in workspace crates alone: none of them reads or writes through a raw pointer.
-lint unit blackbox lint-steps unit-steps blackbox-steps images workspace test-clients test-examples: export RUSTC_WORKSPACE_WRAPPER = clippy-driver
-lint unit blackbox lint-steps unit-steps blackbox-steps images workspace test-clients test-examples: export CLIPPY_ARGS = --deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
+lint unit blackbox lint-steps unit-steps blackbox-steps images workspace test-clients test-install: export RUSTC_WORKSPACE_WRAPPER = clippy-driver
+lint unit blackbox lint-steps unit-steps blackbox-steps images workspace test-clients test-install: export CLIPPY_ARGS = --deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
 workspace: deps-build
 	cargo build --locked --workspace --all-targets
 
@@ -86,13 +93,8 @@ blackbox-steps: deps-test images
 test-clients: deps-test clients images ## Helm, and controllers on controller-runtime and kube, against a cluster it starts (wants Go 1.26)
 	KELSON_CLIENTS=1 cargo test --locked --package kelson-blackbox -- helm:: clients::
 
-test-examples: workspace ## the programs in examples/ (wants Go 1.26, Java 17 and Maven; those that are missing are named)
-	@mkdir -p target/examples
-	LINK=1 scripts/envtest assets target/debug/kelson target/examples/bin
-	cd examples/operator-envtest && KUBEBUILDER_ASSETS=$(CURDIR)/target/examples/bin $(GO) test ./...
-	cd examples/cluster-per-test/go && KELSON=$(CURDIR)/target/debug/kelson $(GO) test ./...
-	@command -v mvn >/dev/null || { echo "mvn is missing: examples/cluster-per-test/java is not tested" >&2; exit 1; }
-	cd examples/cluster-per-test/java && KELSON=$(CURDIR)/target/debug/kelson mvn -q -B test
+test-install: deps-test images ## the script and a .deb on a fresh Debian (wants debootstrap, root; the Debian is kept in .cache): install, serve, upgrade, uninstall
+	KELSON_INSTALLATIONS=1 cargo test --locked --package kelson-blackbox -- releases::
 
 clients: # what the above runs, from other people's modules
 	cargo build --locked --manifest-path tests/kube/Cargo.toml --target-dir target/kube

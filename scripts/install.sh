@@ -313,6 +313,8 @@ fi
 END
   if [ "$manager" = openrc ]; then echo "rm -f '/var/log/kelson-$role.log'"; fi
   cat <<'END'
+# What kelson upgrade keeps beside the program.
+rm -f "$program.new" "$program.previous" "$program.upgrade" "$program.upgrade.new" "$program.keep"
 # The list goes last: a run that was interrupted is repeated.
 grep -v '/$' "$list" | while read -r path; do [ "$path" = "$list" ] || rm -f "$path"; done
 directories=$(grep '/$' "$list" | sort -r)
@@ -340,6 +342,7 @@ files() {
     systemd) put 644 "$unit_path" unit ;;
     openrc) put 755 "$unit_path" openrc ;;
   esac
+  offline
   put 755 "$bin_dir/kelson-killall.sh" killall_script
   put 755 "$bin_dir/kelson-uninstall.sh" uninstall_script
   for page in "$from"/man/*; do
@@ -348,6 +351,23 @@ files() {
   completion kelson.bash /usr/share/bash-completion/completions/kelson
   completion _kelson /usr/share/zsh/vendor-completions/_kelson
   completion kelson.fish /usr/share/fish/vendor_completions.d/kelson.fish
+}
+
+# What the archive for machines without a network has beside the program: images, which the node loads at its start, and a container
+# runtime, which is installed where the machine has none.
+offline() {
+  for image in "$from"/images/*; do
+    [ -f "$image" ] || continue
+    # Keys will be in the data directory.
+    [ -d "$root$data" ] || { make_dir "$data" && chmod 700 "$root$data"; }
+    put_file 644 "$image" "$data/images/${image##*/}"
+  done
+  for program in "$from"/runtime/*; do
+    [ -f "$program" ] || continue
+    command=${program##*/}
+    is_ours "$bin_dir/$command" || [ -n "$root" ] || ! command -v "$command" >/dev/null || continue
+    put_file 755 "$program" "$bin_dir/$command"
+  done
 }
 
 # Only where the shell's directory is there.

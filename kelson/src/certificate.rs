@@ -203,7 +203,12 @@ pub fn find(dir: &Path) -> Vec<Row> {
     rows
 }
 
-/// Returns the certificate in an administrator's kubeconfig.
+/// The certificate with which a node shows itself to the API, PEM.
+pub fn kubelet_certificate(dir: &Path) -> Option<String> {
+    Store::new("kubelet-client", &cert_dir(dir)).current().ok().flatten().map(|issued| issued.cert_pem)
+}
+
+/// The certificate in an administrator's kubeconfig.
 fn admin(file: &Path) -> Option<String> {
     let file = KubeconfigFile::parse(&std::fs::read(file).ok()?).ok()?;
     let (_, user) = file.current().ok()?;

@@ -87,7 +87,7 @@ pub enum Command {
     /// Write manual pages.
     Man(crate::manual::ManArgs),
     /// Print version information.
-    Version,
+    Version(crate::about::VersionArgs),
 }
 
 #[derive(Args, Debug, Clone)]

@@ -18,6 +18,7 @@
 // Functions used only by a node are unused without one.
 #![cfg_attr(not(target_os = "linux"), allow(dead_code))]
 
+mod about;
 #[cfg(any(test, not(target_os = "linux")))]
 mod absent;
 mod accounts;
@@ -142,10 +143,6 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Cleanup(args) => process::small(cleanup::run(&args)),
         Command::Completion(args) => manual::completion(&args, Cli::command()),
         Command::Man(args) => manual::man(&args, Cli::command()),
-        Command::Version => {
-            println!("kelson {} ({})", version::KELSON_VERSION, version::build().commit);
-            println!("Kubernetes {} {}", version::GIT_VERSION, version::platform());
-            Ok(())
-        }
+        Command::Version(args) => about::run(&args),
     }
 }

@@ -30,6 +30,7 @@ pub fn server(args: ServerArgs) -> anyhow::Result<()> {
         // The log has this as well, so a server whose output is closed continues.
         let _ = std::io::stdout().write_all(text.as_bytes());
         process.service.ready(&format!("serves the API at {}", control_plane.local_url()));
+        node::run::ready();
         let ended = match args.disable_agent {
             true => process.ended().await,
             false => node::run::beside(&control_plane, &args.data_dir, &args.node, &me, process).await,

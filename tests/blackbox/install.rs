@@ -26,8 +26,8 @@ pub fn tests() -> Vec<Test> {
     ]
 }
 
-/// A program that records its command line, fails with `--wrong`, and removes what `cleanup` should.
-const PROGRAM: &str = r#"#!/bin/sh
+/// A program that writes its command line down, fails at `--wrong`, and removes what `cleanup` is asked to.
+pub const PROGRAM: &str = r#"#!/bin/sh
 echo "kelson $*" >>"${LOG:-/log}"
 case "$*" in *--wrong*) echo "error: unexpected argument '--wrong' found" >&2; exit 2 ;; esac
 case $1 in
@@ -54,7 +54,7 @@ fn unpacked(dir: &Path) -> Outcome {
     script(&dir.join("kelson"), PROGRAM)
 }
 
-fn script(path: &Path, text: &str) -> Outcome {
+pub fn script(path: &Path, text: &str) -> Outcome {
     fs::write(path, text)?;
     sh(&format!("chmod 755 {}", path.display())).map(drop)
 }
@@ -282,13 +282,26 @@ fn release(_: &Subject) -> Outcome {
     script(&program, &PROGRAM.replace("/log", "/dev/null"))?;
     let make = |out: &str| {
         let (script, out) = (repo_root().join("scripts/release"), dir.path().join(out));
-        sh(&format!("SOURCE_DATE_EPOCH=1780000000 {} {} {}", script.display(), program.display(), out.display()))?;
+        // Built with everything else; where it is not, the script has cargo build it.
+        let xtask = binary().with_file_name("xtask");
+        let xtask = if xtask.is_file() { format!("XTASK={}", xtask.display()) } else { String::new() };
+        sh(&format!(
+            "SOURCE_DATE_EPOCH=1780000000 {xtask} {} {} {}",
+            script.display(),
+            program.display(),
+            out.display()
+        ))?;
         anyhow::Ok(out.join("kelson-0.1.0-linux-amd64.tar.gz"))
     };
     let first = make("a")?;
     std::thread::sleep(Duration::from_millis(1100));
     let second = make("b")?;
     ensure!(fs::read(&first)? == fs::read(&second)?, "two archives differ");
+    for file in ["kelson_0.1.0_amd64.deb", "kelson-0.1.0-linux-amd64.cdx.json", "SHA256SUMS"] {
+        let read = |out: &str| fs::read(dir.path().join(out).join(file)).context(file);
+        ensure!(read("a")? == read("b")?, "{file}: two builds differ");
+    }
+    crate::releases::package(&dir.path().join("a"))?;
     sh(&format!("cd {} && sha256sum -c SHA256SUMS", dir.path().join("a").display()))?;
     let listed = sh(&format!("tar -tzf {}", first.display()))?;
     for file in

@@ -39,10 +39,13 @@ mod pod_fields;
 mod pod_isolation;
 mod pod_lifecycle;
 mod pods;
+mod releases;
 mod services;
 mod stages;
 mod streaming;
+mod support;
 mod told;
+mod upgrade;
 mod volume_kinds;
 mod volumes;
 mod workloads;
@@ -99,6 +102,9 @@ fn main() {
         hosts::tests(),
         identity::tests(),
         install::tests(),
+        releases::tests(),
+        upgrade::tests(),
+        support::tests(),
         joining::tests(),
         durability::tests(),
         envtest::tests(),

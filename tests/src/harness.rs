@@ -18,8 +18,9 @@ pub enum Needs {
     Operators,
     /// Programs with other client libraries, which `make clients` builds.
     Clients,
-    /// A separate process, and upstream's API server for the same etcd, at the path that the environment variable
-    /// names.
+    /// A fresh Debian, which is fetched once.
+    Installation,
+    /// A process of its own, and the reference's API server to share an etcd with, whose file the environment names.
     Reference,
     /// A separate process that the test may kill: only if the suite starts the subject.
     OwnServer,

@@ -86,6 +86,9 @@ impl Subject {
             Needs::Clients if std::env::var_os("KELSON_CLIENTS").is_none() => {
                 Some("other people's programs: make test-clients")
             }
+            Needs::Installation if std::env::var_os("KELSON_INSTALLATIONS").is_none() => {
+                Some("it fetches a Debian: make test-install")
+            }
             Needs::OwnNode | Needs::OwnAgent if !rustix::process::geteuid().is_root() => Some("no node: run as root"),
             _ => None,
         }

@@ -14,6 +14,7 @@ mod reference;
 mod resources;
 #[cfg(test)]
 mod sample;
+mod sbom;
 mod schema;
 mod size;
 mod sources;
@@ -23,7 +24,7 @@ mod units;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask cri --proto FILE\n       cargo xtask definitions --sources DIR --release 1.N.P\n       cargo xtask lint\n       cargo xtask messages\n       cargo xtask units\n       cargo xtask size FILE\n       cargo xtask tidy\n       cargo xtask ratchet";
+const USAGE: &str = "usage: cargo xtask cri --proto FILE\n       cargo xtask definitions --sources DIR --release 1.N.P\n       cargo xtask lint\n       cargo xtask messages\n       cargo xtask units\n       cargo xtask size FILE\n       cargo xtask sbom TARGET VERSION TIME\n       cargo xtask tidy\n       cargo xtask ratchet";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Some("messages") => messages::run().and_then(|()| reference::run()).map_err(|e| format!("{e:#}")),
         Some("units") => units::run().map_err(|e| format!("{e:#}")),
         Some("size") if args.len() == 2 => size::run(&args[1]).map_err(|e| format!("{e:#}")),
+        Some("sbom") if args.len() == 4 => sbom::run(&args[1], &args[2], &args[3]).map_err(|e| format!("{e:#}")),
         Some("tidy") => tidy::check().map_err(|e| format!("{e:#}")),
         Some("ratchet") => units::count().and_then(tidy::ratchet).map_err(|e| format!("{e:#}")),
         _ => Err(USAGE.to_owned()),

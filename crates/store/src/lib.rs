@@ -77,6 +77,7 @@ pub mod limits;
 pub use at_rest::{AtRest, Opened, SealError, Sealed, Writer};
 pub use body::Body;
 pub use cursor::Cursor;
+pub use engine::format::{FORMAT as FORMAT_WRITTEN, FORMAT_UNCHECKED as FORMAT_OLDEST_READ};
 pub use error::StoreError;
 pub use event::{Event, EventKind, Frame};
 pub use health::Health;

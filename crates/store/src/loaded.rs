@@ -112,3 +112,35 @@ pub(crate) fn load(
     }
     Ok(loaded)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::SqliteEngine;
+    use crate::{Store, StoreOptions, verify};
+
+    #[test]
+    fn a_store_of_a_newer_version_is_refused_and_left_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut engine = SqliteEngine::open(dir.path()).unwrap();
+        let marks = [Mark::Format(FORMAT + 1), Mark::Identity("newer".to_owned())];
+        let newer = [marks[0].op(), marks[1].op()];
+        engine.append(&newer, true).unwrap();
+        // What only the newer version can decode comes after the format, which is read first.
+        let unknown = crate::engine::Op::Mark { name: "added-by-a-newer-version".to_owned(), value: vec![9; 40] };
+        engine.append(&[unknown], true).unwrap();
+        engine.close().unwrap();
+        let file = dir.path().join(SqliteEngine::FILE);
+        let before = std::fs::read(&file).unwrap();
+        let wanted = format!("the store has format {}, and this version reads formats 1 to {FORMAT}", FORMAT + 1);
+        let opened = Store::open_dir(dir.path(), StoreOptions::default()).err().unwrap();
+        assert!(explained(&opened).contains(&wanted), "{}", explained(&opened));
+        let checked = verify(dir.path()).unwrap_err();
+        assert!(explained(&checked).contains(&wanted), "{}", explained(&checked));
+        assert_eq!(std::fs::read(&file).unwrap(), before);
+    }
+
+    fn explained(error: &dyn std::error::Error) -> String {
+        error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {}", explained(cause)))
+    }
+}

@@ -25,6 +25,10 @@ pub enum NodeCommand {
     #[command(hide = true)]
     Status(Unread),
     #[command(hide = true)]
+    Upgrade(Unread),
+    #[command(hide = true)]
+    SupportBundle(Unread),
+    #[command(hide = true)]
     CredentialProvider(Unread),
     #[command(hide = true)]
     Image(Unread),
@@ -41,6 +45,8 @@ impl NodeCommand {
             Self::Agent(_) => "agent",
             Self::Check(_) => "check",
             Self::Status(_) => "status",
+            Self::Upgrade(_) => "upgrade",
+            Self::SupportBundle(_) => "support-bundle",
             Self::CredentialProvider(_) => "credential-provider",
             Self::Image(_) => "image",
             Self::Network(_) => "network",

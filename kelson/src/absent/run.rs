@@ -54,7 +54,10 @@ pub async fn beside(_: &ControlPlane, _: &Path, _: &NodeArgs, _: &NodeIdentity, 
     bail!("{}", refused("a server's own node"))
 }
 
-/// There is nothing to remove.
+/// There is nothing that waits for it.
+pub fn ready() {}
+
+/// Nothing was made.
 pub async fn remove(_: &Path, _: Option<&str>) -> Vec<String> {
     Vec::new()
 }

@@ -7,6 +7,7 @@ mod keys;
 mod layers;
 mod view;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -42,7 +43,16 @@ pub enum ConfigCommand {
     View(ViewArgs),
 }
 
-/// Runs `kelson config` for the commands of `cli`.
+/// Every flag of a command (`server`, `agent`) that is started with these words, its value and where that comes from; secrets are hidden.
+///
+/// # Errors
+/// When the configuration cannot be read or is wrong.
+pub fn effective(command: &str, flags: &[OsString], cli: &clap::Command) -> anyhow::Result<String> {
+    let (output, command, flags) = ("text".to_owned(), command.to_owned(), flags.to_vec());
+    view::view(&ViewArgs { output, config: None, command, flags }, cli)
+}
+
+/// Carries out `kelson config`, for commands that are `cli`'s.
 ///
 /// # Errors
 /// The configuration cannot be read or is invalid.

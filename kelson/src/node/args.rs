@@ -18,6 +18,10 @@ pub enum NodeCommand {
     Check(CheckArgs),
     /// Show the components that run with a data directory, their data, what expires soon, and what to do.
     Status(StatusArgs),
+    /// Write a file for support: logs, configuration, metrics, status, objects, network; without secrets.
+    SupportBundle(SupportArgs),
+    /// Replace the installed binary by a newer one, restart the service, and return to the old binary if it does not work.
+    Upgrade(UpgradeArgs),
     /// Check image credential provider plugins.
     #[command(subcommand)]
     CredentialProvider(CredentialProviderCommand),
@@ -164,6 +168,40 @@ pub struct StatusArgs {
     /// Output format: `text` or `json`.
     #[arg(long, short, value_name = "FORM", default_value = "text", value_parser = ["text", "json"])]
     pub output: String,
+}
+
+/// Flags of `kelson support-bundle`.
+#[derive(Args, Debug)]
+pub struct SupportArgs {
+    /// File to write; must not exist [default: kelson-support-TIME.tar.gz in the current directory]
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Data directory of the server or agent.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
+    pub data_dir: PathBuf,
+}
+
+/// Flags of `kelson upgrade`.
+#[derive(Args, Debug)]
+pub struct UpgradeArgs {
+    /// New binary, or the kept PROGRAM.previous to go back. Verified with the SHA256SUMS beside it, if there is one.
+    #[arg(long, value_name = "FILE")]
+    pub from: PathBuf,
+    /// Data directory of the server or agent.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
+    pub data_dir: PathBuf,
+    /// Time within which the new version must work; afterwards the old one returns.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    pub timeout: Duration,
+    /// Shell command that restarts the server or agent [default: that of its systemd unit or OpenRC service]
+    #[arg(long, value_name = "COMMAND")]
+    pub restart_command: Option<String>,
+    /// Only check whether FILE can be installed.
+    #[arg(long)]
+    pub check: bool,
+    /// Accept a version whose data the installed one cannot read. It is kept even if it does not work.
+    #[arg(long)]
+    pub one_way: bool,
 }
 
 #[derive(Subcommand, Debug)]

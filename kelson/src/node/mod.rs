@@ -21,4 +21,6 @@ mod pod_logs;
 mod pod_network;
 pub mod run;
 mod status;
+mod support;
 mod trust;
+mod upgrade;

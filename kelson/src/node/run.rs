@@ -13,7 +13,7 @@ use super::agent::{self, Join};
 use super::args::{AgentArgs, CredentialProviderCommand, ImageCommand, NetworkCommand, NodeArgs, NodeCommand};
 use super::dns::Dns;
 use super::kubelet::{self, KubeletArgs};
-use super::{check, cleanup, credentials, image, network, status};
+use super::{check, cleanup, credentials, image, network, status, support, upgrade};
 use crate::control_plane::ControlPlane;
 use crate::flags::Spoken;
 use crate::host::NodeIdentity;
@@ -24,10 +24,14 @@ use crate::process::{self, Process, within};
 /// The timeout for stopping the parts of a node. Upstream's systemd units allow 30 s before a kill.
 const NODE_END_MAX: Duration = Duration::from_secs(15);
 
-/// Handles calls as a CNI plugin before a command line is parsed, since the container runtime makes dozens a minute.
-/// `None` for a command line.
-pub fn before(_: &[OsString]) -> Option<ExitCode> {
-    kelson_net::cni::run_if_invoked()
+/// What is to be done before a command line is read: the container runtime runs this binary as its network plugin, dozens of
+/// times a minute; and an upgrade may be in progress, which a server or agent decides about as it starts. `None`: this is a command line.
+pub fn before(words: &[OsString]) -> Option<ExitCode> {
+    let code = kelson_net::cni::run_if_invoked();
+    if code.is_none() {
+        upgrade::at_start(words);
+    }
+    code
 }
 
 /// Runs a command.
@@ -35,6 +39,8 @@ pub fn run(command: NodeCommand) -> anyhow::Result<()> {
     match command {
         NodeCommand::Agent(args) => agent(*args),
         NodeCommand::Check(args) => check::run(&args),
+        NodeCommand::SupportBundle(args) => process::small(support::run(&args)),
+        NodeCommand::Upgrade(args) => process::small(upgrade::run(&args)),
         NodeCommand::Status(args) => process::small(status::run(&args)),
         NodeCommand::CredentialProvider(CredentialProviderCommand::Check { image, config, bin_dir, data_dir }) => {
             process::small(credentials::check(&image, config.zip(bin_dir), &data_dir))
@@ -105,7 +111,12 @@ pub async fn remove(data_dir: &Path, endpoint: Option<&str>) -> Vec<String> {
     cleanup::remove(data_dir, endpoint).await
 }
 
-/// Runs `kelson agent` until it ends.
+/// A server or agent of this machine is ready.
+pub fn ready() {
+    upgrade::at_ready();
+}
+
+/// Runs `kelson agent` to its end.
 fn agent(args: AgentArgs) -> anyhow::Result<()> {
     logging::init(&args.log.log_level)?;
     args.config.log();
@@ -125,6 +136,7 @@ fn agent(args: AgentArgs) -> anyhow::Result<()> {
             ended = process.ended() => return ended,
         };
         process.service.ready(&format!("node {} of {}", me.name, args.server));
+        ready();
         let ended = process.ended().await;
         tracing::info!("stopping; containers keep running");
         within(NODE_END_MAX, "node", node.shutdown()).await;

@@ -9,6 +9,7 @@ mod minor;
 mod platforms;
 mod ports;
 mod programs;
+mod prometheus;
 mod ratchets;
 mod rooms;
 mod source;
@@ -110,6 +111,7 @@ const RULES: &[fn(&Tree) -> Vec<String>] = &[
     platforms::faults,
     ports::faults,
     programs::faults,
+    prometheus::faults,
     rooms::faults,
     targets::faults,
     terms::faults,
@@ -202,6 +204,11 @@ mod tests {
     #[test]
     fn programs_of_tests_are_installed() {
         none(programs::faults);
+    }
+
+    #[test]
+    fn rules_and_dashboards_name_metrics_that_there_are() {
+        none(prometheus::faults);
     }
 
     #[test]

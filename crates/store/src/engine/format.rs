@@ -16,10 +16,11 @@ use crate::key::{Key, Resource};
 use crate::meta::{FieldNames, Fields, Labels, RecordMeta, Uid, pack, pack_number, take_bytes, take_number, take_text};
 use crate::record::Record;
 
-/// The format that this version writes.
-pub(crate) const FORMAT: u64 = 2;
-/// The format without checksums. This version reads it and rewrites it.
-pub(crate) const FORMAT_UNCHECKED: u64 = 1;
+/// The format that this version writes. A version that changes it can read all formats down to [`FORMAT_UNCHECKED`], and rejects
+/// newer ones.
+pub const FORMAT: u64 = 2;
+/// The oldest format that this version reads, which has no checksums. It rewrites the records of such a store.
+pub const FORMAT_UNCHECKED: u64 = 1;
 
 const DELETING: u8 = 1;
 /// The flag of a record whose content after the revisions is encrypted.

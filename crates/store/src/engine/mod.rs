@@ -161,7 +161,11 @@ pub enum EngineError {
         reason: String,
     },
     /// The files were written by another version in a format that this one does not read.
-    #[error("the store has format {found}, expected format {expected}")]
+    #[error(
+        "the store has format {found}, and this version reads formats {} to {expected}: start the version that wrote it, or restore a \
+         snapshot of this one",
+        format::FORMAT_UNCHECKED
+    )]
     Format {
         /// The format of the files.
         found: u64,

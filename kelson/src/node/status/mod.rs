@@ -1,9 +1,9 @@
-//! `kelson status`: running processes, their addresses and data, certificates that expire soon, and what to do about
-//! problems. `gather` reads the `facts`, `warn` derives warnings from them (pure), and `show` formats both.
-mod facts;
-mod gather;
-mod show;
-mod warn;
+//! `kelson status`: what runs here, where it listens, what it keeps, what ends soon, and what to do about it. `facts` is gathered in
+//! `gather`, what it means is decided in `warn`, which is pure, and written in `show`.
+pub mod facts;
+pub mod gather;
+pub mod show;
+pub mod warn;
 
 use anyhow::bail;
 use kelson_check::Level;

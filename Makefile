@@ -128,6 +128,11 @@ bench: deps-test release-images ## start, rest, create, get, list, schedule, pul
 		else echo "bench/node, bench/kubelet, bench/proxy, network: left out, they need root"; fi
 	@for program in rbac decoders credentials admission clusters dns; do echo "== $$program"; target/release/kelson-bench $$program || exit 1; done
 
+bench-page: deps-test release-images ## a page with tables and plots (SVG) of `make bench`, in target/bench-page; OUTPUT takes the output of an earlier run, PEER names the peer
+	@mkdir -p target/bench-page
+	$(if $(OUTPUT),cp $(OUTPUT) target/bench-page/output.txt,set -o pipefail; $(MAKE) --no-print-directory bench | tee target/bench-page/output.txt)
+	target/release/kelson-bench page target/bench-page/output.txt target/bench-page
+
 definitions: ## generated tables of RELEASE (1.36.2) of Kubernetes, from its published modules and the tables in facts/
 	$(GO) mod download $(DEFINITIONS:%=k8s.io/%@v$(RELEASE:1.%=0.%))
 	cargo xtask definitions --sources $$($(GO) env GOMODCACHE) --release $(RELEASE)

@@ -15,6 +15,7 @@ mod flowcontrol;
 mod image;
 mod memory;
 mod network;
+mod page;
 mod rbac;
 mod scheduler;
 mod store;
@@ -41,6 +42,7 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("image", image::run, "NAME OUT.tar [PATH-IN-IMAGE=FILE]...: writes a small image archive"),
     ("memory", memory::run, "COUNT: what pods cost in memory"),
     ("network", network::run, "policies|services [COUNT]: what a change costs on the node of a large cluster"),
+    ("page", page::run, "OUTPUT DIR: a page with tables and plots from the output of make bench"),
     ("rbac", rbac::run, "what a decision costs with 10,000 bindings"),
     ("scheduler", scheduler::run, "scheduling decisions a second"),
     ("store", store::run, "DIR: commits, lists, memory, bytes written"),

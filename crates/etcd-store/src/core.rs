@@ -94,7 +94,8 @@ impl Core {
     /// Decodes a stored pair, or returns `None` when the key belongs to no object of the API. The call may wait for a
     /// key service.
     ///
-    /// # Errors See [`Unreadable`].
+    /// # Errors
+    /// See [`Unreadable`].
     pub fn read(&self, kv: &KeyValue) -> Result<Option<Seen>, Unreadable> {
         let Some(key) = self.keys.parse(&kv.key) else { return Ok(None) };
         let value = match self.pending.take(&kv.key, &kv.value) {

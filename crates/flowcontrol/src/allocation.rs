@@ -1,12 +1,12 @@
 //! How the server's seats are shared among levels: each gets as near to its target as the same factor for all allows, within
 //! its own bounds.
 
-/// What one level wants.
+/// The bounds and the target of one level's seats.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Want {
     pub min: f64,
     pub max: f64,
-    /// Between the bounds.
+    /// The wanted number of seats; the allocation keeps it between the bounds.
     pub target: f64,
 }
 

@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use crate::shuffle::Dealer;
 
-/// The level whose requests never wait.
+/// The name of the priority level whose requests never wait.
 pub const EXEMPT: &str = "exempt";
 /// The schema, and the level, of what nothing else matches.
 pub const CATCH_ALL: &str = "catch-all";
@@ -18,7 +18,7 @@ const QUEUE_LENGTH_MAX: usize = 10_000;
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Meta {
-    /// By which flow schemas and metrics name it.
+    /// The name that flow schemas and metrics use for the level.
     #[serde(deserialize_with = "null_default")]
     pub name: String,
     /// UID; empty for a level that is only imagined.
@@ -84,25 +84,25 @@ pub struct Level {
     pub uid: String,
     /// Its part of the server's seats, in relation to those of the others.
     pub shares: u32,
-    /// How much of its seats others may use, percent.
+    /// The part of its seats that other levels may use, in percent.
     pub lendable_percent: u32,
-    /// How much of other levels' seats it may use, percent of its own; `None`: all that are lent.
+    /// The number of seats that it may borrow, in percent of its nominal seats; `None` means as many as others lend.
     pub borrowing_percent: Option<u32>,
     pub shape: Shape,
 }
 
-/// What happens to a request when the seats of its level are taken.
+/// The handling of a request when the seats of its level are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// It runs nevertheless.
     Exempt,
-    /// It is refused.
+    /// The request is refused.
     Reject,
     /// It waits in one of these queues for its turn.
     Queue {
         /// Number of queues.
         queues: usize,
-        /// How many of them one flow may use.
+        /// The number of queues that one flow may use.
         hand: usize,
         /// Requests in one queue.
         length_max: usize,

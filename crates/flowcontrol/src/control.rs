@@ -17,7 +17,7 @@ use crate::level::{Entered, LevelState, Limits, Refused, Seats, Turn};
 use crate::objects;
 use crate::work::Work;
 
-/// How often levels are given other numbers of seats.
+/// The interval at which the seats are divided between the levels.
 const ADJUST_EVERY: Duration = Duration::from_secs(10);
 
 /// Priority and fairness of one server.
@@ -49,16 +49,16 @@ struct SchemaState {
     counted: Arc<OfSchema>,
 }
 
-/// What a request was sorted into.
+/// The flow schema that a request was matched to.
 #[derive(Clone)]
 pub struct Classified(Arc<SchemaState>);
 
 impl Classified {
-    /// `X-Kubernetes-PF-FlowSchema-UID`.
+    /// The value of the response header `X-Kubernetes-PF-FlowSchema-UID`.
     pub fn flow_schema_uid(&self) -> &str {
         &self.0.schema.metadata.uid
     }
-    /// `X-Kubernetes-PF-PriorityLevel-UID`.
+    /// The value of the response header `X-Kubernetes-PF-PriorityLevel-UID`.
     pub fn priority_level_uid(&self) -> &str {
         &self.0.level_uid
     }
@@ -72,17 +72,17 @@ impl Classified {
     }
 }
 
-/// What becomes of a request.
+/// The outcome of a request's admission to its level.
 pub enum Admission {
     /// It runs for as long as it holds these.
     Run(Seats),
     /// It waits for its turn.
     Wait(Turn),
-    /// There is no room.
+    /// The level has no free seat and no room in its queues.
     Refused(Refused),
 }
 
-/// What a schema's condition `Dangling` should say, where it says something else.
+/// The condition `Dangling` that a schema should have, where its current one differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dangling {
     /// The schema's name.
@@ -96,8 +96,8 @@ pub struct Dangling {
 }
 
 impl FlowControl {
-    /// With the levels and schemas that are mandatory. `seats` are shared by all levels. What is known of levels is read whenever
-    /// `registry` is.
+    /// Creates a control with the mandatory levels and schemas. All levels share `seats`. The metrics of the levels are
+    /// read whenever `registry` is.
     pub fn new(seats: u32, registry: &Registry, tasks: &Tasks) -> Arc<Self> {
         let control = Arc::new(Self {
             state: RwLock::default(),
@@ -160,7 +160,7 @@ impl FlowControl {
                 wanted.extend(level.and_then(|l| l.judge()).map(|l| (name.to_owned(), (l, false))));
             }
         }
-        // Levels that nobody wants stay while they have requests, with their part of the seats.
+        // Levels that were removed stay, with their part of the seats, while they have requests.
         for (name, old) in &state.levels {
             let inner = old.inner.lock();
             if !wanted.contains_key(name) && !inner.queues.is_idle() {
@@ -277,7 +277,8 @@ fn condition(schema: &FlowSchema, found: bool) -> Option<Dangling> {
     (!right).then(|| Dangling { schema: schema.metadata.name.clone(), dangling: !found, reason, message })
 }
 
-/// Shares the seats by what levels wanted lately. What exempt levels used goes off the top, since nobody holds them back.
+/// Divides the seats by the recent demand of the levels. The seats that exempt levels used are subtracted first, since
+/// exempt requests are never limited.
 fn adjust(state: &mut State) {
     let (mut left, mut shared, mut min_sum, mut least_sum) = (f64::from(state.nominal_sum), Vec::new(), 0.0, 0.0);
     for level in state.levels.values() {

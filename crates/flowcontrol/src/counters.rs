@@ -9,7 +9,7 @@ const SEATS: [f64; 8] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 100.0];
 const WATCHES: [f64; 6] = [0.0, 1.0, 10.0, 100.0, 1_000.0, 10_000.0];
 const REASONS: [&str; 4] = ["queue-full", "concurrency-limit", "time-out", "cancelled"];
 
-/// What is counted of requests, by priority level and flow schema.
+/// Metrics of requests by priority level and flow schema.
 pub struct Counters {
     rejected: IntCounterVec,
     dispatched: IntCounterVec,

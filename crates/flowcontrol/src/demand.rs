@@ -1,7 +1,7 @@
 //! How many seats a level could have used: over one period between two adjustments, and smoothed over many.
 use std::time::Duration;
 
-/// How slowly a demand that is gone is forgotten.
+/// The smoothing factor by which a past demand fades.
 const SMOOTHING: f64 = 0.977;
 
 /// A number over time.
@@ -16,7 +16,7 @@ pub struct Integrator {
     squares: f64,
 }
 
-/// What the number was over a period.
+/// Statistics of a number over a period.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Observed {
     pub period: Duration,
@@ -26,7 +26,7 @@ pub struct Observed {
 }
 
 impl Integrator {
-    /// From `now` on it is `value`.
+    /// Sets the number to `value` from `now` on.
     pub fn set(&mut self, now: Duration, value: f64) {
         self.advance(now);
         self.value = value;

@@ -1,7 +1,7 @@
 //! What it looks like inside, as text for people (`/debug/api_priority_and_fairness/*`).
 use crate::control::FlowControl;
 
-/// Rows as a table whose columns are parted by commas and aligned.
+/// Formats rows as a table with columns separated by commas and aligned.
 fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |at: usize| rows.iter().filter_map(|r| r.get(at)).map(|cell| cell.chars().count() + 2).max();

@@ -1,4 +1,4 @@
-//! A level with requests in it: who runs holds [`Seats`], who waits is told through a channel of its own.
+//! A level with its requests: a running request holds [`Seats`], a waiting one is woken through its channel.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -22,7 +22,7 @@ const REQUEST_PART: f64 = 0.15;
 pub struct Waiter {
     tell: oneshot::Sender<Running>,
     pub schema: Arc<str>,
-    /// What tells its flow from others of the schema.
+    /// The string that distinguishes its flow from others of the schema.
     pub flow: Arc<str>,
     pub came: Instant,
     counted: Arc<OfSchema>,
@@ -30,26 +30,26 @@ pub struct Waiter {
     pub details: [String; 8],
 }
 
-/// How many seats a level has.
+/// The bounds of a level's seats.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Limits {
-    /// By its shares.
+    /// The seats by the level's shares.
     pub nominal: u32,
-    /// What it keeps when others borrow.
+    /// The seats that the level keeps when others borrow.
     pub min: u32,
-    /// What it may have when it borrows.
+    /// The seats that the level may have when it borrows.
     pub max: u32,
     /// Seats of the level until the next adjustment, between the two others.
     pub current: u32,
 }
 
-/// What changes of a level.
+/// The mutable state of a level.
 pub struct Inner {
     pub level: Level,
     pub queues: QueueSet<Waiter>,
     pub limits: Limits,
     pub demand: Demand,
-    /// What the last adjustment aimed at.
+    /// The target of the last adjustment.
     pub target: f64,
     refusals: Refusals,
     /// Its object is gone: it goes when its last request has ended.
@@ -73,7 +73,7 @@ pub struct Refused {
     pub retry_after_s: u64,
 }
 
-/// What holds seats until it is dropped, and a moment longer where many hear of what the request did.
+/// Holds seats until it is dropped. A write keeps its seats slightly longer where many watchers receive its event.
 pub struct Seats {
     level: Arc<LevelState>,
     counted: Arc<OfSchema>,
@@ -166,7 +166,7 @@ impl Turn {
             self.level.dispatch();
             return None;
         }
-        // Whoever took it out of the queue tells it at once.
+        // The task that dequeued the request sends the outcome at once.
         self.told.try_recv().ok()
     }
 }
@@ -183,7 +183,7 @@ impl Drop for Turn {
     }
 }
 
-/// What becomes of a request.
+/// The outcome of a request's entry into the level.
 pub enum Entered {
     Run(Seats),
     Wait(Turn),
@@ -209,7 +209,7 @@ impl LevelState {
         })
     }
 
-    /// The time that its queues are told.
+    /// Returns the time on the clock of the queues.
     pub fn now(&self) -> Duration {
         self.origin.elapsed()
     }
@@ -310,7 +310,7 @@ impl LevelState {
         self.tell(dispatched);
         let Some(after) = after else { return };
         if tokio::runtime::Handle::try_current().is_err() {
-            // The process is ending: nobody waits for these seats.
+            // The process is shutting down, so no request waits for these seats.
             return self.release(running);
         }
         let level = Arc::clone(self);
@@ -330,7 +330,8 @@ impl LevelState {
         self.tell(dispatched);
     }
 
-    /// Tells those whose turn has come. One that has gone meanwhile gives its seats back at once: it never ran.
+    /// Wakes the requests that may run now. A request that was cancelled meanwhile returns its seats at once, as it
+    /// never ran.
     fn tell(&self, dispatched: Dispatched<Waiter>) {
         let mut all = dispatched;
         while let Some((waiter, running)) = all.pop() {

@@ -6,12 +6,12 @@ use crate::config::{Distinguisher, FlowSchema, PathRule, ResourceRule, Rules, Su
 const ALL: &str = "*";
 
 impl FlowSchema {
-    /// Whether the schema is for this request. The path of a request that is no resource is looked at as it came.
+    /// Returns whether the schema applies to the request. The path of a non-resource request is compared as received.
     pub fn matches(&self, request: &Attributes<'_>) -> bool {
         self.spec.rules.iter().any(|rules| matches(rules, request))
     }
 
-    /// What tells the flows of this schema apart.
+    /// Returns the string that distinguishes the flows of this schema.
     pub(crate) fn distinguisher<'a>(&self, request: &Attributes<'a>) -> &'a str {
         match self.spec.distinguisher_method.as_ref().map(|Distinguisher { kind }| kind.as_str()) {
             Some("ByUser") => &request.user.name,
@@ -42,7 +42,7 @@ fn is_subject(subject: &Subject, who: &UserInfo) -> bool {
     }
 }
 
-/// A star stands for everything only where it stands alone.
+/// A star matches everything only as the sole entry of the list.
 fn has(list: &[String], value: &str) -> bool {
     matches!(list, [one] if one == ALL) || list.iter().any(|v| v == value)
 }

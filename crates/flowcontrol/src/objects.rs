@@ -1,5 +1,5 @@
-//! The objects that every cluster has: two levels and two schemas without which nothing would be served, kept as they are, and
-//! suggested ones, kept as they are until somebody takes them over (upstream `apis/flowcontrol/bootstrap`,
+//! The objects that every cluster has: two mandatory levels and two mandatory schemas, whose specs are always restored,
+//! and suggested ones, which are maintained until a user changes them (upstream `apis/flowcontrol/bootstrap`,
 //! `registry/flowcontrol/ensurer`).
 use serde_json::{Map, Value, json};
 
@@ -24,10 +24,10 @@ impl Wanted {
         self.object["metadata"]["name"].as_str().unwrap_or("")
     }
 
-    /// What the stored object should become; `None` where it is fine, or somebody else's by now.
+    /// Returns the object that should replace the stored one, or `None` where that is correct or maintained by a user.
     pub fn revise(&self, stored: &Value) -> Option<Value> {
         let said = stored["metadata"]["annotations"][AUTO_UPDATE].as_str().and_then(parse_bool);
-        // Nobody has touched the spec of a first generation.
+        // A spec of generation 1 has not been changed by a user.
         let keeps = self.mandatory || said.unwrap_or(stored["metadata"]["generation"] == 1);
         let spec = keeps && pruned(&stored["spec"]) != pruned(&self.object["spec"]);
         if said == Some(keeps) && !spec {
@@ -45,12 +45,12 @@ impl Wanted {
     }
 }
 
-/// Whether an object that nobody wants any more was this server's to keep, and so is its to remove.
+/// Returns whether a superfluous object was maintained by this server, which therefore removes it.
 pub fn is_kept(stored: &Value) -> bool {
     stored["metadata"]["annotations"][AUTO_UPDATE].as_str().and_then(parse_bool) == Some(true)
 }
 
-/// What Go takes for a truth value.
+/// Parses a boolean as Go's `strconv.ParseBool` does.
 fn parse_bool(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
@@ -59,7 +59,7 @@ fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
-/// Without what stands for nothing, so that what was left out equals what was filled in.
+/// Removes empty values, so that an omitted field equals one that was set to its empty default.
 fn pruned(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {

@@ -1,9 +1,11 @@
-//! Fair queuing of the requests of one level, as a state machine: it is handed the time, and says who runs now.
+//! Fair queuing of the requests of one level, as a state machine: it receives the time as an argument, and decides
+//! which request runs next.
 //!
-//! Each queue has a time of its own in which its next request begins (`next_at`), and the level a common one (`progress`), which
-//! goes as fast as each busy queue is served on average. The request that would end first in its queue's time goes first, so
-//! that queues are served alike, by seats and time, whatever they hold (the doc of upstream's `fairqueuing/queueset`).
-//! Times of queues are counted in seat-nanoseconds, whole, in a type that does not overflow in the life of a machine.
+//! Each queue has a virtual time at which its next request begins (`next_at`), and the level a common one (`progress`),
+//! which advances as fast as each busy queue is served on average. The request that would end first in its queue's time
+//! goes first, so that queues get equal service, by seats and time, whatever they hold (the doc of upstream's
+//! `fairqueuing/queueset`). Times of queues are counted in seat-nanoseconds, whole, in a type that does not overflow in
+//! the life of a machine.
 mod queue;
 
 use std::time::Duration;
@@ -25,14 +27,14 @@ pub struct Running {
     begun: Duration,
 }
 
-/// Where a request waits.
+/// The position of a waiting request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     queue: usize,
     id: u64,
 }
 
-/// Why a request is refused at once.
+/// The reason why a request is refused at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     /// Its queue is full.
@@ -41,17 +43,17 @@ pub enum Reason {
     ConcurrencyLimit,
 }
 
-/// What becomes of a request.
+/// The outcome of a request's start.
 pub enum Started {
     /// It runs at once.
     Run(Running),
     /// It waits, behind so many others in its queue.
     Wait(Place, usize),
-    /// There is no room for it to wait.
+    /// The queues are full.
     Refused(Reason),
 }
 
-/// Requests that run now, with what they were given to be told by.
+/// The requests that run now, each with the handle by which its task is woken.
 pub type Dispatched<P> = Vec<(P, Running)>;
 
 /// The queues of a level.
@@ -71,17 +73,17 @@ pub struct QueueSet<P> {
     seats_waiting: u32,
     begun: u64,
     demand: Integrator,
-    /// Is told of the first in line whenever it needs more seats than are free.
+    /// Called with the first request in line whenever it needs more seats than are free.
     held_up: fn(&P),
-    /// What was seen when a request left its queue to run.
+    /// Measurements taken when a request last left its queue to run.
     pub last_turn: LastTurn,
     pub used: LevelUse,
     pub totals: Totals,
 }
 
 impl<P> QueueSet<P> {
-    /// Without a request. `limit` is the number of seats; `held_up` is told of a request that is the first in line and needs more
-    /// seats than are free, each time that this is found.
+    /// Creates queues without requests. `limit` is the number of seats; `held_up` is called with the first request in
+    /// line each time that it needs more seats than are free.
     pub fn new(shape: Shape, limit: u32, held_up: fn(&P)) -> Self {
         let mut set = Self {
             shape,
@@ -119,7 +121,7 @@ impl<P> QueueSet<P> {
         self.dispatch()
     }
 
-    /// What is used is a part of so much from now on.
+    /// Updates the utilization after the seats in use or the limit have changed.
     fn measure(&mut self, now: Duration) {
         self.used.of(now, self.limit, self.places());
     }
@@ -162,7 +164,7 @@ impl<P> QueueSet<P> {
         let at = self.shortest(dealer, hash);
         let progress = self.progress;
         if self.waiting == 0 && self.seats < self.limit && self.fits(work.seats_max()) {
-            // Nobody waits, so nobody is before it.
+            // The queue is empty, so no request is ahead of it.
             let queue = &mut self.queues[at];
             queue.next_at = if queue.is_busy() { queue.next_at.max(progress) } else { progress };
             return Started::Run(self.run(Some(at), work));
@@ -188,7 +190,7 @@ impl<P> QueueSet<P> {
         Started::Wait(Place { queue: at, id }, ahead + 1)
     }
 
-    /// Lets those run for whom there are seats. To be called after a request began to wait.
+    /// Dequeues the requests for which there are seats. Call it after a request was queued.
     pub fn dispatch(&mut self) -> Dispatched<P> {
         let mut all = Vec::new();
         while self.waiting > 0 && self.seats < self.limit {
@@ -198,7 +200,8 @@ impl<P> QueueSet<P> {
         all
     }
 
-    /// A request was answered. Where it goes on to hold seats, `Some` says for how long: then [`QueueSet::release`] follows.
+    /// Records that a request was answered. If it continues to hold seats, the first value is `Some` with the duration,
+    /// and [`QueueSet::release`] must follow.
     pub fn finish(&mut self, now: Duration, done: Running) -> (Option<Duration>, Dispatched<P>) {
         self.advance(now);
         self.running -= 1;
@@ -262,7 +265,7 @@ impl<P> QueueSet<P> {
         true
     }
 
-    /// Whether nobody waits or runs.
+    /// Returns whether no request waits or runs.
     pub fn is_idle(&self) -> bool {
         self.waiting == 0 && self.running == 0 && self.seats == 0
     }
@@ -277,7 +280,7 @@ impl<P> QueueSet<P> {
         seconds(self.progress)
     }
 
-    /// What the demand was since the last call.
+    /// Returns statistics of the demand since the last call.
     pub fn observe(&mut self, now: Duration) -> Observed {
         self.demand.reset(now)
     }
@@ -334,7 +337,7 @@ impl<P> QueueSet<P> {
     /// The queue of the flow's hand with the least work.
     fn shortest(&self, dealer: Dealer, hash: u64) -> usize {
         let hand = dealer.deal(hash);
-        // Among equals not always the same one: whose turn it is goes round.
+        // Ties are broken round-robin instead of always for the same queue.
         let skip = (self.begun.wrapping_add(self.totals.dispatched) % hand.len() as u64) as usize;
         let from_turn = hand.clone().skip(skip).chain(hand.take(skip));
         from_turn.min_by_key(|at| self.queues[*at].work_waiting).unwrap_or(0)
@@ -369,7 +372,7 @@ impl<P> QueueSet<P> {
         }
     }
 
-    /// The one whose turn it is, if there are seats for it; nobody is let past it.
+    /// Dequeues the next request in order, if there are seats for it; no later request overtakes it.
     fn next(&mut self) -> Option<(P, Running)> {
         let n = self.queues.len();
         let order = (1..=n).map(|i| (self.last + i) % n);

@@ -1,11 +1,11 @@
-//! When one that was refused may come again: longer while refusals go on, shorter when they end.
+//! The delay after which a refused client should retry: it grows while refusals continue and shrinks when they end.
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// The longest wait, seconds.
 const RETRY_AFTER_MAX_S: u64 = 32;
 
-/// What is known of refusals, by whole seconds.
+/// The recent refusals, by whole seconds.
 #[derive(Debug, Clone)]
 pub struct Refusals {
     retry_after_s: u64,
@@ -22,7 +22,7 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// Notes a refusal; gives the seconds for `Retry-After`.
+    /// Records a refusal; returns the seconds for `Retry-After`.
     pub fn note(&mut self, now: Duration) -> u64 {
         let now_s = now.as_secs();
         if self.current.0 == now_s {

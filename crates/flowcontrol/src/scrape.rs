@@ -1,4 +1,5 @@
-//! What is known of levels, read whenever somebody asks for metrics (`apiserver_flowcontrol_*`, named as upstream's).
+//! Metrics that are computed from the levels whenever they are scraped (`apiserver_flowcontrol_*`, with upstream's
+//! names).
 use kelson_metrics::Families;
 
 use crate::control::FlowControl;

@@ -1,5 +1,5 @@
-//! Shuffle sharding: each flow has a hand of queues, dealt by its hash. Two flows rarely have the same hand, so that one that
-//! floods its queues leaves others at least one queue of their own.
+//! Shuffle sharding: each flow has a hand of queues, dealt by its hash. Two flows rarely have the same hand, so a flow
+//! that floods its queues rarely blocks all queues of another.
 
 /// Bits of a hash that may be used up.
 const HASH_BITS_MAX: f64 = 60.0;

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use kelson_metrics::Family;
 
-/// Of seats. Buckets near one show saturation.
+/// Buckets for the utilization of seats. Those near one show saturation.
 const OF_SEATS: &[f64] = &[0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0];
-/// Of requests: far fewer run than there are seats and places in queues.
+/// Buckets for the ratio of requests: far fewer run than there are seats and positions in queues.
 const OF_REQUESTS: &[f64] = &[0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.25, 0.5, 0.75, 1.0];
-/// Of requests by kind.
+/// Buckets for the ratio of requests by kind.
 const OF_KINDS: &[f64] = &[0.0, 0.001, 0.01, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0];
 /// Of seats that are wanted, which may be more than there are.
 const OF_DEMAND: &[f64] = &[0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.7, 2.0, 2.8, 4.0, 6.0];
@@ -49,14 +49,14 @@ impl Utilization {
         self.sum += self.part() * nanos as f64;
     }
 
-    /// From `now` on so much is used.
+    /// Sets the amount in use from `now` on.
     pub fn set(&mut self, now: Duration, used: f64) {
         if used != self.used {
             self.change(now, used, self.whole);
         }
     }
 
-    /// From `now` on the whole is so much; what is no part of anything counts as a part of one.
+    /// Sets the whole from `now` on; the ratio to a whole of zero counts as one.
     pub fn of(&mut self, now: Duration, whole: f64) {
         self.change(now, self.used, whole.max(1.0));
     }
@@ -77,7 +77,7 @@ impl Utilization {
     }
 }
 
-/// What is used of a level.
+/// The utilization of a level's seats.
 #[derive(Debug)]
 pub struct LevelUse {
     /// Seats that are taken, of those there are.
@@ -91,7 +91,7 @@ pub struct LevelUse {
 }
 
 impl LevelUse {
-    /// Of an idle level.
+    /// Creates the utilization of an idle level.
     pub fn new() -> Self {
         let [seats, waiting, running, demand] =
             [OF_SEATS, OF_REQUESTS, OF_REQUESTS, OF_DEMAND].map(|bounds| Utilization::new(bounds, Duration::ZERO));

@@ -6,27 +6,27 @@ use std::time::Duration;
 const WRITE_SEATS_MAX: u32 = 10;
 /// Seats of any one list.
 const LIST_SEATS_MAX: u32 = 100;
-/// Bytes of a list that one seat stands for.
+/// The number of bytes of a list that cost one seat.
 const BYTES_PER_SEAT: u64 = 100_000;
 /// Bytes that a list in pieces has in memory at once, at most.
 const STREAMED_BYTES_MAX: u64 = 1_000_000;
-/// Watchers of a write that one seat stands for.
+/// The number of a write's watchers that cost one seat.
 const WATCHES_PER_SEAT: u32 = 10;
-/// How long telling a watcher takes.
+/// The assumed time to send an event to one watcher.
 const EVENT_TIME: Duration = Duration::from_millis(5);
 
-/// What a request takes.
+/// The seats and the time that a request takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
     /// Seats while it is served.
     pub seats: u32,
     /// Seats after it was answered.
     pub seats_after: u32,
-    /// For how long after.
+    /// The time for which it holds seats after its answer.
     pub after: Duration,
 }
 
-/// What a list reads.
+/// The amount of data that a list reads.
 #[derive(Debug, Clone, Copy)]
 pub struct ListWork {
     /// Objects there are of the resource.
@@ -42,7 +42,7 @@ pub struct ListWork {
 }
 
 impl Work {
-    /// What most requests take.
+    /// The work of most requests.
     pub const ONE: Self = Self { seats: 1, seats_after: 0, after: Duration::ZERO };
 
     /// The most it takes at any time.
@@ -50,7 +50,7 @@ impl Work {
         self.seats.max(self.seats_after)
     }
 
-    /// What a list takes of a level that gives at most `level_max` seats to one request (`None`: any number).
+    /// Returns the work of a list in a level that gives at most `level_max` seats to one request (`None`: any number).
     pub fn of_list(list: &ListWork, level_max: Option<u32>) -> Self {
         let objects = if list.limit > 0 { list.objects.min(list.limit) } else { list.objects };
         let objects = if list.single { 1 } else { objects };
@@ -63,7 +63,7 @@ impl Work {
         Self { seats: seats.clamp(1, max), ..Self::ONE }
     }
 
-    /// What a write takes that `watchers` hear of.
+    /// Returns the work of a write whose event `watchers` receive.
     pub fn of_write(watchers: u32, level_max: Option<u32>) -> Self {
         if watchers < WATCHES_PER_SEAT {
             return Self::ONE;

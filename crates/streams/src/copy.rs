@@ -1,5 +1,6 @@
-//! Carries bytes from a reader to a writer by as much as is there: each write costs everyone behind it a turn, so what
-//! has come together goes on together. Leaves both ways of a connection, and how they end, to `proxy`.
+//! Carries bytes from a reader to a writer, as many at a time as are available: each write costs every later stage one
+//! turn, so bytes that arrived together are forwarded together. `proxy` handles the two directions of a connection and
+//! their end.
 
 use std::future::{Future as _, poll_fn};
 use std::io;
@@ -11,15 +12,15 @@ use bytes::{BufMut as _, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::Instant;
 
-/// What a quiet direction holds, as most are most of the time.
+/// The buffer of a quiet direction, which most are most of the time.
 const QUIET_BYTES: usize = 8 * 1024;
 /// Most that is carried at a time.
 const COPY_BYTES_MAX: usize = 256 * 1024;
 /// So many bytes within [`BULK_WITHIN`] are a transfer, and no conversation that waits for its answers.
 const BULK_BYTES: usize = 32 * 1024;
-/// Within this time; see [`BULK_BYTES`].
+/// The period in which so many bytes must arrive; see [`BULK_BYTES`].
 const BULK_WITHIN: Duration = Duration::from_millis(4);
-/// How long the small pieces of a transfer are let gather.
+/// The time for which the small pieces of a transfer are collected.
 const GATHER: Duration = Duration::from_millis(1);
 
 /// The bytes on their way: it grows while it is filled, and is let go of when the source pauses.
@@ -28,7 +29,7 @@ struct Carried {
     room: usize,
 }
 
-/// What filling came to.
+/// The result of filling the buffer.
 enum Filled {
     /// There are bytes, and the buffer is full or the source has no more right now.
     Some,
@@ -106,9 +107,9 @@ pub(crate) async fn copy_noting(
     carry(from, to, carried, None).await
 }
 
-/// Carries a source to its end that holds up to `held` bytes while nobody reads it, and whose writer may give what it has by
-/// many small pieces, as one does that writes by its library's buffers (4 KB). The pieces of a transfer are let gather,
-/// since each would be a turn of this process, the API server and the client; what is no transfer is carried at once.
+/// Copies a source to its end. The source buffers up to `held` bytes while they are not read, and its writer may pass
+/// data in many small pieces, for example by its library's buffers of 4 KB. The pieces of a transfer are collected,
+/// since each would cost a turn of this process, the API server and the client; other data is forwarded at once.
 ///
 /// # Errors
 /// The first failure of either end.
@@ -161,7 +162,7 @@ async fn carry(
     }
 }
 
-/// Tells a transfer by small pieces from everything else.
+/// Distinguishes a transfer in small pieces from other traffic.
 struct Pace {
     since: Instant,
     bytes: usize,

@@ -12,10 +12,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::negotiate::{SPDY_31, STREAM_PROTOCOL_VERSION};
 use crate::ws::{accept_key, new_key};
 
-/// Most of a refusal's body that is read.
+/// The number of bytes of a refusal's body that are read at most.
 pub const ERROR_BODY_BYTES_MAX: usize = 64 * 1024;
 
-/// Why there is no upgraded connection.
+/// The reason why there is no upgraded connection.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
     /// The request could not be sent or its answer not be read.
@@ -51,7 +51,7 @@ pub struct Dialed {
     pub protocol: String,
 }
 
-/// What kind of upgrade to ask for.
+/// The protocol of the upgrade to request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
     /// `POST` with `Upgrade: SPDY/3.1`.

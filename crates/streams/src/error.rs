@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-/// Why a streaming connection ended or a stream could not be made.
+/// The reason why a streaming connection ended or a stream could not be created.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StreamError {
     /// The peer broke the framing; nothing more can be read from the connection.

@@ -132,7 +132,7 @@ impl ExecStreams {
     {
         let (connection, streams) = open_channels(io, Role::Server, version, base64, options);
         let [stdin, stdout, stderr, error, resize] = streams;
-        // Tells the client that the connection works, on the first channel it reads.
+        // An empty message on the first channel that the client reads shows that the connection works.
         if wanted.stdout {
             stdout.write_empty();
         } else if wanted.stderr {
@@ -172,7 +172,7 @@ impl ExecStreams {
         for stream in [&self.stdin, &self.stdout, &self.stderr].into_iter().flatten() {
             stream.finish();
         }
-        // A client that is gone misses the result; nobody is left to tell.
+        // A client that is gone misses the result, which then has no recipient.
         let _ = self.error.write_all(payload).await;
         let _ = self.error.shutdown().await;
         self.connection.close().await;

@@ -85,8 +85,8 @@ impl ExecClient {
         self.resize.take().map(ResizeSender)
     }
 
-    /// Waits for the command's result. Outputs must be read meanwhile or have been dropped, else the connection
-    /// stands still.
+    /// Waits for the command's result. Outputs must be read meanwhile or have been dropped; otherwise the connection
+    /// blocks.
     pub async fn result(&mut self) -> Result<ExecResult, StreamError> {
         let payload = self.result_payload().await?;
         Ok(ExecResult::decode(&payload, self.json_status))

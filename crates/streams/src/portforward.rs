@@ -22,8 +22,9 @@ pub const PORT: &str = "port";
 /// The header that pairs a data with an error stream.
 pub const REQUEST_ID: &str = "requestID";
 
-/// How long the client may still send on a channel after the pod has ended its side. Channels have no half-close, so the
-/// end of the connection is the only end of the stream that such a client sees (containerd waits as long).
+/// The time for which the client may still send on a channel after the pod has ended its side. Channels have no
+/// half-close, so the end of the connection is the only end of the stream that such a client sees (containerd waits
+/// equally long).
 const CHANNEL_LINGER: Duration = Duration::from_secs(1);
 
 /// One forwarded connection.
@@ -35,7 +36,7 @@ pub struct PortForwardPair {
     pub request_id: String,
     /// The connection's bytes.
     pub data: Stream,
-    /// Where a failure to reach the port is told; clients give up the whole port-forward when they read one.
+    /// The stream for an error of the connection to the port; clients end the whole port-forward when they read one.
     pub error: Stream,
     /// Held by pairs of channels, which the session counts: it ends when all of them are dropped.
     channel: Option<mpsc::Sender<()>>,
@@ -58,8 +59,8 @@ impl PortForwardPair {
         error.finish();
     }
 
-    /// Tells the client why its port cannot be reached; upstream's text is
-    /// `error forwarding port PORT to pod POD, uid UID: REASON`.
+    /// Sends the client the reason why its port cannot be reached; upstream's message is `error forwarding port PORT to
+    /// pod POD, uid UID: REASON`.
     pub async fn fail(mut self, message: &str) {
         let _ = self.error.write_all(message.as_bytes()).await;
         let _ = self.error.shutdown().await;

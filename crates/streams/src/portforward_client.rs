@@ -53,7 +53,7 @@ impl PortForwardClient {
         &self.connection
     }
 
-    /// Opens a connection to a port of the pod. That the port refuses is told by [`ForwardedConnection::failure`].
+    /// Opens a connection to a port of the pod. [`ForwardedConnection::failure`] reports a port that refuses it.
     pub async fn open(&self, port: u16) -> Result<ForwardedConnection, StreamError> {
         let request = self.next_request.fetch_add(1, Ordering::Relaxed).to_string();
         let headers = |kind| {

@@ -20,7 +20,7 @@ use crate::status::ExecResult;
 use crate::ws::Role;
 use crate::ws::tunnel::TunnelStream;
 
-/// How long the other direction may go on after one has broken.
+/// The time for which the other direction may continue after one has failed.
 const BROKEN_LINGER: Duration = Duration::from_secs(10);
 
 /// Carries bytes both ways until both sides have ended, each end passed on when it comes (half-close). A direction
@@ -61,7 +61,7 @@ where
     }
 }
 
-/// When something was last carried, either way.
+/// The time of the last traffic in either direction.
 #[derive(Debug)]
 struct Activity {
     begun: Instant,
@@ -147,11 +147,11 @@ where
     relay(TunnelStream::new(client, Role::Server), backend, None).await
 }
 
-/// Translates a client's WebSocket exec or attach to SPDY for the kubelet. `backend` dials it, and is asked once the
-/// client's streams exist, so that a failure to dial reaches the client as the result of its exec, as upstream does.
+/// Translates a client's WebSocket exec or attach to SPDY for the kubelet. `backend` dials it, and is called once the
+/// client's streams exist, so that a failure to dial reaches the client as the result of its exec, as in upstream.
 ///
 /// # Errors
-/// When either connection breaks; the client has been told where it still could be.
+/// When either connection fails; the client has received the error if its connection still worked.
 pub async fn translate_websocket_to_spdy<A, B>(
     client: A,
     protocol: ExecProtocol,
@@ -207,7 +207,7 @@ async fn carry(server: &mut ExecStreams, client: &mut ExecClient) -> Result<Vec<
     let (stdin_from, stdin_to) = (server.stdin.take(), client.stdin.take());
     let input = async {
         if let (Some(mut from), Some(mut to)) = (stdin_from, stdin_to) {
-            // The command may end its input before the client does; that is no failure.
+            // The command may end its input before the client does, which is not a failure.
             let _ = copy(&mut from, &mut to).await;
             let _ = to.shutdown().await;
         }
@@ -275,7 +275,7 @@ mod tests {
                 to.read_exact(&mut byte).await.expect("carried");
             }
             let last = begun.elapsed();
-            // Then silence: both ends are told by the end of their streams.
+            // Without further data, both ends receive the end of their streams.
             assert_eq!(client.read(&mut byte).await.expect("an end"), 0);
             assert_eq!(backend.read(&mut byte).await.expect("an end"), 0);
             last

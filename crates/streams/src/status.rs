@@ -17,7 +17,7 @@ pub enum ExecResult {
     ExitCode(i32),
     /// The command did not run or its end is not known; what the user reads.
     Failed(String),
-    /// A `metav1.Status` of its own, as JSON.
+    /// A complete `metav1.Status` as JSON.
     Status(Value),
 }
 
@@ -49,7 +49,8 @@ impl ExecResult {
         }
     }
 
-    /// What the error stream carries: JSON from version 4 on, before it a text, and nothing for success.
+    /// Returns the payload of the error stream: JSON from version 4 on, a plain message before, and nothing for
+    /// success.
     pub(crate) fn payload(&self, json_status: bool) -> Vec<u8> {
         if json_status {
             return self.to_status().to_string().into_bytes();

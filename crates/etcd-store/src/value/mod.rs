@@ -54,7 +54,8 @@ pub(crate) struct Decoded {
 
 /// Decodes the object in an unencrypted value.
 ///
-/// # Errors The value is not an object of the key's kind.
+/// # Errors
+/// The value is not an object of the key's kind.
 pub(crate) fn decode(key: &Key, value: &[u8]) -> Result<Decoded, BadValue> {
     let row = key::row(key.resource);
     let mut tree = match row {
@@ -136,7 +137,8 @@ fn beside(row: Option<&Row>, tree: &Value) -> RecordMeta {
 
 /// Returns the value to store for an object.
 ///
-/// # Errors [`StoreError::BadBody`] if the body is not an object of the key's kind, which is a bug of the caller.
+/// # Errors
+/// [`StoreError::BadBody`] if the body is not an object of the key's kind, which is a bug of the caller.
 pub(crate) fn encode(media: MediaType, key: &Key, body: &Body) -> Result<Vec<u8>, StoreError> {
     let mut tree: Value = serde_json::from_slice(body.json()).map_err(|_| StoreError::BadBody)?;
     let metadata = tree.get_mut("metadata").and_then(Value::as_object_mut).ok_or(StoreError::BadBody)?;

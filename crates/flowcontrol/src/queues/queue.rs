@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use crate::work::Work;
 
-/// How long a request is taken to last before it has ended.
+/// The assumed duration of a request until it has ended.
 pub const GUESSED_TIME: Duration = Duration::from_millis(3);
 
-/// Seat-nanoseconds.
+/// An amount of service in seat-nanoseconds.
 pub type SeatTime = i128;
 
 pub fn seat_time(seats: u32, time: Duration) -> SeatTime {
@@ -52,7 +52,7 @@ impl<P> Queue<P> {
     }
 }
 
-/// What the level has done so far.
+/// Totals of the level since its creation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
     pub dispatched: u64,

@@ -73,7 +73,7 @@ impl Connection {
         &self.guard.shared
     }
 
-    /// What the connection was made with.
+    /// Returns the options that the connection was created with.
     pub fn options(&self) -> &ConnectionOptions {
         &self.options
     }
@@ -161,7 +161,7 @@ impl IncomingStream {
         stream
     }
 
-    /// Tells the peer that the stream is not wanted.
+    /// Refuses the stream; the peer receives a reset.
     pub fn refuse(self) {}
 }
 

@@ -14,13 +14,13 @@ use super::table::Phase;
 use super::{ConnectionOptions, Decode, Encode, Inbound, LINGER, Outbound};
 use crate::error::StreamError;
 
-/// How much is read at a time from a peer that sends little.
+/// The size of a read from a peer that sends little.
 const READ_BYTES: usize = 8 * 1024;
-/// How much is read at a time where the last read was as long as could be.
+/// The size of a read after a read that filled its buffer.
 const READ_BYTES_MAX: usize = 128 * 1024;
 /// Small frames are gathered up to this before they are written.
 const BATCH_BYTES: usize = 64 * 1024;
-/// How long the orderly end may stand still because the peer does not read.
+/// The longest time that the orderly end may wait for a peer that does not read.
 const CLOSE_STALL: Duration = Duration::from_secs(60);
 
 /// Starts the tasks of a connection; they end by themselves with it.
@@ -183,7 +183,7 @@ async fn write_out<T: AsyncWrite>(
     Ok(())
 }
 
-/// Pings, the idle limit, and the limit of an orderly end that stands still.
+/// Sends pings, and enforces the idle limit and the limit of an orderly end that makes no progress.
 async fn keep_time(shared: Arc<Shared>, options: ConnectionOptions) {
     let mut phase = shared.phase.subscribe();
     let mut next_ping = options.keep_alive.map(|period| Instant::now() + period);

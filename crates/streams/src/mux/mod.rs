@@ -37,25 +37,25 @@ pub const CONNECTION_SEND_BYTES_MAX: usize = 8 << 20;
 pub const STREAMS_MAX: usize = 4_096;
 /// Control frames that may wait to be sent; a peer that provokes more and does not read is cut off.
 pub const CONTROL_QUEUE_MAX: usize = 2 * STREAMS_MAX;
-/// How long the rest of what the peer sends is read and thrown away after this side has said farewell, because
-/// closing a socket with unread input destroys output that is still on its way.
+/// The time for which the rest of the peer's data is read and discarded after this side has ended the connection,
+/// because closing a socket with unread input destroys output that is still on its way.
 pub const LINGER: Duration = Duration::from_secs(5);
 /// Longest payload of one data frame this side sends: with its header it fills four records of TLS, and no fifth.
 const DATA_FRAME_BYTES_MAX: usize = 4 * 16 * 1024 - 16;
 
-/// What a connection may do and how long.
+/// The limits and timeouts of a connection.
 #[derive(Debug, Clone)]
 pub struct ConnectionOptions {
-    /// How often a ping is sent; `None` sends none. Pings never count as activity.
+    /// The interval of pings; `None` sends none. Pings never count as activity.
     pub keep_alive: Option<Duration>,
-    /// How long the peer may stay silent, pings unanswered, before the connection counts as lost. Off by default,
-    /// since a peer whose reader is held up by back-pressure answers nothing, and is well.
+    /// The longest time that the peer may stay silent, with pings unanswered, before the connection counts as lost. It
+    /// is off by default, since a healthy peer whose reader is blocked by back-pressure answers nothing.
     pub keep_alive_timeout: Option<Duration>,
-    /// How long no stream may carry anything before the connection is ended; `None` never ends it.
+    /// The longest time without traffic on any stream before the connection is ended; `None` never ends it.
     pub idle_limit: Option<Duration>,
-    /// How long the streams that a request promised may take to appear.
+    /// The longest time until the streams that a request announced are open.
     pub stream_creation: Duration,
-    /// Whose tasks the connection's are: they end by themselves with the connection, and at the latest with this group.
+    /// The group of the connection's tasks: they end with the connection, and at the latest with this group.
     pub tasks: Tasks,
 }
 
@@ -73,7 +73,7 @@ impl Default for ConnectionOptions {
     }
 }
 
-/// What a codec read.
+/// A frame that a codec has read.
 #[derive(Debug)]
 pub(crate) enum Inbound {
     Open {
@@ -102,7 +102,7 @@ pub(crate) enum Inbound {
     Nothing,
 }
 
-/// What a codec writes besides data.
+/// A frame other than data that a codec writes.
 #[derive(Debug)]
 pub(crate) enum Outbound {
     Open { id: u32, headers: Headers },

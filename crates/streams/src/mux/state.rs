@@ -18,7 +18,7 @@ use crate::spdy::frame::reset;
 /// Received pieces below this are copied out of the read buffer.
 const COPY_BELOW_BYTES: usize = 2 * 1024;
 
-/// What the handles and the driver of one connection share.
+/// The state that the handles and the driver of one connection share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub core: Mutex<Core>,
@@ -32,7 +32,7 @@ pub(super) struct Shared {
     client: bool,
 }
 
-/// What the writer shall put on the wire next.
+/// The next action of the writer.
 pub(super) enum Next {
     Control(Outbound),
     Data(u32, Bytes),
@@ -115,7 +115,8 @@ impl Shared {
         Ok(id)
     }
 
-    /// A stream of the peer: refused by a reset when it breaks a rule, else left for the acceptor.
+    /// Registers a stream that the peer opened: it is reset when it breaks a rule, and otherwise queued for the
+    /// acceptor.
     pub fn opened(&self, id: u32, headers: Headers, fin: bool) -> Result<(), StreamError> {
         let mut core = self.core.lock();
         core.active = Instant::now();
@@ -268,7 +269,7 @@ impl Shared {
         }
     }
 
-    /// What to write next; frames are made one at a time, streams in turn.
+    /// Returns what to write next; frames are made one at a time, by the streams in turn.
     pub fn next(&self) -> Next {
         let mut core = self.core.lock();
         if core.phase >= Phase::Written {

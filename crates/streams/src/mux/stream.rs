@@ -17,9 +17,9 @@ use crate::spdy::frame::reset;
 
 /// One stream of a connection.
 ///
-/// Reading ends with zero bytes where the peer ended or reset the stream, behind everything it had sent before;
-/// [`Stream::was_reset`] tells the two apart. It fails where the connection broke. `shutdown` ends this side only.
-/// Dropping the handle sends what was written, ends this side, and throws away what still comes.
+/// Reading ends with zero bytes where the peer ended or reset the stream, after all data that it had sent before;
+/// [`Stream::was_reset`] distinguishes the two. It fails where the connection broke. `shutdown` ends this side only.
+/// Dropping the handle sends what was written, ends this side, and discards what still arrives.
 #[derive(Debug)]
 pub struct Stream {
     id: u32,
@@ -59,7 +59,7 @@ impl Stream {
         self.peek(|state| state.receive_end == End::Reset || state.send_end == End::Reset).unwrap_or(true)
     }
 
-    /// Sends a message without bytes, which tells a WebSocket client that the connection works.
+    /// Sends a message without bytes, which shows a WebSocket client that the connection works.
     pub(crate) fn write_empty(&self) {
         let shared = self.shared();
         let mut core = shared.core.lock();

@@ -10,21 +10,21 @@ use super::{CONNECTION_RECEIVE_BYTES_MAX, CONNECTION_SEND_BYTES_MAX, Outbound, S
 use crate::error::StreamError;
 use crate::spdy::Headers;
 
-/// What a waiting piece costs besides its bytes, counted so that tiny frames cannot outgrow the limit.
+/// The overhead of a waiting piece besides its bytes, counted so that tiny frames cannot exceed the limit.
 pub(super) const PIECE_BYTES: usize = 64;
 
-/// How far one direction of a stream has come.
+/// The progress of one direction of a stream towards its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     Open,
-    /// The end stands behind the buffered bytes.
+    /// The end follows the buffered bytes.
     Fin,
     Reset,
     /// The connection broke before the end.
     Broken,
 }
 
-/// How far the connection has come.
+/// The progress of the connection towards its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
     Open,
@@ -42,11 +42,11 @@ pub(super) struct StreamState {
     pub received: VecDeque<Bytes>,
     pub received_bytes: usize,
     pub receive_end: End,
-    /// Nobody will read: throw away what comes.
+    /// The reader is gone, so incoming data is discarded.
     pub discard: bool,
     pub reader: Option<Waker>,
     pub send: BytesMut,
-    /// An empty message is to be sent, which only WebSocket channels know.
+    /// Whether an empty message must be sent, which only WebSocket channels support.
     pub send_empty: bool,
     /// `Fin` when this side has asked for its end, which may still be queued.
     pub send_end: End,
@@ -98,7 +98,7 @@ pub(super) struct Core {
     /// Streams with something to send, served in turn.
     pub ready: VecDeque<u32>,
     pub control: VecDeque<Outbound>,
-    /// Streams the peer opened and nobody has taken yet.
+    /// Streams that the peer opened and that have not been accepted yet.
     pub incoming: VecDeque<u32>,
     pub acceptor: Option<Waker>,
     pub next_id: u32,
@@ -107,9 +107,9 @@ pub(super) struct Core {
     pub peer_gone: bool,
     pub phase: Phase,
     pub error: Option<StreamError>,
-    /// When a stream last carried something.
+    /// The time at which a stream last carried data.
     pub active: Instant,
-    /// When anything was last read.
+    /// The time of the last read.
     pub heard: Instant,
     /// The connection is not being read, because a stream is full.
     pub stalled: bool,
@@ -148,7 +148,7 @@ impl Core {
         CONNECTION_SEND_BYTES_MAX.saturating_sub(self.unsent_bytes)
     }
 
-    /// So many unsent bytes are no more; wakes the writers that waited for the connection's room.
+    /// Subtracts sent bytes; wakes the writers that waited for the connection's limit.
     pub fn sent(&mut self, bytes: usize) {
         let was_full = self.send_room() == 0;
         self.unsent_bytes -= bytes;
@@ -157,7 +157,7 @@ impl Core {
         }
     }
 
-    /// Why nothing new can begin.
+    /// Returns the reason why no new stream can begin, if any.
     pub fn refusal(&self) -> Option<StreamError> {
         if self.phase == Phase::Open && !self.peer_gone && self.error.is_none() {
             return None;

@@ -1,5 +1,5 @@
-//! Answers upgrade requests: which transport, which protocol version, or which refusal. Leaves the upgraded
-//! connection to `exec`, `portforward` and `proxy`. Upstream: `httpstream.go` (`Handshake`), `wsstream/conn.go`.
+//! Answers upgrade requests: chooses the transport and the protocol version, or refuses. `exec`, `portforward` and
+//! `proxy` serve the upgraded connection. Upstream: `httpstream.go` (`Handshake`), `wsstream/conn.go`.
 mod protocol;
 
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEPT, UPGRADE};
@@ -37,7 +37,7 @@ pub const CHANNEL_PORTS_MAX: usize = 64;
 pub struct Accepted<P> {
     /// The 101 to answer with.
     pub response: Response<()>,
-    /// What was agreed on.
+    /// The agreed protocol.
     pub protocol: P,
 }
 
@@ -80,8 +80,8 @@ pub fn offered_websocket_protocols(headers: &HeaderMap) -> Vec<String> {
     listed(headers, &HeaderName::from_static(WEBSOCKET_PROTOCOL))
 }
 
-/// The request wants a WebSocket whose client can end stdin (`v5.channel.k8s.io`): the API server translates it to
-/// SPDY for the kubelet; others it passes through.
+/// Returns whether the request is for a WebSocket whose client can end stdin (`v5.channel.k8s.io`): the API server
+/// translates it to SPDY for the kubelet and passes others through.
 pub fn wants_stream_close(headers: &HeaderMap) -> bool {
     is_websocket_request(headers)
         && offered_websocket_protocols(headers).iter().any(|name| name == RemoteCommandVersion::V5.name())
@@ -191,7 +191,7 @@ fn accept_spdy(headers: &HeaderMap, known: &[&str]) -> Result<(Response<()>, usi
     Ok((response, chosen))
 }
 
-/// Negotiates a WebSocket, as its server, with one of the known subprotocols (`""`: none was named). Gives the position
+/// Negotiates a WebSocket, as its server, with one of the known subprotocols (`""`: none was named). Returns the index
 /// of the chosen one.
 ///
 /// # Errors

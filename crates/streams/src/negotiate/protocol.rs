@@ -47,7 +47,7 @@ impl RemoteCommandVersion {
     }
 }
 
-/// Which streams an exec or attach asked for.
+/// The streams that an exec or attach request asks for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ExecOptions {
     /// The client sends input.
@@ -56,7 +56,7 @@ pub struct ExecOptions {
     pub stdout: bool,
     /// The client wants error output; never together with `tty`.
     pub stderr: bool,
-    /// The command has a terminal, whose size may change.
+    /// Whether the command has a terminal, whose size may change.
     pub tty: bool,
 }
 
@@ -93,7 +93,7 @@ impl ExecOptions {
     }
 }
 
-/// How the streams of an exec or attach travel.
+/// The protocols that carry the streams of an exec or attach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExecProtocol {
     /// Each of the streams is a SPDY stream, on a connection that was upgraded to SPDY/3.1.
@@ -107,7 +107,7 @@ pub enum ExecProtocol {
     },
 }
 
-/// How the streams of a port-forward travel.
+/// The protocols that carry the streams of a port-forward.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PortForwardProtocol {
     /// A pair of SPDY streams for each connection.

@@ -83,7 +83,7 @@ pub enum Frame {
         id: u32,
         /// The sender will send nothing more.
         fin: bool,
-        /// What it is opened with.
+        /// The headers that open the stream.
         headers: Headers,
     },
     /// Room in a flow control window; spdystream neither sends nor obeys it.

@@ -12,7 +12,7 @@ use crate::error::StreamError;
 pub const HEADER_BLOCK_BYTES_MAX: usize = 64 * 1024;
 /// Most names a header block may hold.
 pub const HEADER_COUNT_MAX: u32 = 256;
-/// How much is inflated or deflated in one step.
+/// The number of bytes that are inflated or deflated in one step.
 const STEP_BYTES: usize = 4 * 1024;
 
 /// The headers of a stream: names in lower case, in the order of the wire, several values of one name as several

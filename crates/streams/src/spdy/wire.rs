@@ -31,7 +31,7 @@ impl Decode for SpdyDecode {
             Frame::RstStream { id, .. } => Inbound::Reset { id },
             Frame::Headers { id, fin, .. } => Inbound::Data { id, data: Bytes::new(), fin },
             Frame::Data { id, fin, data } => Inbound::Data { id, data, fin },
-            // Clients count their pings odd, servers even; what is not ours is to be sent back.
+            // Clients use odd ping identifiers, servers even ones; a ping of the peer's parity must be sent back.
             Frame::Ping(id) if (id % 2 == 1) == self.client => Inbound::Pong,
             Frame::Ping(id) => Inbound::Ping(Bytes::copy_from_slice(&id.to_be_bytes())),
             Frame::GoAway { .. } => Inbound::GoAway,

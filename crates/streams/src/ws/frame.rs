@@ -13,7 +13,7 @@ pub const CLOSE_NORMAL: u16 = 1000;
 /// The peer broke the protocol.
 pub const CLOSE_PROTOCOL_ERROR: u16 = 1002;
 
-/// What a frame carries.
+/// The type of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opcode {
     /// More of the message before.
@@ -55,7 +55,7 @@ impl Opcode {
     }
 }
 
-/// What was read.
+/// An item that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A piece of a message.
@@ -80,7 +80,7 @@ pub enum Event {
 struct Current {
     left: u64,
     mask: Option<[u8; 4]>,
-    /// How far the mask has turned.
+    /// The number of payload bytes that the mask has been applied to, modulo four.
     turn: usize,
     fin: bool,
 }
@@ -94,7 +94,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder for this side's role; the server's requires masks and the client's refuses them.
+    /// Creates a decoder for this side's role; the server's requires masks and the client's refuses them.
     pub fn new(role: Role) -> Self {
         Self { role, current: None, message: None }
     }
@@ -208,7 +208,7 @@ fn apply_mask(data: &mut [u8], mask: [u8; 4], turn: usize) {
     }
 }
 
-/// Appends one whole frame whose payload is the parts one after another. A client's is masked.
+/// Appends one whole frame whose payload is the concatenation of the parts. A client's frame is masked.
 pub fn put_frame(role: Role, opcode: Opcode, parts: &[&[u8]], out: &mut BytesMut) {
     let length: usize = parts.iter().map(|part| part.len()).sum();
     put_header(role, opcode, length, out);

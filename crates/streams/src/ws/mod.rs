@@ -9,7 +9,7 @@ use base64::Engine as _;
 /// The value RFC 6455 section 1.3 appends to the key before it is digested.
 const GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// Which end of the connection this side is; a client masks what it sends.
+/// The role of this side in the connection; a client masks the frames that it sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// The side that sent the upgrade request.

@@ -1,5 +1,5 @@
-//! A WebSocket as a plain byte stream: binary messages in and out (KEP-4006, `SPDY/3.1+portforward.k8s.io`). Leaves
-//! SPDY itself to whoever reads the bytes.
+//! A WebSocket as a plain byte stream: binary messages in and out (KEP-4006, `SPDY/3.1+portforward.k8s.io`). The reader
+//! of the bytes decodes SPDY.
 
 use std::io;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use crate::error::StreamError;
 
 /// Encoded bytes that may wait for the transport before a write has to wait.
 const SEND_BUFFER_BYTES_MAX: usize = 256 * 1024;
-/// How much is read from the transport at a time.
+/// The number of bytes that are read from the transport at a time.
 const READ_BYTES: usize = 32 * 1024;
 /// Longest message this side writes: with its header it fills four records of TLS, and no fifth.
 const MESSAGE_BYTES_MAX: usize = 4 * 16 * 1024 - 16;

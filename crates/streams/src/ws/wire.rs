@@ -17,7 +17,7 @@ const BASE64_MESSAGE_BYTES_MAX: usize = 1024 * 1024;
 /// Payloads up to this are copied behind their header, so that several messages make one write.
 const GATHER_BYTES: usize = 4 * 1024;
 
-/// How a subprotocol writes its messages.
+/// The encoding of messages in a subprotocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChannelFormat {
     /// Text messages of base64, the channel as a digit.
@@ -69,7 +69,7 @@ impl ChannelDecode {
         match STANDARD.decode(&held) {
             Ok(plain) => Ok(Inbound::Data { id: channel.wrapping_sub(b'0').into(), data: plain.into(), fin: false }),
             Err(error) => {
-                // As upstream: the message is dropped, the connection goes on.
+                // As in upstream, the message is dropped and the connection continues.
                 tracing::debug!(%error, "websocket message is not base64");
                 Ok(Inbound::Nothing)
             }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 const PIPE_BYTES: usize = 64 * 1024;
 
-/// How an exec ends.
+/// The way in which an exec ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     /// The command ends by itself.
@@ -109,7 +109,7 @@ fn streams() -> impl Iterator<Item = ExecOptions> {
     all.filter(|o| (o.stdin || o.stdout || o.stderr) && !(o.tty && o.stderr))
 }
 
-/// Whether a client can end its input and go on reading.
+/// Returns whether a client can end its input and continue to read.
 fn ends_input(protocol: ExecProtocol) -> bool {
     matches!(protocol, ExecProtocol::Spdy(_) | ExecProtocol::WebSocket { version: RemoteCommandVersion::V5, .. })
 }
@@ -201,12 +201,12 @@ impl Channels {
     }
 }
 
-/// What stands behind a port of the pod.
+/// The behaviour of the port of the pod.
 #[derive(Clone, Copy, Debug)]
 enum Behind {
     /// Answers one byte and closes.
     Answers,
-    /// Nothing listens.
+    /// Nothing listens on the port.
     Nothing,
     /// Says nothing until its input has ended.
     Waits,

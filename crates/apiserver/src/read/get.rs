@@ -16,7 +16,7 @@ use crate::shared::context::RequestContext;
 /// 404, 406, 504.
 pub async fn get(cx: &RequestContext, served: &Served) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
-    let view = cx.view()?;
+    let view = cx.view(&accepted)?;
     event("About to Get from storage", Vec::new);
     if let Some(revision) = version_param::parse(cx.query.text("resourceVersion"))? {
         version_param::wait_for_revision(&cx.server.store, revision).await?;

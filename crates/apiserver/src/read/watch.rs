@@ -50,7 +50,7 @@ enum Start {
 /// 400, 406, 410, 422, 504.
 pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
-    let view = cx.view()?;
+    let view = cx.view(&accepted)?;
     let selectors = selectors(cx, served)?;
     let start = start(cx)?;
     let namespace = cx.namespace(served).to_owned();
@@ -151,7 +151,7 @@ impl CountedWatch {
 /// The response to a watch that cannot begin where it was asked to: its only event is the error, as in upstream's cacher.
 fn error_event_answer(cx: &RequestContext, served: &Arc<Served>, why: &Status) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
-    let frame = Framer::new(Arc::clone(served), accepted, cx.view()?).sharing(cx.takes_objects).error(why)?;
+    let frame = Framer::new(Arc::clone(served), accepted, cx.view(&accepted)?).sharing(cx.takes_objects).error(why)?;
     Ok(answer::answer(StatusCode::OK, accepted.content_type(true), ApiBody::full(frame)))
 }
 

@@ -20,7 +20,7 @@ const NAMES: [&str; 3] = ["controller-manager", "etcd-0", "scheduler"];
 /// 404, 406.
 pub async fn serve(cx: &RequestContext, served: &Served) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
-    let view = cx.view()?;
+    let view = cx.view(&accepted)?;
     let asked = &cx.info.name;
     if !asked.is_empty() && cx.info.verb == "get" {
         let name = NAMES.iter().find(|n| *n == asked).ok_or_else(|| Status::not_found(&served.gr, asked))?;

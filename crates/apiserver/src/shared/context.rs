@@ -130,10 +130,10 @@ impl RequestContext {
     ///
     /// # Errors
     /// 400 for an unknown value.
-    pub fn view(&self) -> Result<ViewOptions, Status> {
+    pub fn view(&self, accepted: &Accepted) -> Result<ViewOptions, Status> {
         let now = self.server.clock.now();
         match ViewOptions::new(&self.query, now) {
-            Err(_) if !matches!(self.accept()?.view, View::Table(_)) => Ok(ViewOptions::usual(now)),
+            Err(_) if !matches!(accepted.view, View::Table(_)) => Ok(ViewOptions::usual(now)),
             options => options,
         }
     }

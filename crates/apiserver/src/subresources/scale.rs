@@ -34,7 +34,7 @@ fn gvk() -> Gvk {
 /// Errors of the steps.
 pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
-    let options = cx.view()?;
+    let options = cx.view(&accepted)?;
     let paths = served.options().scale.as_ref().ok_or_else(Status::no_such_path)?;
     let value = match cx.info.verb {
         "get" => {

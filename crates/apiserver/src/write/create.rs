@@ -27,7 +27,7 @@ const GENERATED_NAMES_MAX: usize = 8;
 /// Errors of the steps.
 pub async fn create(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
-    let view = cx.view()?;
+    let view = cx.view(&accepted)?;
     let dry_run = cx.dry_run()?;
     let bytes = body.read().await?;
     let len = bytes.len();

@@ -296,7 +296,7 @@ pub async fn patch(
 ) -> Result<Answer, Status> {
     Patch::kind(cx, served)?;
     let accepted = cx.accept()?;
-    let view = cx.view()?;
+    let view = cx.view(&accepted)?;
     let dry_run = cx.dry_run()?;
     let bytes = body.read().await?;
     steps::record_body(bytes.len());

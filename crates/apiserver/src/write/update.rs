@@ -99,7 +99,7 @@ impl<F: Fn(&Value) -> Result<Value, Status> + Send + Sync> Make for F {
 /// Errors of the steps.
 pub async fn put(cx: &RequestContext, served: &Served, subresource: &str, body: RequestBody) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
-    let view = cx.view()?;
+    let view = cx.view(&accepted)?;
     let dry_run = cx.dry_run()?;
     let bytes = body.read().await?;
     let len = bytes.len();

@@ -35,7 +35,7 @@ use crate::shared::pool::Class;
 /// 400, 406, 410, 504.
 pub async fn list(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
-    let view = cx.view()?;
+    let view = cx.view(&accepted)?;
     let selectors = Selectors::new(served, &cx.selectors)?;
     let at = ListParams::new(&cx.query, cx.server.clock.now())?;
     let namespace = Some(cx.namespace(served)).filter(|n| !n.is_empty());

@@ -40,7 +40,7 @@ pub use options::{DeleteOptions, check_preconditions};
 /// Errors of the steps.
 pub async fn delete(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
-    let view = cx.view()?;
+    let view = cx.view(&accepted)?;
     let bytes = body.read().await?;
     steps::record_body(bytes.len());
     let options = DeleteOptions::new(cx, served, &bytes)?;
@@ -257,7 +257,7 @@ const DELETED_AT_ONCE: usize = 16;
 /// Errors of the steps. Objects that were deleted before the error stay deleted.
 pub async fn collection(cx: &RequestContext, served: &Arc<Served>, body: RequestBody) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
-    let shown = cx.view()?;
+    let shown = cx.view(&accepted)?;
     let bytes = body.read().await?;
     steps::record_body(bytes.len());
     let options = DeleteOptions::new(cx, served, &bytes)?;

@@ -140,7 +140,7 @@ async fn measure(sizes: &[usize]) -> anyhow::Result<()> {
     std::process::exit(0)
 }
 
-/// Makes pods up to a number, ten of them with a label of their own, on a hundred nodes.
+/// Makes pods up to a number, ten of them with one label in common, on a hundred nodes.
 async fn fill(side: &Side, from: usize, to: usize) -> anyhow::Result<()> {
     let account = json!({"metadata": {"name": "default"}});
     let _there = side.send(Method::POST, "/api/v1/namespaces/default/serviceaccounts", &account).await;

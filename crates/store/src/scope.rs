@@ -14,7 +14,7 @@ use crate::record::Record;
 /// The part of a resource that a cursor watches. Changes outside it neither wake the cursor nor are returned by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum WatchScope {
-    /// All records.
+    /// All records of the resource.
     #[default]
     All,
     /// The records of one namespace.
@@ -23,14 +23,14 @@ pub enum WatchScope {
     Name {
         /// The namespace, or empty for all namespaces and for cluster-scoped resources.
         namespace: Box<str>,
-        /// The name.
+        /// The name of the object.
         name: Box<str>,
     },
     /// The records whose selectable field has this value, or had it before the change. A record without the field has the empty value.
     Field {
         /// The name of the field, as in [`crate::FieldNames`].
         name: Box<str>,
-        /// The value.
+        /// The value of the field.
         value: Box<str>,
     },
 }

@@ -52,7 +52,7 @@ impl SubjectBindings {
         if let Some(found) = self.indexes.read().get(scope) {
             return Some(Arc::clone(found));
         }
-        if self.unindexed.fetch_add(1, Ordering::Relaxed) < DECISIONS_MIN {
+        if self.unindexed.fetch_add(1, Ordering::Relaxed) + 1 < DECISIONS_MIN {
             return None;
         }
         // Other decisions about this subject wait for the index; the lock of all decisions is only read.

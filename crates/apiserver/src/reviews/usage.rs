@@ -29,7 +29,7 @@ const HEAVY_MIN: usize = 500;
 /// 400, 404, 406, and 503 while no node's usage is known.
 pub async fn serve(cx: &RequestContext, served: &Served) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
-    let view = cx.view()?;
+    let view = cx.view(&accepted)?;
     let usage = cx.server.usage.as_ref().ok_or_else(Status::no_such_path)?;
     if cx.info.verb == "get" {
         let mut object = one(cx, served, usage)?;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::RwLock;
 
-use super::lookup::{BINDINGS_MIN, BindingIndex, DECISIONS_MIN, RoleName};
+use super::lookup::{BINDINGS_MIN, BindingIndex, RoleName, decisions_min};
 use super::stored::{RoleRef, Subject};
 use crate::user::service_account_username;
 
@@ -52,7 +52,7 @@ impl SubjectBindings {
         if let Some(found) = self.indexes.read().get(scope) {
             return Some(Arc::clone(found));
         }
-        if self.unindexed.fetch_add(1, Ordering::Relaxed) + 1 < DECISIONS_MIN {
+        if self.unindexed.fetch_add(1, Ordering::Relaxed) + 1 < decisions_min() {
             return None;
         }
         // Other decisions about this subject wait for the index; the lock of all decisions is only read.

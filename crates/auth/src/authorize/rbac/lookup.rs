@@ -9,7 +9,9 @@ use crate::Attributes;
 /// Bindings of one subject in one scope from which on they are indexed. Tests index all, so that the model looks at indexes.
 pub(super) const BINDINGS_MIN: usize = if cfg!(test) { 1 } else { 32 };
 /// The decision on an unchanged list that makes its index, so that changes one after the other do not make an index each.
-pub(super) const DECISIONS_MIN: u32 = if cfg!(test) { 1 } else { 5 };
+pub(super) const fn decisions_min() -> u32 {
+    if cfg!(test) { 1 } else { 5 }
+}
 
 /// Whether a role is a ClusterRole, and its name.
 pub(super) type RoleName = (bool, String);

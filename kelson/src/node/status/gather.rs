@@ -78,16 +78,17 @@ pub async fn gather(dir: &Path) -> anyhow::Result<Facts> {
     })
 }
 
-/// The process that has the directory's lock.
+/// Finds the process that has the directory's lock: the file names it, and it has the file open. The lock itself is not tried, because a
+/// server that starts at that instant would find it in use.
 ///
 /// # Errors
-/// The lock's file cannot be opened.
+/// The process belongs to another user.
 pub fn holder(dir: &Path) -> anyhow::Result<Option<u32>> {
-    let file = dir.join("kelson.lock");
-    if !file.exists() || DataDirLock::is_free(dir)? {
-        return Ok(None);
-    }
-    Ok(std::fs::read_to_string(&file).ok().and_then(|pid| pid.trim().parse().ok()))
+    let file = dir.join(LOCK_FILE);
+    let Ok(text) = std::fs::read_to_string(&file) else { return Ok(None) };
+    let Ok(pid) = text.trim().parse::<u32>() else { return Ok(None) };
+    let is_open = has_open(pid, &file).with_context(|| format!("read the open files of process {pid}"))?;
+    Ok(is_open.then_some(pid))
 }
 
 /// Whether a process has a file open.

@@ -19,14 +19,14 @@ const CONDITIONS_MAX: usize = 64;
 pub enum Configured {
     /// An authorizer without settings.
     Mode(Mode),
-    /// A webhook.
+    /// An authorizer that asks a webhook.
     Webhook(WebhookConfig),
 }
 
 /// A webhook with its location.
 #[derive(Clone, Debug)]
 pub struct WebhookConfig {
-    /// Its options.
+    /// The cache times and failure policy of the webhook.
     pub options: WebhookOptions,
     /// The kubeconfig with its address and credentials.
     pub kubeconfig: PathBuf,

@@ -34,7 +34,7 @@ const FILES: &[(&str, &str)] = &[
     ("storagemigration", include_str!("../descriptions/storagemigration.txt")),
 ];
 
-/// The file whose patterns hold for every group.
+/// The file whose patterns apply to every group.
 const COMMON: &str = "meta";
 
 /// The descriptions, ready to be looked up. Costs about a millisecond to make and holds a few hundred KiB: keep it only as
@@ -55,7 +55,7 @@ struct Entry {
     text: &'static str,
 }
 
-/// A line whose type has a `*`.
+/// A line whose type contains a `*`.
 #[derive(Debug)]
 struct Pattern {
     group: &'static str,
@@ -64,7 +64,7 @@ struct Pattern {
     entry: Entry,
 }
 
-/// One line as it stands in a file.
+/// One line of a file.
 struct Line {
     group: &'static str,
     ty: &'static str,
@@ -107,8 +107,8 @@ impl Descriptions {
         Self { exact, patterns }
     }
 
-    /// What a type means or, with a field, what that field of it means. A field of an inlined struct is looked up there
-    /// too.
+    /// Returns the description of a type or, with a field, of that field. A field of an inlined struct is looked up in
+    /// the inlined type too.
     pub fn of(&self, ty: TypeId, field: Option<Field>) -> Option<&'static str> {
         let name = field.map_or("", Field::json);
         let declaring = field.and_then(|_| ty.position(name)).map_or(ty, |at| ty.declaring_type(at));
@@ -118,7 +118,7 @@ impl Descriptions {
             .or_else(|| self.by_pattern(declaring, name))
     }
 
-    /// What a value that is no struct means, such as a quantity.
+    /// Returns the description of a value that is not a struct, such as a quantity.
     pub fn of_value(&self, kind: Kind) -> Option<&'static str> {
         let (group, name) = VALUES.iter().find(|(of, ..)| of(kind)).map(|(_, group, name)| (*group, *name))?;
         self.exact.get(&(group, name))?.first().map(|e| e.text)

@@ -14,7 +14,7 @@ pub enum Passes {
     Admit,
     /// The validating pass only.
     Validate,
-    /// Both passes.
+    /// The plugin runs in both passes.
     Both,
 }
 

@@ -57,7 +57,7 @@ pub enum BuildError {
     Configuration {
         /// The name of the plugin.
         name: String,
-        /// The error.
+        /// The error of the plugin that read its configuration.
         why: String,
     },
 }

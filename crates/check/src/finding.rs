@@ -5,7 +5,7 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// No problem.
+    /// The probe found no problem.
     Ok,
     /// Worth knowing; everything works.
     Info,
@@ -20,7 +20,7 @@ pub enum Level {
 pub struct Finding {
     /// The probe that found it: `cgroups`, `ports`.
     pub probe: &'static str,
-    /// The severity.
+    /// The severity of the problem, or that there is none.
     pub level: Level,
     /// What was found, with names and numbers.
     pub found: String,

@@ -55,16 +55,16 @@ impl Limits {
 /// The limit that a document exceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Exceeded {
-    /// [`Limits::bytes`]
+    /// The document needs more memory than [`Limits::bytes`].
     #[error("decoding the document takes more than {0} bytes of memory")]
     Bytes(usize),
-    /// [`Limits::depth`]
+    /// The document is nested deeper than [`Limits::depth`].
     #[error("exceeded max depth")]
     Depth,
-    /// [`Limits::elements`]
+    /// The document has more values than [`Limits::elements`].
     #[error("document has more than {0} values")]
     Elements(usize),
-    /// [`Limits::steps`]
+    /// The document needs more processing than [`Limits::steps`].
     #[error("processing the document takes more than {0} steps")]
     Steps(usize),
 }

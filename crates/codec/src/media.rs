@@ -7,9 +7,9 @@ pub const ACCEPT_ELEMENTS_MAX: usize = 64;
 /// An encoding of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Encoding {
-    /// `application/json`
+    /// JSON, requested as `application/json`.
     Json,
-    /// `application/yaml`
+    /// YAML, requested as `application/yaml`.
     Yaml,
     /// `application/vnd.kubernetes.protobuf`
     Protobuf,

@@ -8,7 +8,7 @@ use kelson_store::Resource;
 use crate::metrics::Metrics;
 use crate::transform::{Opened, Transform, TransformError};
 
-/// What begins every encrypted value.
+/// The prefix of every encrypted value.
 const ENCRYPTED: &[u8] = b"k8s:enc:";
 
 /// One key, or none (`identity`).
@@ -22,7 +22,7 @@ pub(crate) struct Link {
     pub with: Option<Arc<dyn Transform>>,
 }
 
-/// What a record is written with now.
+/// The provider that encrypts new values.
 pub(crate) enum WritesWith {
     /// The value is stored as it is.
     Clear,
@@ -47,7 +47,8 @@ impl Chain {
         self.0.is_empty() || self.0.iter().any(|link| link.with.is_none())
     }
 
-    /// The stored value and the name of the key; `None` when nothing is to be encrypted.
+    /// Encrypts a value; returns the stored bytes and the name of the key, or `None` when the resource is not
+    /// encrypted.
     pub fn seal(
         &self,
         metrics: &Metrics,
@@ -63,7 +64,8 @@ impl Chain {
         Ok(Some(([prefix.as_bytes(), &bytes].concat(), format!("{prefix}{key_id}"))))
     }
 
-    /// What was sealed, and the name of the key. Of several keys with one name each is tried.
+    /// Decrypts a stored value; returns the plaintext and the name of the key. If several keys have the same name, each
+    /// is tried.
     pub fn open(
         &self,
         metrics: &Metrics,
@@ -92,7 +94,7 @@ impl Chain {
         if self.0.is_empty() {
             return "identity transformer tried to read encrypted data".into();
         }
-        // Provider and key name are no secrets; what follows may be anything.
+        // The provider and the key name are not secret; the bytes after them may be anything.
         let prefix: Vec<&[u8]> = stored.splitn(6, |b| *b == b':').take(5).collect();
         let known = stored.starts_with(ENCRYPTED) && prefix.len() == 5;
         let named = String::from_utf8_lossy(&prefix.join(&b':')).chars().take(128).collect::<String>();
@@ -104,7 +106,7 @@ impl Chain {
     }
 }
 
-/// As upstream's metrics name a resource: `deployments.apps`.
+/// Returns the name of a resource in upstream's metrics: `deployments.apps`.
 fn named(resource: Resource) -> String {
     let (group, plural) = (resource.group(), resource.plural());
     if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") }

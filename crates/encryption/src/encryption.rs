@@ -18,21 +18,21 @@ use crate::path;
 use crate::table::Table;
 use crate::transform::TransformError;
 
-/// Between two looks at the file (upstream: a minute).
+/// The interval between two checks of the file (upstream: a minute).
 const RELOAD_EVERY: Duration = Duration::from_secs(10);
-/// How long the key services of a new configuration have to be well before it is taken.
+/// The time within which the key services of a new configuration must be healthy before it is used.
 const HEALTHY_WITHIN: Duration = Duration::from_secs(10);
 const HEALTHY_PAUSE: Duration = Duration::from_millis(100);
 
-/// What the server is told.
+/// The options of the server.
 pub struct EncryptionOptions {
-    /// `--encryption-provider-config`.
+    /// `--encryption-provider-config`: the path of the configuration.
     pub file: PathBuf,
-    /// `--encryption-provider-config-automatic-reload`.
+    /// `--encryption-provider-config-automatic-reload`: whether changes of the file are applied without a restart.
     pub automatic_reload: bool,
-    /// What metrics call this server.
+    /// The identifier of this server in metrics.
     pub server_id: String,
-    /// What stands before the path of each record: [`kelson_schema::storage::PREFIX`], or `--etcd-prefix`.
+    /// The prefix of the path of each record: [`kelson_schema::storage::PREFIX`], or `--etcd-prefix`.
     pub prefix: String,
     /// The group that follows the file and the key services.
     pub tasks: Tasks,
@@ -44,7 +44,7 @@ pub struct Encryption {
     prefix: String,
     reloads: bool,
     table: RwLock<Arc<Table>>,
-    /// Names of keys, as the store tells them apart.
+    /// The names of keys, by which the store distinguishes values that need a rewrite.
     writers: Mutex<HashMap<String, Writer>>,
     metrics: Arc<Metrics>,
     tasks: Tasks,
@@ -79,7 +79,7 @@ impl Encryption {
         Ok(this)
     }
 
-    /// What is counted, to be shown with the API server's.
+    /// Returns the metrics, to be exposed with those of the API server.
     #[must_use]
     pub fn metrics(&self) -> Registry {
         self.metrics.registry.clone()

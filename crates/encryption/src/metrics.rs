@@ -117,7 +117,7 @@ impl Metrics {
         self.cache_misses.inc();
     }
 
-    /// The configuration was looked at anew because it had changed.
+    /// Records that a changed configuration was read again.
     pub fn reloaded(&self, ok: bool, at_s: f64) {
         let status = if ok { "success" } else { "failure" };
         self.reloads.with_label_values(&[status, &self.id_hash]).inc();

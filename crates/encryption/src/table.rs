@@ -21,7 +21,7 @@ pub(crate) struct Table {
     found: RwLock<HashMap<Resource, Arc<Chain>>>,
     pub services: Vec<Arc<Kms>>,
     pub hash: String,
-    /// What follows the key services; ends with the configuration.
+    /// The tasks that check the key services; they end with the configuration.
     tasks: Tasks,
 }
 

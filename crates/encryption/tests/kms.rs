@@ -122,7 +122,8 @@ async fn values_of_an_older_key_are_stale() {
     let old = store.commit(create("example.com/things", "t")).await.unwrap().record;
     assert!(!store.is_stale(&old));
     service.rotate("key-2");
-    // A reader of the health check has the service looked at anew once what is known is old; here the file has changed.
+    // Reading the health check starts a new check of the service once the status is outdated; here the file has
+    // changed.
     std::fs::write(&file, config("['*.*']", &[service.provider()]) + "\n# again\n").unwrap();
     with.reload().await;
     assert!(store.is_stale(&old), "written under key-1");

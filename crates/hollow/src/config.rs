@@ -4,10 +4,10 @@ use std::time::Duration;
 
 /// Nodes that one process may have: their addresses come from one range.
 pub const NODES_MAX: usize = 8192;
-/// What the nodes are like.
+/// The number and the properties of the nodes.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How many, up to [`NODES_MAX`].
+    /// The number of nodes, up to [`NODES_MAX`].
     pub nodes: usize,
     /// Their names are this and a number from 0 on.
     pub prefix: String,
@@ -19,7 +19,7 @@ pub struct Config {
     pub pods: u32,
     /// Labels of all, besides those of every node.
     pub labels: Vec<(String, String)>,
-    /// How long the containers run of pods that do not restart always; then they have succeeded.
+    /// The time for which the containers of pods run that do not always restart; then they have succeeded.
     pub run_for: Duration,
 }
 
@@ -47,12 +47,12 @@ impl Config {
     pub(crate) fn number(&self, name: &str) -> Option<usize> {
         let digits = name.strip_prefix(&self.prefix)?;
         let number = digits.parse().ok().filter(|n| *n < self.nodes)?;
-        // `007` is nobody.
+        // `007` is the name of no node.
         (self.name(number) == name).then_some(number)
     }
 }
 
-/// The address of a node, in the range for benchmarks of networks (RFC 2544): nobody routes there.
+/// Returns the address of a node, in the range for benchmarks of networks (RFC 2544), which is not routed.
 pub(crate) fn address(node: usize) -> IpAddr {
     let offset = u32::try_from(node % NODES_MAX).unwrap_or(0) + 1;
     IpAddr::V4(Ipv4Addr::from_bits(Ipv4Addr::new(198, 18, 0, 0).to_bits() + offset))

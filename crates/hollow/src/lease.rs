@@ -7,7 +7,7 @@ use kelson_meta::{ObjectMeta, format_micro, null_default};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// Where nodes' leases are.
+/// The namespace of the nodes' leases.
 pub const NAMESPACE: &str = "kube-node-lease";
 
 /// `coordination.k8s.io/v1` Lease.
@@ -18,7 +18,7 @@ pub struct Lease {
     pub spec: LeaseSpec,
 }
 
-/// Who holds the lease, since when and for how long (`spec`).
+/// The holder of the lease, its start and its duration (`spec`).
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LeaseSpec {
@@ -32,7 +32,7 @@ pub struct LeaseSpec {
 slim_object!(Lease, ResourceType::namespaced("coordination.k8s.io", "v1", "leases", "Lease"));
 
 impl Lease {
-    /// How long somebody else still has it; `None` when `who` may take it.
+    /// Returns how long another holder still has it; `None` when `who` may take it.
     pub fn kept_from(&self, who: &str, now: Timestamp) -> Option<Duration> {
         if self.spec.holder_identity == who || self.spec.holder_identity.is_empty() {
             return None;

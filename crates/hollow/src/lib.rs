@@ -1,11 +1,13 @@
-//! Hollow nodes: kubelets without containers, thousands of them in one process, to see what a control plane bears.
+//! Hollow nodes: kubelets without containers, thousands of them in one process, to measure the load that a control
+//! plane can handle.
 //!
-//! Each node registers, renews its lease and reports its status at a kubelet's rates; each pod that is bound to it becomes
-//! running and ready, one that shall end ends, and one that is deleted goes. Towards the API server everything is as real as a
-//! kubelet's writes are, but for one thing: all nodes read pods through one watch, so a server has one watcher here where
-//! real nodes would be many.
+//! Each node registers, renews its lease and reports its status at a kubelet's rates; each pod that is bound to it
+//! becomes running and ready, pods that should complete do so, and deleted pods are removed. The API server sees the
+//! same writes as from real kubelets. The reads differ in one respect: all nodes read pods through one watch, so a
+//! server has one watcher here where real nodes would be many.
 //!
-//! Where `Stage` objects say how nodes and pods live ([`staged`]), they do so instead, and other kinds of objects too.
+//! Where `Stage` objects define the lifecycle of nodes and pods ([`staged`]), these rules apply instead, and also to
+//! other kinds of objects.
 //!
 //! # Rooms
 //! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
@@ -40,7 +42,7 @@ use kelson_tasks::Tasks;
 
 pub use config::{Config, NODES_MAX};
 
-/// How long what is under way is waited for at the end.
+/// The longest time that a shutdown waits for requests in progress.
 const END_MAX: Duration = Duration::from_secs(10);
 
 /// Running hollow nodes.
@@ -59,7 +61,7 @@ pub fn start(config: Config, client: &Client, clock: Arc<dyn Clock>, tasks: &Tas
 }
 
 impl Running {
-    /// How many nodes have registered so far.
+    /// Returns how many nodes have registered so far.
     pub fn registered(&self) -> usize {
         self.registered.count()
     }

@@ -20,7 +20,7 @@ use crate::status;
 const WORKERS: usize = 16;
 /// A lease is renewed this often (a quarter of its 40 s).
 const LEASE: Duration = Duration::from_secs(10);
-/// How long others believe a lease.
+/// The duration of a node's lease, in seconds.
 const LEASE_SECONDS: u32 = 40;
 /// A status that did not change is reported this often (`nodeStatusReportFrequency`).
 const REPORT: Duration = Duration::from_secs(300);
@@ -48,7 +48,7 @@ impl fmt::Display for Work {
     }
 }
 
-/// How many nodes have registered.
+/// The number of registered nodes.
 #[derive(Default)]
 pub struct Registered(AtomicUsize);
 
@@ -58,13 +58,13 @@ impl Registered {
     }
 }
 
-/// What is remembered of a node.
+/// The state that is kept of a node.
 #[derive(Clone, Default)]
 struct Known {
     uid: Box<str>,
-    /// Since when it is ready.
+    /// The time since which it is ready.
     since: Box<str>,
-    /// Of the lease as it was last written; empty: it is not known to be there.
+    /// The resource version of the lease after its last write; empty while it is unknown whether the lease exists.
     lease: Box<str>,
 }
 
@@ -177,7 +177,7 @@ impl Nodes {
         };
         match sent {
             Ok(lease) => self.known.lock()[n].lease = lease.metadata.resource_version.into(),
-            // Gone, or written by somebody else: the next try begins anew.
+            // The lease is gone or was written by another client: the next attempt starts again from a read.
             Err(e) if e.is_not_found() || e.is_conflict() => {
                 self.known.lock()[n].lease = "".into();
                 return Err(e);
@@ -193,7 +193,7 @@ impl Nodes {
         let patch = json!({"status": {"conditions": status::node_conditions(&since, &now)}});
         let (name, o) = (self.config.name(n), WriteOptions::default());
         match self.client.patch::<Node>("", &name, "status", PatchKind::Strategic, &patch, &o).await {
-            // Somebody deleted it: a kubelet that lives registers again when it starts; this one at once.
+            // The node was deleted. A running kubelet registers again when it restarts; this one does so at once.
             Err(e) if e.is_not_found() => {
                 self.queue.add(Work::Register(n));
                 Ok(())

@@ -20,7 +20,7 @@ use crate::view::Pod;
 
 /// Writes for pods under way at once.
 const WORKERS: usize = 64;
-/// Where addresses of pods begin: the range that providers share with their customers (RFC 6598), which holds four million.
+/// The range of pod addresses: the one that providers share with their customers (RFC 6598), which holds four million.
 pub const RANGE: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(100, 64, 0, 0), 10);
 
 struct Pods {
@@ -147,7 +147,7 @@ impl Pods {
             self.addresses.lock().give_back(&ip.to_string());
         }
         match sent {
-            // Gone meanwhile, or another pod of the same name: the watch tells.
+            // The pod is gone, or another pod has its name; the watch reports either.
             Err(e) if e.is_not_found() || e.is_conflict() => Ok(()),
             other => other,
         }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::config::{Config, address};
 use crate::view::{Container, Pod, Resources};
 
-/// Port of the kubelet's API; nobody listens there.
+/// The port of the kubelet's API, on which nothing listens.
 const PORT: u16 = 10250;
 
 /// A node as it registers.
@@ -53,7 +53,7 @@ pub fn node_conditions(since: &str, now: &str) -> Value {
     ])
 }
 
-/// How far a pod's containers are.
+/// The progress of a pod's containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// All run and are ready.
@@ -93,7 +93,7 @@ pub fn pod(pod: &Pod, stage: Stage, host: IpAddr, ip: IpAddr, since: &str, now: 
         let mut status = json!({"name": c.name, "image": c.image, "imageID": format!("hollow://{}", c.image), "restartCount": 0,
             "containerID": format!("hollow://{}-{}", pod.metadata.uid, c.name),
             "ready": running || (ends_alone && stage != Stage::Ended), "started": running, "state": state(ends_alone)});
-        // Whoever resizes a pod waits for these.
+        // A client that resizes a pod waits for these fields.
         if c.resources != Resources::default() {
             status["resources"] = json!(c.resources);
             status["allocatedResources"] = json!(c.resources.requests);

@@ -49,7 +49,7 @@ async fn nodes_live() {
     tokio::time::sleep(Duration::from_secs(320)).await;
     let later = api.get("v1/nodes", "", "hollow-7").await.unwrap();
     assert!(heard(&later) > heard(&node));
-    // One that is deleted comes again, with a lease of its own.
+    // A deleted node is created again, with a new lease.
     api.remove("v1/nodes", "", "hollow-3").await;
     tokio::time::sleep(Duration::from_secs(330)).await;
     assert_eq!(condition(&api.get("v1/nodes", "", "hollow-3").await.unwrap(), "Ready"), "True");

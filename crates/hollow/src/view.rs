@@ -74,7 +74,7 @@ pub struct Status {
     pub start_time: Option<Timestamp>,
     #[serde(rename = "podIP")]
     pub pod_ip: Box<str>,
-    /// What the containers were said to have.
+    /// The container statuses that were last reported.
     pub container_statuses: Interned<ContainerStatuses>,
 }
 

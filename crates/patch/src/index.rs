@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use kelson_codec::{Budget, Exceeded};
 use serde_json::Value;
 
-/// What an element is known by: the value of its merge key, or the element itself where there is none.
+/// Returns the key of an element: the value of its merge key, or the element itself where there is none.
 pub(crate) fn key_of<'a>(item: &'a Value, merge_key: &str) -> Option<&'a Value> {
     if merge_key.is_empty() { Some(item) } else { item.as_object()?.get(merge_key) }
 }
@@ -29,7 +29,7 @@ impl<'a> Index<'a> {
         Ok(Self { places })
     }
 
-    /// Where the element with this key is.
+    /// Returns the index of the element with this key.
     pub(crate) fn place(&self, key: &Value, budget: &mut Budget) -> Result<Option<usize>, Exceeded> {
         budget.steps(1)?;
         Ok(self.places.get(key).copied())

@@ -43,7 +43,7 @@ pub fn json_patch_within(document: &mut Value, patch: &Value, budget: &mut Budge
     operations.iter().try_for_each(|operation| patching.one(operation))
 }
 
-/// How many objects and lists lie within each other; 0 for a scalar.
+/// Returns the nesting depth of objects and lists; 0 for a scalar.
 fn depth(value: &Value, budget: &mut Budget) -> Result<usize, Exceeded> {
     let mut deepest = 0;
     match value {
@@ -139,7 +139,7 @@ impl Patching<'_> {
         add(self.document, path, found, "copy to", self.budget)
     }
 
-    /// Refuses a value that would make the document nest too deep at this place.
+    /// Refuses a value that would nest the document too deeply at this path.
     fn measure(&mut self, path: &str, value: &Value) -> Result<(), PatchError> {
         let depth = steps_of(path) + depth(value, self.budget)?;
         if depth > NESTING_DEPTH_MAX {
@@ -185,7 +185,7 @@ fn step<'a>(value: &'a mut Value, token: &str) -> Option<&'a mut Value> {
     }
 }
 
-/// What a path names, where the object or list that should have it is there.
+/// The target of a path whose parent object or list exists.
 enum Located<'a> {
     At(&'a Value),
     NoMember,

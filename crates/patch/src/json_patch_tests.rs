@@ -1,4 +1,4 @@
-//! JSON patches as version 4 of upstream's library applies and refuses them.
+//! JSON patches are applied and refused as by version 4 of upstream's library.
 use crate::{JSON_PATCH_OPERATIONS_MAX, PatchError, json_patch};
 use serde_json::{Value, json};
 

@@ -66,7 +66,7 @@ impl PatchType {
     }
 }
 
-/// Why a patch was refused. Each variant names the HTTP answer upstream gives.
+/// The reason why a patch was refused. Each variant names the HTTP answer of upstream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatchError {
     /// 400 BadRequest: the patch itself is malformed.

@@ -257,7 +257,7 @@ fn merge_list(
         budget.steps(original.len() + patch.len())?;
         let mut seen = HashSet::new();
         let merged = original.iter().chain(&patch).filter(|v| seen.insert(*v)).cloned().collect();
-        // The sort has sets of its own.
+        // The sort builds other sets.
         drop(seen);
         return sort_elements(merged, &patch, &original, "", budget);
     }

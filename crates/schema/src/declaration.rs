@@ -5,13 +5,14 @@ use crate::generated::types::NAMES;
 use crate::table::{TypeId, bytes};
 
 impl TypeId {
-    /// Where the field at a place of [`TypeId::json_fields`] stands in the declaration: JSON of the reference is in this order.
+    /// Returns the rank in the declaration of the field at a position of [`TypeId::json_fields`]. Upstream's JSON has
+    /// fields in this order.
     pub fn rank(self, position: usize) -> u8 {
         NAMES[self.row().4 as usize + position].3
     }
 
-    /// The place of a JSON name that stands at `from` or after it: for whoever has a list of names that is sorted as well, and begins each
-    /// search where the last one ended. Where there is no such field, the place before which it would stand is the error.
+    /// Searches for a JSON name at `from` or after it, for callers with a sorted list of names, who begin each search
+    /// where the last one ended. If there is no such field, the error is the position at which it would be inserted.
     pub fn position_from(self, from: usize, name: &str) -> Result<usize, usize> {
         let row = self.row();
         let names = &NAMES[row.4 as usize..(row.4 + row.5) as usize];

@@ -35,7 +35,7 @@ const FILES: &[(&str, &str)] = &[
     ("storagemigration", include_str!("../descriptions/storagemigration.txt")),
 ];
 
-/// The file whose patterns hold for every group.
+/// The file whose patterns apply to every group.
 const COMMON: &str = "meta";
 
 /// The descriptions, ready to be looked up. Costs about a millisecond to make and holds a few hundred KiB: keep it only as
@@ -56,7 +56,7 @@ struct Entry {
     text: &'static str,
 }
 
-/// A line whose type has a `*`.
+/// A line whose type contains a `*`.
 #[derive(Debug)]
 struct Pattern {
     group: &'static str,
@@ -65,7 +65,7 @@ struct Pattern {
     entry: Entry,
 }
 
-/// One line as it stands in a file.
+/// One line of a file.
 struct Line {
     group: &'static str,
     ty: &'static str,
@@ -108,8 +108,8 @@ impl Descriptions {
         Self { exact, patterns }
     }
 
-    /// What a type means or, with a field, what that field of it means. A field of an inlined struct is looked up there
-    /// too.
+    /// Returns the description of a type or, with a field, of that field. A field of an inlined struct is looked up in
+    /// the inlined type too.
     pub fn of(&self, ty: TypeId, field: Option<Field>) -> Option<&'static str> {
         let name = field.map_or("", Field::json);
         let declaring = field.and_then(|_| ty.position(name)).map_or(ty, |at| ty.declaring_type(at));
@@ -119,7 +119,7 @@ impl Descriptions {
             .or_else(|| self.by_pattern(declaring, name))
     }
 
-    /// What a value that is no struct means, such as a quantity.
+    /// Returns the description of a value that is not a struct, such as a quantity.
     pub fn of_value(&self, kind: Kind) -> Option<&'static str> {
         let (group, name) = VALUES.iter().find(|(of, ..)| of(kind)).map(|(_, group, name)| (*group, *name))?;
         self.exact.get(&(group, name))?.first().map(|e| e.text)

@@ -1,7 +1,7 @@
 //! How long built-in kinds are there: in which minor version of Kubernetes 1 they came, are deprecated, and go.
 use crate::generated::lifecycles::LIFECYCLES;
 
-/// What is published of a kind that is not, or was not, there for good.
+/// The published lifecycle of a kind that is or was served for a limited number of releases.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Lifecycle {
     /// API group; empty for the core group.
@@ -16,7 +16,7 @@ pub struct Lifecycle {
     pub deprecated: u16,
     /// The one that does not serve it any more; 0 where it stays.
     pub removed: u16,
-    /// What takes its place, as `GROUP/VERSION KIND`; empty where nothing is said.
+    /// The replacement as `GROUP/VERSION KIND`; empty where none is named.
     pub instead: &'static str,
 }
 

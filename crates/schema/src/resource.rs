@@ -11,9 +11,9 @@ pub struct GroupVersion {
     pub version: &'static str,
     /// Whether clients prefer this version of the group.
     pub preferred: bool,
-    /// What orders groups: `groupPriorityMinimum` of its APIService; 0 where there is none.
+    /// The sort key of groups: `groupPriorityMinimum` of its APIService; 0 where there is none.
     pub group_priority: u32,
-    /// What orders versions in a group: `versionPriority` of its APIService; 0 where there is none.
+    /// The sort key of versions in a group: `versionPriority` of its APIService; 0 where there is none.
     pub version_priority: u32,
     /// Its resources, by plural name.
     pub resources: &'static [Resource],
@@ -38,7 +38,7 @@ pub struct Resource {
     pub categories: &'static [&'static str],
     /// Whether objects live in namespaces.
     pub namespaced: bool,
-    /// The verbs that discovery tells, sorted.
+    /// The verbs that discovery lists, sorted.
     pub verbs: &'static [&'static str],
     /// The published hash of the storage version; empty for resources that are not stored.
     pub storage_version_hash: &'static str,
@@ -59,7 +59,7 @@ pub struct Subresource {
     pub version: &'static str,
     /// Whether its objects live in namespaces.
     pub namespaced: bool,
-    /// The verbs that discovery tells, sorted.
+    /// The verbs that discovery lists, sorted.
     pub verbs: &'static [&'static str],
 }
 

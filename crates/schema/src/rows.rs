@@ -8,9 +8,9 @@ pub(crate) struct FieldRow(pub u32, pub u16, pub u16, pub u16, pub u32, pub u32,
 /// A JSON name of a struct (inlined structs flattened): name, field, inline field it comes through (or `u16::MAX`), place in
 /// the declaration.
 pub(crate) struct NameRow(pub u32, pub u16, pub u16, pub u8);
-/// What a field, or each of its elements, may be: field, values divided by commas. Sorted by field.
+/// The allowed values of a field, or of each of its elements: field, values separated by commas. Sorted by field.
 pub(crate) struct EnumRow(pub u16, pub u32);
-/// A struct of whose members one is to be set: type, the member that says which, `member=Name` divided by commas. Sorted by type.
+/// A struct with exactly one member set: type, the member that names it, `member=Name` separated by commas. Sorted by type.
 pub(crate) struct UnionRow(pub u16, pub u32, pub u32);
 /// A type reference: tag, argument (a type or another reference).
 pub(crate) struct RefRow(pub u8, pub u16);

@@ -1,10 +1,10 @@
-//! Objects in which every field is set, made from the table alone: what tests of codecs, defaults and validation try on every
-//! type without anybody writing it down.
+//! Objects in which every field is set, generated from the table alone. Tests of codecs, defaults and validation try
+//! them for every type.
 use serde_json::{Map, Value, json};
 
 use crate::{FieldType, Kind, TypeId};
 
-/// How often a type may hold itself before it is left out.
+/// The number of times that a type may contain itself before it is left out.
 const NESTED_MAX: usize = 2;
 
 /// An object of this type with every field set, lists and maps with one element.
@@ -25,7 +25,7 @@ fn filled(ty: TypeId, within: &mut Vec<TypeId>) -> Map<String, Value> {
     object
 }
 
-/// A value that no default or zero equals; `None` where the type would go on without end.
+/// Returns a value that differs from every default and zero; `None` where the type would recurse without end.
 fn value(ty: FieldType, name: &str, within: &mut Vec<TypeId>) -> Option<Value> {
     let nested = |id: TypeId, within: &mut Vec<TypeId>| {
         let again = within.iter().filter(|t| **t == id).count();

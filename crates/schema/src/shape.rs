@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// A place in a type.
 #[derive(Debug, Clone)]
 pub enum Shape {
-    /// A value of a built-in type, with the field it stands in (for its list and patch rules).
+    /// A value of a built-in type, with the field that contains it (for its list and patch rules).
     Builtin(FieldType, Option<Field>),
     /// The root of a built-in kind.
     Root(TypeId),
@@ -17,7 +17,7 @@ pub enum Shape {
     Untyped,
 }
 
-/// What a place holds that is one value and of one type.
+/// The type of a scalar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScalarType {
     /// A number, whole or not.
@@ -28,7 +28,7 @@ pub enum ScalarType {
     Boolean,
 }
 
-/// Which values a place takes.
+/// The form of the values that a location accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// A JSON object.
@@ -53,17 +53,17 @@ pub trait DynamicShape: std::fmt::Debug + Send + Sync {
     fn is_closed(&self) -> bool;
     /// An element of a list.
     fn element(&self) -> Option<Arc<dyn DynamicShape>>;
-    /// How apply merges the list; atomic when not said.
+    /// Returns how apply merges the list; atomic when unspecified.
     fn list_type(&self) -> Option<ListType>;
-    /// The fields by which a list of type map tells its elements apart.
+    /// Returns the fields that identify the elements of a list of type map.
     fn map_keys(&self) -> Vec<String>;
     /// Whether the place is owned as one value (`x-kubernetes-map-type: atomic`).
     fn is_atomic(&self) -> bool;
     /// The default of this place.
     fn default_value(&self) -> Option<Value>;
-    /// Whether the place is an object of its own, with `apiVersion`, `kind` and `metadata`.
+    /// Returns whether the value is a complete object, with `apiVersion`, `kind` and `metadata`.
     fn is_embedded(&self) -> bool;
-    /// Which values the place takes.
+    /// Returns the form of the values that the location accepts.
     fn form(&self) -> Form;
 }
 
@@ -129,7 +129,7 @@ impl Shape {
         }
     }
 
-    /// How apply treats a list at this place; unknown lists are atomic.
+    /// Returns how apply treats a list at this location; unknown lists are atomic.
     pub fn list_type(&self) -> ListType {
         match self {
             Shape::Builtin(_, Some(f)) => f.list_type().unwrap_or(ListType::Atomic),
@@ -161,7 +161,7 @@ impl Shape {
         }
     }
 
-    /// Which values this place takes; null is one of each.
+    /// Returns the form of the values that this location accepts; null belongs to every form.
     pub fn form(&self) -> Form {
         match self {
             Shape::Dynamic(ty) => ty.form(),

@@ -72,7 +72,7 @@ pub enum Kind {
     List(FieldType),
     /// A map from strings.
     Map(FieldType),
-    /// A list which protobuf wraps in a message of its own (field 1, repeated), such as `ExtraValue`.
+    /// A list that protobuf wraps in a message (field 1, repeated), such as `ExtraValue`.
     WrappedList(FieldType),
 }
 
@@ -240,8 +240,8 @@ impl TypeId {
         Field(NAMES[row.4 as usize + position].1)
     }
 
-    /// The member that says which of the others is set (empty where none does), and those others with what it calls them; for
-    /// structs of which one member is to be set.
+    /// Returns the member that names the one that is set (empty where none does), and the other members with the values that
+    /// it has for them; for structs of which exactly one member must be set.
     pub fn union(self) -> Option<(&'static str, impl Iterator<Item = (&'static str, &'static str)>)> {
         let at = UNIONS.binary_search_by_key(&self.0, |row| row.0).ok()?;
         Some((text(UNIONS[at].1), text(UNIONS[at].2).split(',').filter_map(|member| member.split_once('='))))

@@ -37,7 +37,7 @@ pub struct InForce<P> {
 
 /// A policy with its bindings.
 pub struct Bound<P> {
-    /// The policy.
+    /// The compiled policy that the bindings apply.
     pub policy: Arc<P>,
     /// Its bindings by name, at least one.
     pub bindings: Vec<Arc<Binding>>,

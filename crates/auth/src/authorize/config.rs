@@ -19,7 +19,7 @@ const CONDITIONS_MAX: usize = 64;
 pub enum Configured {
     /// An authorizer without settings.
     Mode(Mode),
-    /// A webhook.
+    /// An authorizer that asks a webhook.
     Webhook(WebhookConfig),
 }
 

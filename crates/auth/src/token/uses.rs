@@ -48,7 +48,7 @@ pub trait TokenUses: Send + Sync {
     fn mark(&self, secret: UsedSecret);
 }
 
-/// Records nothing.
+/// Ignores all uses, for servers without metrics of them.
 pub(crate) struct Unheard;
 
 impl TokenUses for Unheard {

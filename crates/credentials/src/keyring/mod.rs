@@ -55,7 +55,7 @@ pub struct Candidate {
     pub auth: Auth,
     /// The configured server or image pattern.
     pub server: String,
-    /// Their source.
+    /// The source of the credentials.
     pub source: Source,
 }
 

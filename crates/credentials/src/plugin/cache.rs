@@ -21,7 +21,7 @@ const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 /// A plugin's answer, shared by all that may use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Its scope.
+    /// The scope in which the answer may be shared.
     pub key_type: KeyType,
     /// How long the plugin wants it cached; `None` uses the configuration.
     pub cache_duration: Option<Duration>,

@@ -40,7 +40,7 @@ pub(crate) enum Handler {
         name: &'static str,
         /// The path of its program.
         program: PathBuf,
-        /// Its shim.
+        /// The shim that runs the program.
         shim: Shim,
     },
     /// A handler in a user's file.

@@ -33,7 +33,7 @@ pub enum ContainerdError {
     /// An error with a file or process of the host.
     #[error("{what}: {source}")]
     Io {
-        /// The operation.
+        /// The operation that failed, for the message.
         what: String,
         /// The error of the operating system.
         source: std::io::Error,
@@ -67,7 +67,7 @@ pub enum ContainerdError {
     /// A call to containerd failed.
     #[error("{what}: {source}")]
     Call {
-        /// The operation.
+        /// The operation that failed, for the message.
         what: String,
         /// The error of the call.
         source: crate::CriError,

@@ -29,7 +29,7 @@ pub(super) enum Annotated<'a> {
     Name(&'a str),
     /// Only a tag.
     Tag(&'a str),
-    /// No name.
+    /// The layout names no image.
     Nothing,
 }
 

@@ -14,13 +14,13 @@ pub(crate) use validate::read;
 /// A sound configuration.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Config {
-    /// In the order of the file: the first entry that names a resource or covers it by a pattern counts.
+    /// The entries in the order of the file: the first one that names a resource or matches it by a pattern applies.
     pub resources: Vec<ResourceConfig>,
     /// `sha256:` and hex of the file.
     pub hash: String,
 }
 
-/// Which resources, and who encrypts them.
+/// The resources of one entry, and the providers that encrypt them.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct ResourceConfig {
     pub resources: Vec<GroupResource>,
@@ -39,7 +39,7 @@ impl GroupResource {
         Self { group: group.to_owned(), resource: resource.to_owned() }
     }
 
-    /// As in the file.
+    /// Parses an entry of `resources`.
     pub fn parse(text: &str) -> Self {
         let (resource, group) = text.split_once('.').unwrap_or((text, ""));
         Self::new(group, resource)
@@ -79,7 +79,7 @@ pub(crate) struct NamedKey {
     pub key: Zeroizing<Vec<u8>>,
 }
 
-/// Why a configuration is not taken; never repeats a key.
+/// The reason why a configuration is rejected; it never contains a key.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -87,7 +87,7 @@ pub enum ConfigError {
     File {
         /// Its path, as `--encryption-provider-config` gave it.
         path: String,
-        /// What the system said.
+        /// The error of the operating system.
         why: String,
     },
     /// The file is not an `EncryptionConfiguration`.
@@ -95,7 +95,7 @@ pub enum ConfigError {
     Decode {
         /// Its path, as `--encryption-provider-config` gave it.
         path: String,
-        /// What is wrong.
+        /// The faults of the file.
         why: String,
     },
     /// It is one, with faults.

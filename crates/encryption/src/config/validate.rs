@@ -1,4 +1,5 @@
-//! Judges a configuration as the reference does (apiserver `ValidateEncryptionConfiguration`), every fault by its field.
+//! Validates a configuration as upstream does (apiserver `ValidateEncryptionConfiguration`) and names the field of each
+//! fault.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -12,7 +13,7 @@ use zeroize::Zeroizing;
 use super::file::{self, Document, Identity, KeyEntry, Keys, KmsEntry, ProviderEntry, ResourceEntry};
 use super::{Config, ConfigError, GroupResource, NamedKey, Provider, ResourceConfig};
 
-/// How long a call of a key service may take, unless the file says otherwise.
+/// The default timeout of a call to a key service.
 const KMS_TIMEOUT: Duration = Duration::from_secs(3);
 const AES_KEY_BYTES: &[usize] = &[16, 24, 32];
 const SECRETBOX_KEY_BYTES: &[usize] = &[32];

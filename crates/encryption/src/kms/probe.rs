@@ -1,5 +1,5 @@
-//! How a key service is, and the seed that is written with: asked every minute while it is well, every ten seconds while it is
-//! not, and sooner when somebody reads the health check.
+//! The health of a key service, and the seed for new values: the service is checked every minute while it is healthy,
+//! every ten seconds while it is not, and sooner when the health check is read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use super::state::{State, WRITE_MAX};
 use crate::metrics::{digest, now_s};
 use crate::transform::{ExtendedNonce, SEED_BYTES, Transform, TransformError, random};
 
-/// Between two looks at a service that is well (upstream `kmsv2PluginHealthzPositiveInterval`).
+/// The interval between two checks of a healthy service (upstream `kmsv2PluginHealthzPositiveInterval`).
 const WELL_EVERY: Duration = Duration::from_secs(60);
-/// Between two looks at one that is not.
+/// The interval between two checks of an unhealthy service.
 const ILL_EVERY: Duration = Duration::from_secs(10);
-/// How old what is known of a service may be before a reader of the health check has it looked at anew.
+/// The age from which a status is outdated, so that reading the health check starts a new check.
 const WELL_KNOWN: Duration = Duration::from_secs(20);
 const ILL_KNOWN: Duration = Duration::from_secs(3);
 
@@ -34,7 +34,7 @@ impl Kms {
         }
     }
 
-    /// How the service is, as last seen.
+    /// Returns the last status of the service.
     pub fn check(&self) -> Result<(), String> {
         let checked = self.checked.lock();
         let known = if checked.fault.is_none() { WELL_KNOWN } else { ILL_KNOWN };
@@ -101,8 +101,8 @@ impl Kms {
         faults
     }
 
-    /// Goes on with the seed of the service's current key, or gets one. What was written with before stays in use until it
-    /// expires when that fails.
+    /// Continues with the seed of the service's current key, or requests one. If that fails, the previous seed stays in
+    /// use until it expires.
     async fn rotate(&self, key_id: &str, expires: Instant) -> Result<(), TransformError> {
         if let Some(state) = self.state.write().as_mut()
             && state.object.key_id == key_id

@@ -73,7 +73,7 @@ pub(crate) const AES_GCM_KEY: i32 = 0;
 /// A seed is encrypted by the key service; each write has a key derived from it.
 pub(crate) const HKDF_SEED: i32 = 1;
 
-/// What is stored behind `k8s:enc:kms:v2:NAME:`.
+/// The message that is stored after `k8s:enc:kms:v2:NAME:`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct EncryptedObject {
     #[prost(bytes = "vec", tag = "1")]

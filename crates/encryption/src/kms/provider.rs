@@ -23,10 +23,11 @@ const SEEDS_MAX: usize = 10_000;
 const ANNOTATIONS_BYTES_MAX: usize = 32 << 10;
 const KEY_ID_BYTES_MAX: usize = 1 << 10;
 const SOURCE_BYTES_MAX: usize = 1 << 10;
-/// How long a service that did not answer is not asked again: what must be decrypted meanwhile fails with the same error at once.
+/// The time for which an unresponsive service is not called again: decryptions in that time fail at once with the same
+/// error.
 const SILENT_PAUSE: Duration = Duration::from_secs(1);
 
-/// What a provider is told.
+/// The options of a provider.
 pub(crate) struct KmsOptions {
     pub name: String,
     pub endpoint: String,
@@ -38,12 +39,12 @@ pub(crate) struct Kms {
     pub(super) name: String,
     pub(super) service: Service,
     pub(super) state: RwLock<Option<State>>,
-    /// By a digest of everything that went into the encrypted seed.
+    /// The seeds by a digest of all inputs of the encrypted seed.
     seeds: Mutex<HashMap<String, Arc<dyn Transform>>>,
     pub(super) checked: Mutex<Checked>,
-    /// When the service last did not answer, and the error.
+    /// The time of the last missing answer, and the error.
     pub(super) silent: Mutex<Option<(Instant, CallError)>>,
-    /// Somebody wants to know how the service is, and what is known is old.
+    /// Notified when the health check is read and the last status is outdated.
     pub(super) asked: Notify,
     runtime: Handle,
     pub(super) metrics: Arc<Metrics>,
@@ -160,7 +161,7 @@ pub(super) fn seed_name(object: &EncryptedObject) -> String {
     crate::metrics::digest(&named.encode_to_vec())
 }
 
-/// What a service answers, and what is stored of it, keeps to the protocol's limits.
+/// Checks that an answer of the service, which will be stored, respects the protocol's limits.
 pub(super) fn validate(object: &EncryptedObject) -> Result<(), TransformError> {
     if !matches!(object.encrypted_dek_source_type, AES_GCM_KEY | HKDF_SEED) {
         return Err(TransformError::Invalid(format!(

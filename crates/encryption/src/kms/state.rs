@@ -13,7 +13,7 @@ use crate::transform::{Transform, TransformError};
 /// was rotated is out of use after that, or writes fail and say so.
 pub(super) const WRITE_MAX: Duration = Duration::from_secs(180);
 
-/// What new values are written with.
+/// The seed and the key for new values.
 pub(super) struct State {
     /// Everything but the data.
     pub object: EncryptedObject,

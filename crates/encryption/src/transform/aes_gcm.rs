@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 use super::{Opened, TOO_SHORT, Transform, TransformError, random};
 
 const NONCE_BYTES: usize = 12;
-/// What a derived key is derived with besides the seed; it is stored in front.
+/// The length of the derivation input that is used besides the seed; it is stored in front.
 const INFO_BYTES: usize = 32;
 /// Bytes of a seed, at least.
 pub(crate) const SEED_BYTES: usize = 32;

@@ -9,7 +9,8 @@ pub(crate) use aes_cbc::AesCbc;
 pub(crate) use aes_gcm::{AesGcm, ExtendedNonce, SEED_BYTES};
 pub(crate) use secretbox::SecretBox;
 
-/// Why a value could not be transformed. Shown to clients and in logs: no value, no key.
+/// The reason why a value could not be transformed. It is shown to clients and in logs, so it contains no value and no
+/// key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransformError {
     /// The key service does not answer, or answers with an error; it may answer later.
@@ -26,7 +27,7 @@ impl From<&str> for TransformError {
     }
 }
 
-/// What was made of a stored value.
+/// The result of decrypting a stored value.
 pub(crate) struct Opened {
     pub plain: Vec<u8>,
     /// The key service's key it was written with; empty for other providers.

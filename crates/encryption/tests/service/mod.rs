@@ -50,7 +50,7 @@ struct Inner {
     decrypted: AtomicUsize,
 }
 
-/// The service.
+/// A key service for tests, with a state that tests can change.
 pub struct KeyService {
     inner: Arc<Inner>,
     socket: PathBuf,
@@ -72,7 +72,7 @@ impl KeyService {
         Self { inner, socket: socket.to_path_buf() }
     }
 
-    /// As a provider of the configuration.
+    /// Returns the service as a provider of the configuration.
     pub fn provider(&self) -> String {
         format!("kms: {{apiVersion: v2, name: tests, endpoint: 'unix://{}'}}", self.socket.display())
     }
@@ -122,7 +122,7 @@ async fn serve(inner: Arc<Inner>, request: Request<Incoming>) -> Result<Response
         frames.push(Frame::data(data.freeze()));
     }
     let mut trailers = HeaderMap::new();
-    // 9: FAILED_PRECONDITION, which nobody tries again.
+    // 9 is FAILED_PRECONDITION, which clients do not retry.
     trailers.insert("grpc-status", if refused { "9" } else { "0" }.parse().unwrap());
     frames.push(Frame::trailers(trailers));
     let body = StreamBody::new(futures::stream::iter(frames.into_iter().map(Ok).collect::<Vec<_>>()));

@@ -34,7 +34,7 @@ pub enum DiskError {
     /// A file could not be read or written. Nothing of the commit is stored.
     #[error("{what} {path}: {source}")]
     Io {
-        /// The operation.
+        /// The operation that failed, for the message.
         what: &'static str,
         /// The file or directory.
         path: PathBuf,
@@ -44,7 +44,7 @@ pub enum DiskError {
     /// A sync failed, or a failed commit could not be removed: only the next start can find out whether it is stored.
     #[error("{what} {path}: {source}; rejecting writes until a restart")]
     Unsure {
-        /// The operation.
+        /// The operation that failed, for the message.
         what: &'static str,
         /// The file of the operation.
         path: PathBuf,

@@ -59,7 +59,7 @@ impl fmt::Display for Address {
 /// An endpoint to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The address.
+    /// The address to bind, without the scheme.
     pub address: Address,
     /// Whether it uses TLS.
     pub tls: bool,

@@ -59,10 +59,10 @@ impl Kinds {
         Self { client, known: Mutex::default() }
     }
 
-    /// Where a kind is served; `None` where it is not.
+    /// Returns where a kind is served; `None` where it is not.
     ///
     /// # Errors
-    /// When the server cannot be asked.
+    /// The server cannot be reached.
     pub async fn find(&self, of: &Reference) -> Result<Option<Kind>, ClientError> {
         if let Some(kind) = self.known.lock().get(of) {
             return Ok(Some(kind.clone()));

@@ -15,17 +15,17 @@ const WORKERS: usize = 4;
 /// Periods are longer by up to this part, so that leases do not all come at once.
 const JITTER: f64 = 0.04;
 
-/// Who speaks for nodes, and is told which of them it may speak for.
+/// Manages nodes, and is notified which of them it may manage.
 pub trait Holder: Send + Sync + 'static {
-    /// How long leases hold, and by which name.
+    /// Returns the duration and the holder of leases.
     fn settings(&self) -> &Settings;
     /// Whether a node is driven by this process.
     fn has(&self, node: &str) -> bool;
-    /// The node's UID, if it is there and driven by anybody.
+    /// Returns the node's UID, if the node exists and is managed by some process.
     fn uid(&self, node: &str) -> Option<String>;
     /// This process speaks for a node from now on.
     fn won(&self, node: &str);
-    /// Somebody else does, or nobody.
+    /// The lease was lost to another process, or has no holder.
     fn lost(&self, node: &str);
 }
 
@@ -65,7 +65,7 @@ impl Leases {
         me
     }
 
-    /// A node is to be driven.
+    /// Requests the lease of a node.
     pub fn want(&self, node: &str) {
         if self.nodes.upgrade().is_some_and(|nodes| !nodes.has(node)) {
             self.queue.add(node.to_owned());

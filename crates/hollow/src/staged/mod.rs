@@ -1,8 +1,9 @@
-//! Objects whose life is what `Stage` objects say (`kwok.x-k8s.io/v1alpha1`): nodes that users make, pods on them, any other kind that
-//! a stage names. Stages come from files or are followed in the API.
+//! Objects whose lifecycle is defined by `Stage` objects (`kwok.x-k8s.io/v1alpha1`): nodes that users create, pods on
+//! them, and any other kind that a stage names. Stages are read from files or watched in the API.
 //!
-//! Rooms: `settings`, `whole` (an object with all that it has) → `kinds` (what is served where) → `nodes` (which nodes are driven, addresses) →
-//! `leases` (who speaks for a node), `write` (what a stage does) → `player` (objects of one kind from stage to stage) → this face.
+//! Rooms: `settings`, `whole` (an object with all its fields) → `kinds` (the resources that are served) → `nodes` (the
+//! managed nodes, addresses) → `leases` (the holder of each node), `write` (the effects of a stage) → `player` (moves
+//! objects of one kind from stage to stage) → this face.
 
 mod kinds;
 mod leases;
@@ -34,12 +35,12 @@ use self::player::Player;
 use self::whole::Whole;
 use self::write::Writer;
 
-/// How long what is under way is waited for at the end.
+/// The longest time that a shutdown waits for requests in progress.
 const END_MAX: Duration = Duration::from_secs(10);
-/// Where stages are served, with the definitions that kwok brings.
+/// The path of stages, with the definitions that kwok installs.
 const STAGES: &str = "/apis/kwok.x-k8s.io/v1alpha1/stages";
 
-/// Who drives them all.
+/// The tasks of all kinds.
 struct Drivers {
     tasks: Tasks,
     client: Client,

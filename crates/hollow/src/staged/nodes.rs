@@ -16,7 +16,7 @@ use super::settings::{Manage, Settings};
 use super::whole::Whole;
 use crate::addresses::Addresses;
 
-/// Who wants to hear of nodes that are driven from now on.
+/// A function that is called for each node that becomes managed.
 type Listener = Box<dyn Fn(&str) + Send + Sync>;
 
 /// The nodes that are driven.
@@ -63,7 +63,7 @@ impl StagedNodes {
         me
     }
 
-    /// What is followed, as the server is asked for it.
+    /// Returns the informer's selection of nodes.
     pub fn watched(settings: &Settings) -> InformerConfig {
         match &settings.manage {
             Manage::All => InformerConfig::default(),
@@ -74,7 +74,7 @@ impl StagedNodes {
         }
     }
 
-    /// What flags and files say of the nodes.
+    /// Returns the settings from flags and files.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -108,7 +108,7 @@ impl StagedNodes {
         ranges
     }
 
-    /// A pod's addresses are its own, or nobody's any more.
+    /// Records the addresses of a pod, or releases them when the pod is gone.
     pub fn note_pod(&self, pod: &Value, gone: bool) {
         if pod["spec"]["hostNetwork"] == true {
             return;

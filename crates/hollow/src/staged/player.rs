@@ -19,7 +19,7 @@ use super::write::{Writer, meta};
 /// Writes for objects of a kind under way at once.
 const WORKERS: usize = 16;
 
-/// What is known of an object.
+/// The state of one object.
 struct Job {
     /// The object that was looked at.
     object: Arc<Value>,
@@ -31,7 +31,7 @@ struct Job {
 struct Next {
     stage: Arc<Stage>,
     due: Instant,
-    /// Where it goes on after a fault that may pass.
+    /// The step to continue with after an error that may be temporary.
     step: usize,
 }
 
@@ -159,7 +159,7 @@ impl Player {
             return true;
         }
         self.waiting.lock().entry(node.to_owned()).or_default().insert(key.clone());
-        // It may have come meanwhile, and nobody told of it.
+        // The node may have become managed in the meantime, without a notification.
         self.nodes.has(node)
     }
 
@@ -241,7 +241,7 @@ impl Player {
         }
     }
 
-    /// The stage of this object goes on with this step later.
+    /// Continues with this step of the object's stage later.
     fn left_at(&self, key: &ObjectKey, object: &Arc<Value>, step: usize) {
         if let Some(job) = self.jobs.lock().get_mut(key).filter(|job| Arc::ptr_eq(&job.object, object)) {
             job.next.iter_mut().for_each(|next| next.step = step);

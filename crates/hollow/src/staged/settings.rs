@@ -1,4 +1,4 @@
-//! Which nodes are driven, and what is told of them.
+//! The selection of managed nodes, and their settings.
 use std::collections::BTreeMap;
 
 use ipnet::IpNet;
@@ -7,7 +7,7 @@ use kelson_stages::Document;
 
 use crate::pods::RANGE;
 
-/// Which nodes are driven.
+/// The selection of managed nodes.
 #[derive(Clone, Debug, Default)]
 pub enum Manage {
     /// All nodes of the cluster.
@@ -15,29 +15,29 @@ pub enum Manage {
     All,
     /// The one of this name.
     One(String),
-    /// Those whose labels and annotations fit.
+    /// Nodes whose labels and annotations match are managed.
     Selected {
-        /// As `metadata.labels` are to be.
+        /// The selector of `metadata.labels`.
         labels: String,
-        /// As `metadata.annotations` are to be.
+        /// The selector of `metadata.annotations`.
         annotations: LabelSelector,
     },
 }
 
-/// What is driven, and how.
+/// The settings of the process.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Which nodes this process speaks for.
+    /// The nodes that this process manages.
     pub manage: Manage,
     /// The stages that files gave, in their order.
     pub stages: Vec<Document>,
     /// Whether stages are followed in the API instead.
     pub follow_stages: bool,
-    /// How long others believe a node's lease; 0: nodes have none.
+    /// The duration of a node's lease in seconds; with 0 nodes have no leases.
     pub lease_seconds: u32,
-    /// Who holds the leases.
+    /// The holder of the leases.
     pub holder: String,
-    /// Addresses of pods on nodes that have no range of their own.
+    /// The addresses of pods on nodes without a pod range.
     pub cidr: IpNet,
     /// Address of nodes that have none; may be empty.
     pub node_ip: String,

@@ -204,7 +204,7 @@ async fn only_chosen_nodes_and_those_that_nobody_else_holds() {
     let ready = async |name: &str| heard(&api.get("v1/nodes", "", name).await.unwrap()).is_some();
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!((ready("free").await, ready("held").await, ready("real").await), (true, false, false));
-    // Whoever held it has not been heard of for as long as it was to be believed.
+    // The former holder has not renewed the lease for its whole duration.
     tokio::time::sleep(Duration::from_secs(45)).await;
     assert_eq!((ready("held").await, ready("real").await), (true, false));
 }

@@ -7,13 +7,13 @@ use serde_json::Value;
 /// An object of any kind.
 #[derive(Debug, Default)]
 pub struct Whole {
-    /// Who it is.
+    /// The metadata of the object.
     pub metadata: ObjectMeta,
     /// All of it.
     text: Box<str>,
 }
 
-// Only ever watched at paths of their own.
+// Watched only at explicit paths.
 slim_object!(Whole, ResourceType::cluster("", "v1", "", ""), whole);
 
 impl<'de> Deserialize<'de> for Whole {

@@ -8,16 +8,16 @@ use serde_json::{Value, json};
 
 use super::kinds::{Kind, Kinds};
 
-/// As whom fields are owned that are applied.
+/// The field manager of applied fields.
 const MANAGER: &str = "kwok";
 
-/// Who carries out what stages say.
+/// Applies the effects of stages.
 pub struct Writer {
-    /// As this process itself.
+    /// The client of this process.
     pub client: Client,
-    /// Tells of objects.
+    /// Records events about objects.
     pub events: EventRecorder,
-    /// Where other objects are.
+    /// The resources of other kinds.
     pub kinds: Arc<Kinds>,
 }
 
@@ -47,10 +47,10 @@ impl Writer {
         user.map_or_else(|| Ok(self.client.clone()), |user| self.client.acting_as(user))
     }
 
-    /// Does one thing for an object; gives the object as it is then, where it was written.
+    /// Applies one effect to an object; returns the object after the write, if there was one.
     ///
     /// # Errors
-    /// As the server says; a body that is no object is one too.
+    /// The errors of the server, or a body that is not an object.
     pub async fn carry_out(&self, kind: &Kind, object: &Value, effect: Effect) -> Result<Option<Value>, ClientError> {
         let (namespace, name) = (meta(object, "namespace"), meta(object, "name"));
         match effect {

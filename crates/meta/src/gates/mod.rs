@@ -12,7 +12,7 @@ use generated::GATES;
 pub enum Stage {
     /// Off unless asked for.
     Alpha,
-    /// Mostly on.
+    /// The feature is enabled by default in most cases.
     Beta,
     /// On for good.
     Stable,

@@ -43,10 +43,10 @@ fn without_entries(object: &Value) -> Value {
 }
 
 impl FieldManager {
-    /// As [`FieldManager::update`], for objects whose entries may name other versions.
+    /// Works like [`FieldManager::update`], for objects whose entries may name other versions.
     ///
     /// # Errors
-    /// When the object cannot be shown in one of these; `new` is as it was then.
+    /// The object cannot be converted to one of these; `new` is unchanged then.
     pub async fn update_across(
         &self,
         live: Option<&Value>,
@@ -68,10 +68,10 @@ impl FieldManager {
         Ok(())
     }
 
-    /// As [`FieldManager::apply`], for objects whose entries may name other versions.
+    /// Works like [`FieldManager::apply`], for objects whose entries may name other versions.
     ///
     /// # Errors
-    /// As [`FieldManager::apply`], and when the object cannot be shown in one of these versions.
+    /// Those of [`FieldManager::apply`], and an object that cannot be converted to one of these versions.
     pub async fn apply_across(
         &self,
         live: Option<&Value>,
@@ -119,8 +119,9 @@ impl FieldManager {
         self.finish(pending, object, others, force, now)
     }
 
-    /// Removes what this manager applied before and does not apply now, unless somebody else owns it too: what it applied is
-    /// looked at in the version it was applied in, what others own in theirs.
+    /// Removes the fields that this manager applied before and does not apply now, unless another manager owns them
+    /// too. The fields that it applied are compared in the version of that apply, and those of other managers in their
+    /// versions.
     async fn prune_across(
         &self,
         merged: Value,
@@ -179,7 +180,7 @@ async fn show(object: Value, version: &str, versions: &dyn Versions) -> Result<V
     versions.convert(object, version).await
 }
 
-/// How two states of an object differ in another version; `None` when there is no such version any more.
+/// Compares two states of an object in another version; returns `None` when that version is no longer served.
 async fn in_version(
     live: &Value,
     new: &Value,

@@ -1,5 +1,6 @@
-//! What a new object sets, as a tree of FieldsV1 nodes whose names lie in the object: a create has nobody to take fields from, so no
-//! sets are compared and none is kept. The result is that of `compare::compare` with the empty object.
+//! The fields that a new object sets, as a tree of FieldsV1 nodes whose names are borrowed from the object: a create
+//! takes no fields from other managers, so no sets are compared or kept. The result equals that of `compare::compare`
+//! with the empty object.
 use super::{
     compare,
     fields::{FieldSet, PathElement, Step},
@@ -51,12 +52,12 @@ impl Name<'_> {
     }
 }
 
-/// What is found at a place: whether it is a path itself, and the nodes below it.
+/// The result for one location: whether it is a path itself, and the nodes below it.
 type OfPlace<'a> = (bool, Vec<Node<'a>>);
 
 /// The fields of `new` that are not as in `base`, which is the empty object of the type.
 pub(super) fn added_to<'a>(shape: &Shape, base: &Value, new: &'a Value) -> Vec<Node<'a>> {
-    // The root is no path.
+    // The root is not a path.
     differing(shape, base, new).map(|(_, nodes)| nodes).unwrap_or_default()
 }
 
@@ -86,7 +87,7 @@ fn remove(nodes: &mut Vec<Node<'_>>, set: &FieldSet, trees: bool) {
     }
 }
 
-/// As a FieldsV1 object.
+/// Converts the nodes to a FieldsV1 object.
 pub(super) fn to_map(nodes: Vec<Node<'_>>) -> Map<String, Value> {
     let value = |node: Node<'_>| {
         let mut map = to_map(node.below);
@@ -136,7 +137,7 @@ fn write_node(member: bool, below: &[Node<'_>], out: &mut Vec<u8>) {
                 out.extend_from_slice(b"\"f:");
                 let at = out.len();
                 write_text(name, out);
-                // It stands within the quotes that are there already.
+                // `write_text` has written a second opening quote.
                 out.remove(at);
             }
             Name::Spelled(text) => write_text(text, out),
@@ -187,7 +188,7 @@ fn nodes_of<'a>(set: &FieldSet) -> Vec<Node<'a>> {
     sorted(set.steps().iter().map(node).collect())
 }
 
-/// In the order in which they are written.
+/// Sorts nodes into the order in which they are written.
 fn sorted(mut nodes: Vec<Node<'_>>) -> Vec<Node<'_>> {
     let spelled = |node: &Node<'_>| match &node.name {
         Name::Spelled(text) => text.clone(),
@@ -199,7 +200,7 @@ fn sorted(mut nodes: Vec<Node<'_>>) -> Vec<Node<'_>> {
     nodes
 }
 
-/// What is below a value that was not there before: all of it is a member, and so is the value's own place.
+/// Returns the nodes of a value that did not exist before: all of it belongs to the set, and so does its own path.
 fn whole<'a>(shape: &Shape, new: &'a Value) -> Vec<Node<'a>> {
     match (walk::atom(shape, Some(new)), new) {
         (Atom::List, Value::Array(items)) => {

@@ -6,10 +6,10 @@ use super::{
 };
 use std::collections::BTreeMap;
 
-/// What one write changes, as each version shows it.
+/// The changes of one write, in each version that is needed.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    /// In the version of the write.
+    /// The comparison in the version of the write.
     pub own: Comparison,
     /// In others; nothing where the version is gone, and with it what was owned in its terms.
     pub others: BTreeMap<String, Option<Comparison>>,
@@ -19,12 +19,12 @@ impl Changes {
     pub(super) fn of(own: Comparison) -> Self {
         Self { own, others: BTreeMap::new() }
     }
-    /// What it is to the fields of an entry.
+    /// Returns the comparison in the version of an entry.
     fn to(&self, owned: &Owned) -> Option<&Comparison> {
         self.others.get(&owned.api_version).map_or(Some(&self.own), Option::as_ref)
     }
 
-    /// Fields of everybody but one that have another value now: manager by manager.
+    /// Returns the changed fields that other managers own, by manager.
     pub(super) fn conflicts<'a>(&self, managed: &'a Managed, but: &ManagerId) -> Vec<(&'a ManagerId, FieldSet)> {
         let others = managed.0.iter().filter(|(id, _)| *id != but);
         let taken = others.filter_map(|(id, owned)| {
@@ -37,7 +37,8 @@ impl Changes {
         taken.filter(|(_, fields)| !fields.is_empty()).collect()
     }
 
-    /// Takes changed and removed fields from everybody but one; gives those that have a new value in the write's version.
+    /// Takes changed and removed fields from all other managers; returns those that have a new value in the write's
+    /// version.
     pub(super) fn take(self, managed: &mut Managed, but: Option<&ManagerId>) -> FieldSet {
         managed.0.retain(|id, owned| {
             if Some(id) == but {

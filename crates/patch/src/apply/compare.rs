@@ -4,7 +4,7 @@ use super::walk::{Atom, array, atom, child, element_of, object};
 use kelson_schema::Shape;
 use serde_json::{Map, Value};
 
-/// How two trees differ. No path is in more than one of the sets.
+/// The differences of two trees. No path is in more than one of the sets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Comparison {
     /// Only in the first.
@@ -52,7 +52,7 @@ impl Part {
     }
 }
 
-/// How two values of one place differ.
+/// The difference of two values at one location.
 #[derive(Default)]
 struct Difference {
     removed: Part,

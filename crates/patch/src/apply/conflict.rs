@@ -1,4 +1,4 @@
-//! Why an apply is refused, in upstream's words.
+//! The errors of an apply, with upstream's messages.
 use super::{
     fields::FieldSet,
     fit::Misfits,
@@ -16,7 +16,7 @@ pub struct Conflict {
     pub field: String,
 }
 
-/// Why an apply was refused.
+/// The reason why an apply was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApplyError {
     /// 409 Conflict, a cause per field (`FieldManagerConflict`, message `conflict with …`).
@@ -43,10 +43,10 @@ pub enum ApplyError {
         object: String,
         /// Group, version and kind, as Go prints them.
         kind: String,
-        /// What does not fit.
+        /// The values that do not match the schema.
         misfits: Misfits,
     },
-    /// What this manager does not apply any more cannot be removed in the version that it was applied in.
+    /// The fields that this manager no longer applies could not be removed in the version of their apply.
     #[error("failed to prune fields: {0}")]
     Prune(ConvertError),
     /// The object cannot be compared in a version that entries name.
@@ -55,12 +55,12 @@ pub enum ApplyError {
     /// 413 RequestEntityTooLarge: the merged object would cost more than a document may.
     #[error(transparent)]
     TooLarge(Exceeded),
-    /// 413 RequestEntityTooLarge: there is no room for the merged object beside the other two.
+    /// 413 RequestEntityTooLarge: the merged object exceeds the limit that it shares with the other two.
     #[error("the apply takes more than {0} bytes of memory for the configuration and the object before and after it")]
     TooLargeTogether(usize),
 }
 
-/// Why an object cannot be shown in another version.
+/// The reason why an object cannot be converted to another version.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConvertError {
     /// One of the versions is not served.
@@ -79,7 +79,7 @@ pub enum ConvertError {
     Failed(String),
 }
 
-/// Why two states of an object cannot be compared in another version.
+/// The reason why two states of an object cannot be compared in another version.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AcrossError {
     /// The state before the write cannot be converted.
@@ -112,7 +112,7 @@ pub(super) fn in_words((id, fields): (&ManagerId, FieldSet)) -> impl Iterator<It
     fields.paths().into_iter().map(move |field| Conflict { manager: manager.clone(), field })
 }
 
-/// How a conflict names a manager.
+/// Formats a manager for the message of a conflict.
 fn describe(id: &ManagerId) -> String {
     let mut out = format!("{:?}", id.manager);
     if !id.subresource.is_empty() {

@@ -71,7 +71,7 @@ pub enum PathElement {
 }
 
 impl PathElement {
-    /// From a key of a FieldsV1 object; `None` when it is malformed.
+    /// Parses a key of a FieldsV1 object; `None` when it is malformed.
     pub fn parse(text: &str) -> Option<Self> {
         let (kind, rest) = text.split_once(':')?;
         match kind {
@@ -86,7 +86,7 @@ impl PathElement {
         }
     }
 
-    /// As a key of a FieldsV1 object.
+    /// Returns the element as a key of a FieldsV1 object.
     pub fn serialize(&self) -> String {
         match self {
             Self::Field(name) => ["f:", name].concat(),
@@ -128,7 +128,7 @@ pub struct FieldSet {
     steps: Vec<Step>,
 }
 
-/// What a set holds at and below one step.
+/// The content of a set at and below one step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Step {
     pub element: PathElement,
@@ -176,7 +176,7 @@ impl FieldSet {
         &mut self.steps[at]
     }
 
-    /// Adds a path; the empty path is no member of anything.
+    /// Adds a path; the empty path is ignored.
     pub fn insert(&mut self, path: &[PathElement]) {
         match path {
             [] => {}
@@ -364,7 +364,7 @@ impl FieldSet {
         Value::Object(fields.collect())
     }
 
-    /// From the FieldsV1 form; `None` when it is malformed.
+    /// Parses the FieldsV1 form; `None` when it is malformed.
     pub fn from_fields_v1(fields: &Value) -> Option<Self> {
         match fields {
             Value::Null => Some(Self::default()),

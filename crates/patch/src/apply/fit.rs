@@ -51,9 +51,9 @@ fn list(faults: &[Misfit]) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{fault}", prefix(.path))]
 pub struct Misfit {
-    /// Where it is.
+    /// The path of the value.
     pub path: Vec<PathElement>,
-    /// What is wrong there.
+    /// The kind of the mismatch.
     pub fault: MisfitKind,
 }
 
@@ -62,7 +62,7 @@ fn prefix(path: &[PathElement]) -> String {
     if path.is_empty() { path } else { path + ": " }
 }
 
-/// What is wrong with a value, in structured-merge-diff's words.
+/// The kind of a mismatch, with the messages of structured-merge-diff.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MisfitKind {
     /// It is of another type.
@@ -81,7 +81,7 @@ pub enum MisfitKind {
     Element {
         /// The number of the element, from 0.
         index: usize,
-        /// Why it has none.
+        /// The reason why it has no name.
         error: ElementError,
     },
     /// Two elements of a list have the same name.
@@ -143,7 +143,7 @@ impl Check {
                 ListType::Atomic => PathElement::Index(i64::try_from(i).unwrap_or(i64::MAX)),
                 ListType::Set | ListType::Map => match element_of(shape, item) {
                     Ok(element) => element,
-                    // Without a name for the element nothing below it can be told, nor of those behind it.
+                    // Without the name of the element the paths below it and of the elements after it are unknown.
                     Err(error) => return self.fault(MisfitKind::Element { index: i, error }),
                 },
             };
@@ -155,7 +155,7 @@ impl Check {
     }
 }
 
-/// What is wrong with a value of a place that holds one value of one type.
+/// Checks a value at a location for scalars of one type; returns the mismatch.
 fn misfit(ty: ScalarType, value: &Value) -> Option<MisfitKind> {
     let (expected, found) = match ty {
         ScalarType::Numeric if !value.is_number() => ("numeric (int or float)", go_type(value).to_owned()),

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 /// Entries of plain writes kept per object; older ones are merged into `ancient-changes`.
 pub const UPDATE_MANAGERS_MAX: usize = 10;
 
-/// What kind of write made an entry.
+/// The kind of write that made an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
-    /// By server-side apply: what is not applied again is removed.
+    /// A server-side apply: fields that are not applied again are removed.
     Apply,
     /// Any other write.
     Update,
@@ -24,7 +24,7 @@ impl Operation {
     }
 }
 
-/// Who owns fields. Two writes belong to one entry when their ids are equal.
+/// The identity of a field manager. Two writes belong to one entry when their ids are equal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ManagerId {
     /// The manager's name.
@@ -51,18 +51,19 @@ impl ManagerId {
     }
 }
 
-/// What a manager owns.
+/// The fields that a manager owns.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Owned {
     /// The paths that are owned.
     pub fields: OwnedFields,
     /// The version they are named in.
     pub api_version: String,
-    /// When the entry last changed, RFC 3339; absent for entries that never had a time.
+    /// The time of the entry's last change, RFC 3339; absent for entries that never had one.
     pub time: Option<String>,
 }
 
-/// Why the elements of `metadata.managedFields` cannot be read, in upstream's words. Entries are numbered from 0.
+/// The reason why the elements of `metadata.managedFields` cannot be read, with upstream's messages. Entries are
+/// numbered from 0.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EntriesError {
     /// An entry is of neither kind of write.
@@ -77,7 +78,7 @@ pub enum EntriesError {
     /// Fields are written in another way than `FieldsV1`.
     #[error("invalid fieldsType {found:?} in managed fields entry {entry}")]
     FieldsType {
-        /// What the entry says.
+        /// The value of the entry.
         found: String,
         /// The number of the entry.
         entry: usize,
@@ -100,7 +101,7 @@ impl Managed {
         Self::of_entries(object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default())
     }
 
-    /// From the elements of `managedFields`; see [`Managed::read`].
+    /// Parses the elements of `managedFields`; see [`Managed::read`].
     pub(super) fn of_entries(entries: Vec<Value>) -> Result<Self, EntriesError> {
         let mut out = BTreeMap::new();
         for (i, mut entry) in entries.into_iter().enumerate() {

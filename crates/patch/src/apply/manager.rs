@@ -36,15 +36,15 @@ pub struct FieldManager {
 }
 
 impl FieldManager {
-    /// For a built-in kind. `subresource` is empty for the main resource; `ignored` are the fields this resource does not
-    /// write (`status` on the main resource).
+    /// Creates a manager for a built-in kind. `subresource` is empty for the main resource; `ignored` are the fields
+    /// that this resource does not write (`status` on the main resource).
     pub fn builtin(group: &str, version: &str, kind: &str, subresource: &str, ignored: FieldSet) -> Self {
         let shape = Shape::of_kind(group, version, kind);
         let api_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
         Self::new(shape, &api_version, kind, subresource, ignored)
     }
 
-    /// For any kind; [`Shape::Dynamic`] or [`Shape::Untyped`] for custom resources.
+    /// Creates a manager for any kind; use [`Shape::Dynamic`] or [`Shape::Untyped`] for custom resources.
     pub fn new(shape: Shape, api_version: &str, kind: &str, subresource: &str, ignored: FieldSet) -> Self {
         let empty = shape.struct_type().map_or_else(|| Value::Object(Map::new()), kelson_codec::zero_object);
         Self {
@@ -87,7 +87,7 @@ impl FieldManager {
         managed.write(new);
     }
 
-    /// The bookkeeping of a create, where nobody owns anything yet.
+    /// Updates the entries for a create, when no field has an owner yet.
     fn create(&self, new: &Value, managed: &mut Managed, manager: &str, now: &str) {
         let nodes = self.set_by_create(new);
         if !nodes.is_empty() {
@@ -98,7 +98,7 @@ impl FieldManager {
         }
     }
 
-    /// What a create sets, and is not the server's.
+    /// Returns the fields that a create sets, without those of the server.
     fn set_by_create<'a>(&self, new: &'a Value) -> Vec<added::Node<'a>> {
         let mut nodes = added::added_to(&self.shape, &self.empty, new);
         added::remove_trees(&mut nodes, &self.ignored);
@@ -106,8 +106,9 @@ impl FieldManager {
         nodes
     }
 
-    /// `managedFields` of an object that is created and brings none, as JSON whose fields stand as their type declares them; `None`
-    /// where nothing is set. It is what [`FieldManager::update`] puts into the object, without a tree of it.
+    /// Returns `managedFields` of a new object that brings none, as JSON whose fields are in the order of their type's
+    /// declaration; `None` where no field is set. [`FieldManager::update`] would put the same into the object, but
+    /// builds a tree of it.
     pub fn of_create(&self, new: &Value, manager: &str, now: &str) -> Option<String> {
         let nodes = self.set_by_create(new);
         if nodes.is_empty() {
@@ -117,7 +118,7 @@ impl FieldManager {
         added::entries(&nodes, &id, now)
     }
 
-    /// The entries to go on from; those of `new` are taken out of it.
+    /// Returns the entries to continue with; those of `new` are removed from it.
     fn live_or_new(&self, live: Option<&Value>, new: &mut Value) -> Managed {
         let reset = Managed::is_reset(new);
         let given = Managed::take(new);
@@ -136,7 +137,7 @@ impl FieldManager {
         }
     }
 
-    /// `apps/v1`.
+    /// Returns the version, such as `apps/v1`.
     pub(super) fn api_version(&self) -> &str {
         &self.api_version
     }
@@ -145,7 +146,7 @@ impl FieldManager {
         &self.shape
     }
 
-    /// How two objects differ in what this (sub)resource writes.
+    /// Compares two objects in the fields that this (sub)resource writes.
     pub(super) fn compared(&self, live: &Value, new: &Value) -> Comparison {
         compare::compare(&self.shape, live, new).without(&self.ignored)
     }
@@ -182,8 +183,8 @@ impl FieldManager {
         Ok(self.renew_last_applied(kept, config, manager))
     }
 
-    /// What comes of an apply: the object, the refusal, or nothing when it goes through after all, by force. That is so when
-    /// kubectl moves from client-side apply: what its own annotation lists is no conflict.
+    /// Returns the outcome of an apply: the object, the refusal, or nothing when it must be repeated with force. That
+    /// happens when kubectl migrates from client-side apply: the fields in its annotation are not conflicts.
     pub(super) fn moves_from_client_side(
         &self,
         kept: Result<Value, ApplyError>,
@@ -199,8 +200,8 @@ impl FieldManager {
         if foreign.is_empty() { Ok(None) } else { Err(ApplyError::Conflicts(foreign)) }
     }
 
-    /// What `kubectl apply` set on the client's side and nobody changed since. `None` where the annotation is missing, or is not
-    /// of an object of this kind in this version.
+    /// Returns the fields that a client-side `kubectl apply` set and that have not changed since. `None` where the
+    /// annotation is missing, or is not of an object of this kind in this version.
     fn last_applied(&self, live: &Value) -> Option<FieldSet> {
         let text = live["metadata"]["annotations"][LAST_APPLIED].as_str().filter(|t| !t.is_empty())?;
         let applied: Value = serde_json::from_str(text).ok()?;
@@ -341,8 +342,8 @@ impl FieldManager {
         Ok(object)
     }
 
-    /// Removes what this manager applied before and does not apply now, unless somebody else owns it too. Where it applies
-    /// all that it applied before, nothing goes.
+    /// Removes the fields that this manager applied before and does not apply now, unless another manager owns them
+    /// too. Nothing is removed where it applies all that it applied before.
     fn prune(&self, merged: &mut Value, managed: &Managed, last: &FieldSet) {
         let named = |set: &FieldSet| walk::with_named_fields(set, &self.shape);
         let last = named(last);
@@ -356,13 +357,13 @@ impl FieldManager {
     }
 }
 
-/// An apply whose merge is made.
+/// An apply with a completed merge.
 pub(super) struct Pending<'a> {
     pub managed: Managed,
-    /// The object before, whose entries are no part of it here.
+    /// The previous object, without its entries.
     pub base: &'a Value,
     id: ManagerId,
-    /// What the manager applied the last time.
+    /// The fields of the manager's previous apply.
     pub last: Option<Owned>,
     /// Whether some of that is applied no more.
     pub released: bool,
@@ -373,7 +374,7 @@ pub(super) struct Pending<'a> {
 /// what changed, and how that is written.
 const FIELD_BYTES: usize = 128;
 
-/// What the merged tree may take beside the two that it is made of.
+/// Returns the limits of the merged tree, less what its two sources use.
 fn limits_of_merge(base: &Value, config: &Value) -> Result<Limits, Exceeded> {
     let mut all = Budget::new(Limits::APPLY);
     all.tree(base)?;
@@ -383,7 +384,7 @@ fn limits_of_merge(base: &Value, config: &Value) -> Result<Limits, Exceeded> {
     Ok(Limits { bytes: left.min(Limits::DOCUMENT.bytes), ..Limits::DOCUMENT })
 }
 
-/// A merged tree that is no document, or that has no room beside the other two.
+/// Returns the error for a merged tree that exceeds the limits.
 fn too_large(exceeded: Exceeded) -> ApplyError {
     match exceeded {
         Exceeded::Bytes(most) if most != Limits::DOCUMENT.bytes => ApplyError::TooLargeTogether(Limits::APPLY.bytes),
@@ -391,7 +392,7 @@ fn too_large(exceeded: Exceeded) -> ApplyError {
     }
 }
 
-/// Fields that belong to nobody.
+/// Returns the fields that no manager owns.
 fn server_fields() -> &'static FieldSet {
     static FIELDS: LazyLock<FieldSet> = LazyLock::new(|| {
         FieldSet::of(&[

@@ -7,7 +7,7 @@ use kelson_schema::Shape;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Why a configuration cannot be merged.
+/// The reason why a configuration cannot be merged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MergeError {
     /// The configuration does not fit its schema.
@@ -93,8 +93,8 @@ fn merge_at(
     }
 }
 
-/// What only the live object has comes first: the rest is not copied to be written over. Fields that are passed over are for
-/// the caller.
+/// Merges two maps, with the fields of the live object first, so that nothing is copied only to be overwritten. The
+/// caller handles the fields that are passed over.
 fn merge_maps(
     shape: &Shape,
     live: Option<&Map<String, Value>>,

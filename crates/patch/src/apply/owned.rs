@@ -1,5 +1,6 @@
-//! The fields of one `managedFields` entry. What was read stays in its FieldsV1 form and is changed in place: most writes
-//! touch a few fields of one manager, and reading and writing all sets anew would cost more than the rest of the bookkeeping.
+//! The fields of one `managedFields` entry. A parsed entry keeps its FieldsV1 form and is changed in place: most writes
+//! touch a few fields of one manager, and parsing and writing all sets again would cost more than the rest of the
+//! bookkeeping.
 use super::fields::{FIELDS_DEPTH_MAX, FieldSet, PathElement};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -67,7 +68,7 @@ impl OwnedFields {
         }
     }
 
-    /// As a set.
+    /// Returns the fields as a set.
     pub fn set(&self) -> Cow<'_, FieldSet> {
         match &self.0 {
             Form::Json(map) => Cow::Owned(FieldSet::from_map(map)),

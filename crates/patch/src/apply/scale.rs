@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 /// The version that a `Scale` is written in.
 pub const SCALE_VERSION: &str = "autoscaling/v1";
 
-/// Where the count is in each version of a kind: a path of keys, or nothing for a version without `scale`. Entries of a version
-/// that is not here are forgotten.
+/// The path of the replica count in each version of a kind, or nothing for a version without `scale`. Entries of other
+/// versions are dropped.
 pub type ReplicaPaths = BTreeMap<String, Option<Vec<String>>>;
 
 fn one(path: &[String]) -> FieldSet {
@@ -73,7 +73,7 @@ pub fn to_parent(
         if let Some(path) = path.as_deref().map(one).filter(|path| has(&owned, path))
             && of_scale.remove(&keyed(&id, SCALE_VERSION)).is_none()
         {
-            // Somebody else said the count.
+            // Another manager has set the count.
             owned.fields.subtract(&path);
         }
         if !owned.fields.is_empty() {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-/// How a place is treated.
+/// The treatment of a location.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Atom {
     Scalar,
@@ -17,7 +17,7 @@ pub(super) enum Atom {
     Map,
 }
 
-/// What the schema and the value together say a place is.
+/// Returns the treatment that the schema and the value determine together.
 pub(super) fn atom(shape: &Shape, value: Option<&Value>) -> Atom {
     let map = |atomic| if atomic { Atom::AtomicMap } else { Atom::Map };
     let list = |ty| if ty == ListType::Atomic { Atom::AtomicList } else { Atom::List };
@@ -51,7 +51,7 @@ pub(super) fn child(shape: &Shape, key: &str) -> Shape {
     shape.child(key).unwrap_or(Shape::Untyped)
 }
 
-/// Why an element of an associative list has no name, in structured-merge-diff's words.
+/// The reason why an element of an associative list has no name, with the messages of structured-merge-diff.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ElementError {
     /// A map in a list whose elements are names themselves.
@@ -117,10 +117,10 @@ pub(super) fn fields_without(shape: &Shape, value: &Value, removed: &FieldSet) -
     collect(shape, value, Some(removed)).below
 }
 
-/// What a place sets.
+/// The fields that a location sets.
 #[derive(Default)]
 struct Found {
-    /// Whether the place is a path of its own.
+    /// Whether the location is a path itself.
     leaf: bool,
     /// The paths below it.
     below: FieldSet,

@@ -63,7 +63,7 @@ fn thing(version: &str, spec: Value) -> Value {
     json!({"apiVersion": format!("x.io/{version}"), "kind": "Thing", "metadata": {"name": "t"}, "spec": spec})
 }
 
-/// What a manager owns in `spec`.
+/// Returns the fields that a manager owns in `spec`.
 fn owned(object: &Value, manager: &str) -> Vec<String> {
     let entries = object["metadata"]["managedFields"].as_array().expect("entries");
     let entry = entries.iter().find(|entry| entry["manager"] == manager).expect("an entry");
@@ -71,7 +71,7 @@ fn owned(object: &Value, manager: &str) -> Vec<String> {
     fields.keys().filter(|key| *key != ".").cloned().collect()
 }
 
-/// What a store does between two requests of other versions.
+/// Converts a stored object as a store does between two requests of other versions.
 fn seen_in(object: Value, version: &str) -> Value {
     ready(Sizes::new().convert(object, &format!("x.io/{version}"))).expect("converts")
 }
@@ -119,7 +119,7 @@ fn what_was_applied_in_another_version_is_released_there() {
     let less = ready(v2.apply_across(Some(&live), &thing("v2", json!({"a": 1})), "one", false, T2, &versions)).unwrap();
     assert_eq!(less["spec"]["scale"]["size"], Value::Null);
     assert_eq!(less["spec"]["a"], 1);
-    // Unless somebody else owns it, in whichever version.
+    // A field that another manager owns stays, whichever version that manager used.
     let shared = thing("v2", json!({"scale": {"size": 3}}));
     let shared = ready(v2.apply_across(Some(&live), &shared, "two", false, T2, &versions)).unwrap();
     let kept =
@@ -175,7 +175,7 @@ fn the_count_of_a_scale_has_the_owners_of_the_object() {
         (scaler["fieldsV1"].clone(), &scaler["subresource"], &scaler["apiVersion"]),
         (json!({"f:spec": {"f:replicas": {}}}), &json!("scale"), &json!("apps/v1"))
     );
-    // Whoever applies the object again meets the new owner.
+    // The former owner conflicts with the new one when it applies the object again.
     let again = manager.apply(Some(&object), &config, "owner", false, T3).unwrap_err();
     assert_eq!(
         again.to_string(),

@@ -335,7 +335,7 @@ fn holds(config: &Value, object: &Value) -> bool {
     }
 }
 
-/// What the server stores after an apply.
+/// Returns the object that the server stores after an apply.
 fn stored(object: Value) -> Value {
     let ty = kelson_schema::Schema::builtin().by_gvk("apps", "v1", "Deployment").expect("built in");
     kelson_codec::normalize(ty, object, false).expect("fits").value
@@ -361,7 +361,7 @@ fn laws_of_apply() {
             latest[who] = Some(config);
             live = Some(object);
         }
-        // When everybody lets go of everything, nothing of it is left.
+        // When all managers release all fields, nothing is left.
         for (who, config) in latest.iter().enumerate() {
             if config.is_some() {
                 let object = manager

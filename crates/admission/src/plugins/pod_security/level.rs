@@ -81,7 +81,7 @@ impl std::fmt::Display for Version {
 /// The level and version of one mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
-    /// The level.
+    /// The Pod Security Standard to enforce, audit or warn about.
     pub level: Level,
     /// The version whose checks apply.
     pub version: Version,

@@ -21,7 +21,7 @@ pub trait IssuerUse: Send + Sync {
     fn keys_fetched(&self, issuer: &str, document: Option<&[u8]>);
 }
 
-/// Records nothing.
+/// Ignores all events, for authenticators without metrics.
 pub(super) struct Uncounted;
 
 impl IssuerUse for Uncounted {

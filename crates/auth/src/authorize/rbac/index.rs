@@ -56,7 +56,7 @@ pub struct RulesFor {
 /// The rules of a role.
 enum Role {
     Own(Arc<[PolicyRule]>),
-    /// Aggregated rules.
+    /// Rules that are aggregated from other cluster roles.
     Gathered(Parts),
 }
 

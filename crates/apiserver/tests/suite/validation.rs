@@ -407,8 +407,8 @@ async fn kinds_of_storage() {
             Row::create("/apis/storage.k8s.io/v1/storageclasses", class(json!([term])), "201"),
             Row::create(
                 VOLUMES,
-                csi(json!({"nodeStageSecretRef": {"name": "a"}})),
-                "422 spec.csi.nodeStageSecretRef.namespace Required",
+                csi(json!({"nodePublishSecretRef": {"name": "a"}})),
+                "422 spec.csi.nodePublishSecretRef.namespace Required",
             ),
             Row::create(
                 VOLUMES,

@@ -13,6 +13,8 @@ pub(crate) struct MetadataCutter {
     /// Bytes that were passed so far.
     at: usize,
     revision_at: usize,
+    /// Where the member ends, if that is known.
+    end: Option<usize>,
     step: Step,
     walk: JsonWalk,
     /// Bytes that were looked at one by one.
@@ -42,11 +44,13 @@ struct JsonWalk {
 }
 
 impl MetadataCutter {
-    pub fn new(revision_at: u32) -> Self {
+    /// For a record with its revision at an offset. `end` is what [`MetadataCutter::end`] said of it before, or 0.
+    pub fn new(revision_at: u32, end: u32) -> Self {
         let walk = JsonWalk { depth: 0, in_string: false, is_escaped: false, matched: None };
         Self {
             at: 0,
             revision_at: revision_at as usize,
+            end: Some(end as usize).filter(|end| *end > 0),
             step: Step::Before,
             walk,
             #[cfg(test)]
@@ -57,6 +61,11 @@ impl MetadataCutter {
     /// Whether all of the member was cut.
     pub fn is_done(&self) -> bool {
         self.step == Step::Done
+    }
+
+    /// The offset of the end of the member; 0 if it was not found.
+    pub fn end(&self) -> u32 {
+        if self.is_done() { self.at as u32 } else { 0 }
     }
 
     /// Takes the next piece, and appends what of it belongs to the member. Breaks after the end of the member.
@@ -72,12 +81,13 @@ impl MetadataCutter {
                     None => rest.len(),
                 },
                 Step::Copying => {
-                    let taken = rest.len().min(self.revision_at.saturating_sub(self.at));
+                    let to = self.end.unwrap_or(self.revision_at);
+                    let taken = rest.len().min(to.saturating_sub(self.at));
                     out.put_slice(&rest[..taken]);
-                    if self.at + taken >= self.revision_at {
+                    if self.at + taken >= to {
                         // The revision is a string in the member, which is an object.
                         self.walk = JsonWalk { depth: 1, in_string: true, is_escaped: false, matched: None };
-                        self.step = Step::Ending;
+                        self.step = if self.end.is_some() { Step::Done } else { Step::Ending };
                     }
                     taken
                 }
@@ -135,18 +145,24 @@ impl JsonWalk {
 
     /// Looks for the end of the value in which the walk is; the number of bytes up to it.
     fn leave(&mut self, bytes: &[u8]) -> Option<usize> {
-        for (i, byte) in bytes.iter().enumerate() {
-            if self.in_string {
-                self.step_in_string(*byte);
-                continue;
+        let mut at = 0;
+        while at < bytes.len() {
+            if self.in_string && !self.is_escaped {
+                // Most of managed fields and annotations are strings.
+                at += bytes[at..].iter().position(|byte| matches!(byte, b'"' | b'\\'))?;
             }
+            let byte = bytes[at];
+            at += 1;
             match byte {
+                _ if self.in_string => {
+                    self.step_in_string(byte);
+                }
                 b'"' => self.in_string = true,
                 b'{' | b'[' => self.depth += 1,
                 b'}' | b']' => {
                     self.depth -= 1;
                     if self.depth == 0 {
-                        return Some(i + 1);
+                        return Some(at);
                     }
                 }
                 _ => {}
@@ -255,7 +271,7 @@ mod tests {
     /// that were looked at one by one.
     fn cut(json: &str, size: usize) -> (Option<String>, usize, usize) {
         let at = json.find(r#""resourceVersion":"7""#).unwrap() + r#""resourceVersion":""#.len();
-        let mut cutter = MetadataCutter::new(at as u32);
+        let mut cutter = MetadataCutter::new(at as u32, 0);
         let (mut out, mut pieces) = (Vec::new(), 0);
         for piece in json.as_bytes().chunks(size) {
             pieces += 1;
@@ -263,6 +279,13 @@ mod tests {
                 break;
             }
         }
+        // The next time, the end is known.
+        let (mut again, mut copied) = (MetadataCutter::new(at as u32, cutter.end()), Vec::new());
+        for piece in json.as_bytes().chunks(size).take(pieces) {
+            let _ended = again.feed(piece, &mut copied);
+        }
+        assert_eq!((again.is_done(), again.end(), &copied), (cutter.is_done(), cutter.end(), &out));
+        assert!(again.looked_at <= cutter.looked_at);
         (cutter.is_done().then(|| String::from_utf8(out).unwrap()), pieces, cutter.looked_at)
     }
 
@@ -294,7 +317,7 @@ mod tests {
         let (metadata, pieces, looked_at) = cut(&json, 64);
         assert!(metadata.unwrap().ends_with(r#""resourceVersion":"7","uid":"u"}"#));
         assert_eq!(pieces, head.len().div_ceil(64), "only the pieces up to the end of the metadata are made");
-        assert!(looked_at < 200, "managed fields are copied and not looked at: {looked_at}");
+        assert!(looked_at < 200, "what is before the revision is copied and not looked at: {looked_at}");
     }
 
     #[test]

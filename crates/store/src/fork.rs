@@ -23,6 +23,7 @@ use crate::shared::Shared;
 use crate::state::State;
 use crate::stats::Counters;
 use crate::store::{Commits, Store};
+use crate::waiting::RevisionWaiters;
 
 impl Store {
     /// Makes an independent store in memory with this store's current records, at the same revision. It takes the time of a walk over the
@@ -44,6 +45,7 @@ impl Store {
             state: RwLock::new(state),
             queue: Queue::default(),
             frames: Arc::default(),
+            waiters: RevisionWaiters::default(),
             recent: RecentRecords::default(),
             samples: Samples::default(),
             expiry,

@@ -69,6 +69,7 @@ mod store;
 mod table;
 mod text;
 mod unlock;
+mod waiting;
 mod write;
 
 pub mod engine;

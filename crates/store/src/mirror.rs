@@ -30,6 +30,7 @@ use crate::state::State;
 use crate::stats::Counters;
 use crate::store::{Commits, Store};
 use crate::table::Table;
+use crate::waiting::RevisionWaiters;
 use crate::write::{Committed, Write};
 
 /// One change that happened in the shared storage.
@@ -87,6 +88,7 @@ impl Mirror {
             state: RwLock::new(State::new(0, 0, options.log_bytes_max)),
             queue: Queue::default(),
             frames: Arc::default(),
+            waiters: RevisionWaiters::default(),
             recent: RecentRecords::default(),
             samples: Samples::default(),
             expiry: Expiry::default(),
@@ -131,7 +133,7 @@ impl Mirror {
         for (_, slot) in state.slots() {
             slot.announce_to_all();
         }
-        state.changed.send_replace(());
+        self.shared.waiters.reached(state.revision);
     }
 
     /// Locks a resource, a record of which cannot be decrypted now: nothing of it is shown, its watchers have to list again, and it is

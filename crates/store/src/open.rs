@@ -28,6 +28,7 @@ use crate::shared::Shared;
 use crate::state::State;
 use crate::stats::Counters;
 use crate::store::{Commits, Store};
+use crate::waiting::RevisionWaiters;
 
 /// The options for opening a store.
 #[derive(Clone)]
@@ -137,6 +138,7 @@ impl Store {
             state: RwLock::new(state),
             queue: Queue::default(),
             frames: Arc::default(),
+            waiters: RevisionWaiters::default(),
             recent: crate::recent::RecentRecords::default(),
             samples,
             expiry,

@@ -67,6 +67,6 @@ impl Publisher {
         for slot in touched.iter().filter_map(|resource| state.slot(*resource)) {
             slot.changed.send_replace(());
         }
-        state.changed.send_replace(());
+        self.shared.waiters.reached(state.revision);
     }
 }

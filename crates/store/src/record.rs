@@ -81,8 +81,11 @@ impl Record {
     /// Appends the JSON of the object's metadata to `out`. The rest of the JSON is neither decoded nor looked at. Returns whether all of
     /// it was found; it is missing only from bytes that are no object.
     pub fn put_metadata(&self, out: &mut BytesMut) -> bool {
-        let (mut cutter, begin) = (MetadataCutter::new(self.revision_at), out.len());
-        self.texts.lock().json_pieces(|piece| cutter.feed(piece, out));
+        let mut texts = self.texts.lock();
+        let (mut cutter, begin) = (MetadataCutter::new(self.revision_at, texts.metadata_end), out.len());
+        texts.json_pieces(|piece| cutter.feed(piece, out));
+        texts.metadata_end = cutter.end();
+        drop(texts);
         if !cutter.is_done() {
             out.truncate(begin);
         }

@@ -17,12 +17,14 @@ use crate::recent::RecentRecords;
 use crate::samples::Samples;
 use crate::state::State;
 use crate::stats::Counters;
+use crate::waiting::RevisionWaiters;
 
 /// The state that readers see, the queue to the committer, and what the committer reports.
 pub(crate) struct Shared {
     pub state: RwLock<State>,
     pub queue: Queue,
     pub frames: Arc<FrameBudget>,
+    pub waiters: RevisionWaiters,
     pub recent: RecentRecords,
     pub samples: Samples,
     pub expiry: Expiry,
@@ -47,17 +49,19 @@ impl Shared {
 
     /// Waits until the state has reached `revision`, and returns the revision that it has then.
     pub async fn wait_for_revision(&self, revision: u64) -> Result<u64, StoreError> {
-        let mut changed = self.state.read().changed.subscribe();
         loop {
-            changed.borrow_and_update();
-            let current = self.state.read().revision;
-            if current >= revision {
-                return Ok(current);
-            }
+            let mut wait = {
+                let state = self.state.read();
+                if state.revision >= revision {
+                    return Ok(state.revision);
+                }
+                self.waiters.add(revision)
+            };
+            // Closing wakes those that wait before it; those that come later see it here.
             if self.is_closed() {
                 return Err(StoreError::Closed);
             }
-            changed.changed().await.map_err(|_| StoreError::Closed)?;
+            wait.woken().await;
         }
     }
 
@@ -70,6 +74,6 @@ impl Shared {
         for (_, slot) in state.slots() {
             slot.announce_to_all();
         }
-        state.changed.send_replace(());
+        self.waiters.reached(u64::MAX);
     }
 }

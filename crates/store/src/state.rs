@@ -115,8 +115,6 @@ pub(crate) struct State {
     /// The floor of the logs of resources that have no slot yet.
     base_floor: u64,
     slots: HashMap<Resource, Slot, BuildHasherDefault<PointerHasher>>,
-    /// Wakes readers that wait for a revision.
-    pub changed: watch::Sender<()>,
     log_bytes_max: usize,
     /// The shared storage has compacted the states before this revision, so they are not served even if the logs still have them.
     forgotten: u64,
@@ -124,8 +122,7 @@ pub(crate) struct State {
 
 impl State {
     pub fn new(revision: u64, base_floor: u64, log_bytes_max: usize) -> Self {
-        let changed = watch::Sender::new(());
-        Self { revision, base_floor, slots: HashMap::default(), changed, log_bytes_max, forgotten: 0 }
+        Self { revision, base_floor, slots: HashMap::default(), log_bytes_max, forgotten: 0 }
     }
 
     pub fn get(&self, resource: Resource, place: Place<'_>) -> Option<&Arc<Record>> {

@@ -59,13 +59,22 @@ pub(crate) struct Texts {
     sample: Option<Arc<Sample>>,
     json: Text,
     json_len: u32,
+    /// Where the member `metadata` ends in the JSON; 0 until it was looked for.
+    pub metadata_end: u32,
     protobuf: Option<(Text, u32)>,
     forms: Option<Box<Forms>>,
 }
 
 impl Texts {
     pub fn new(json: Bytes) -> Self {
-        Self { sample: None, json_len: json.len() as u32, json: Text::Plain(json), protobuf: None, forms: None }
+        Self {
+            sample: None,
+            json_len: json.len() as u32,
+            metadata_end: 0,
+            json: Text::Plain(json),
+            protobuf: None,
+            forms: None,
+        }
     }
 
     fn read(&self, text: &Text, len: u32, syntax: Syntax) -> Bytes {

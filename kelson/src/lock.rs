@@ -1,4 +1,4 @@
-//! One process per data directory: a lock that the kernel releases when its holder ends, however it ends.
+//! One process per data directory: a lock that the kernel releases when its holder ends in any way.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
 use std::fs::{File, TryLockError};
@@ -8,34 +8,27 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use kelson_platform::files;
 
+/// The file of the lock in a data directory, which contains the holder's process ID.
+pub const LOCK_FILE: &str = "kelson.lock";
+
 /// Held as long as a process works with a data directory.
 pub struct DataDirLock {
     _file: File,
 }
 
 impl DataDirLock {
-    /// Makes the directory for its owner alone where it is not there, and takes the lock.
+    /// Creates the directory for its owner only if it does not exist, and takes the lock.
     ///
     /// # Errors
-    /// As [`DataDirLock::take`], and when the directory cannot be made.
+    /// As of [`DataDirLock::take`], and when the directory cannot be created.
     pub fn make(dir: &Path) -> anyhow::Result<Self> {
         files::make_private_dir(dir).with_context(|| format!("data directory {}", dir.display()))?;
         Self::take(dir)
     }
 
-    /// Whether no process has it.
-    ///
-    /// # Errors
-    /// The lock's file cannot be opened.
-    pub fn is_free(dir: &Path) -> anyhow::Result<bool> {
-        let path = dir.join("kelson.lock");
-        let file = File::open(&path).with_context(|| path.display().to_string())?;
-        Ok(file.try_lock_shared().is_ok())
-    }
-
     /// Takes the lock; an error that names the holder's process id when somebody has it.
     pub fn take(dir: &Path) -> anyhow::Result<Self> {
-        let path = dir.join("kelson.lock");
+        let path = dir.join(LOCK_FILE);
         let open = File::options().read(true).write(true).create(true).truncate(false).open(&path);
         let mut file = open.with_context(|| path.display().to_string())?;
         match file.try_lock() {
@@ -46,8 +39,8 @@ impl DataDirLock {
             }
             Err(TryLockError::Error(e)) => return Err(e).with_context(|| format!("lock {}", path.display())),
         }
-        // The number is for the message alone: a full disk must not keep the server from starting. It is written over the one before,
-        // which takes no room.
+        // The process ID is only for the message, so a full disk must not prevent the start. It overwrites the previous
+        // one, which takes no space.
         let number = std::process::id().to_string();
         let _ = file.write_all(number.as_bytes()).and_then(|()| file.set_len(number.len() as u64));
         Ok(Self { _file: file })
@@ -64,7 +57,6 @@ mod tests {
         std::fs::create_dir_all(&dir).unwrap();
         let first = DataDirLock::take(&dir).unwrap();
         let refused = DataDirLock::take(&dir).err().unwrap().to_string();
-        assert!(!DataDirLock::is_free(&dir).unwrap());
         assert!(refused.ends_with(&format!("is in use by process {}", std::process::id())), "{refused}");
         drop(first);
         assert!(DataDirLock::take(&dir).is_ok());

@@ -1,6 +1,8 @@
-//! Gathers what `kelson status` shows: files of the data directory, `/proc`, the API and the runtime, each of which may be missing.
+//! Reads the state that `kelson status` shows: files of the data directory, `/proc`, the API and the runtime, each of
+//! which may be missing.
 #![allow(clippy::disallowed_methods, reason = "blocking: by a command that does nothing else")]
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,22 +17,22 @@ use kelson_cri::{CriClient, CriResult, Limits, Runtime as _};
 use kelson_meta::version;
 
 use super::facts::{ApiFacts, CertificateFacts, ContainerFacts, DiskRoom, Facts, NodeFacts, ProcessFacts};
-use crate::lock::DataDirLock;
+use crate::lock::LOCK_FILE;
 use crate::node::cleanup;
 use crate::{certificate, token};
 
-/// How long a server or runtime may take to answer.
+/// The timeout for an answer of the server or the runtime.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// State of a sandbox that runs (`PodSandboxState`).
+/// The state of a running sandbox (`PodSandboxState`).
 const SANDBOX_READY: i32 = 0;
 
-/// Everything there is to know.
+/// Reads the whole state.
 ///
 /// # Errors
-/// The directory is not there or cannot be read.
+/// The directory does not exist or cannot be read.
 pub async fn gather(dir: &Path) -> anyhow::Result<Facts> {
     let dir = dir.canonicalize().with_context(|| format!("data directory {}", dir.display()))?;
-    if !["kelson.lock", "pki", "kubelet"].iter().any(|name| dir.join(name).exists()) {
+    if ![LOCK_FILE, "pki", "kubelet"].iter().any(|name| dir.join(name).exists()) {
         bail!("{} is not the data directory of a server or agent", dir.display());
     }
     let host = Host::this();
@@ -51,7 +53,8 @@ pub async fn gather(dir: &Path) -> anyhow::Result<Facts> {
         command: processes.iter().find(|p| p.pid == pid).map(|p| p.command.clone()).unwrap_or_default(),
         resident_bytes: resident(&host.text(format!("/proc/{pid}/status"))),
     };
-    // Its own containerd names its configuration, shims name the socket: both are in the directory.
+    // The command line of Kelson's containerd has its configuration file, that of shims the socket: both are in the
+    // directory.
     let below = format!("{}/containerd/", dir.display());
     let runtime = processes.iter().filter(|p| Some(p.pid) != pid && p.command.contains(&below)).map(|p| facts(p.pid));
     let listens = pid.map(|pid| kelson_check::listens(&host, pid)).unwrap_or_default();
@@ -75,19 +78,35 @@ pub async fn gather(dir: &Path) -> anyhow::Result<Facts> {
     })
 }
 
-/// The process that has the directory's lock.
+/// Returns the process that has the directory's lock: the lock file has its process ID, and it has the file open. The
+/// lock itself is not tried, because a server that starts at the same time would find it in use.
 ///
 /// # Errors
-/// The lock's file cannot be opened.
+/// The open files of the process cannot be read.
 pub fn holder(dir: &Path) -> anyhow::Result<Option<u32>> {
-    let file = dir.join("kelson.lock");
-    if !file.exists() || DataDirLock::is_free(dir)? {
-        return Ok(None);
-    }
-    Ok(std::fs::read_to_string(&file).ok().and_then(|pid| pid.trim().parse().ok()))
+    let file = dir.join(LOCK_FILE);
+    let Ok(text) = std::fs::read_to_string(&file) else { return Ok(None) };
+    let Ok(pid) = text.trim().parse::<u32>() else { return Ok(None) };
+    let is_open = has_open(pid, &file).with_context(|| format!("read the open files of process {pid}"))?;
+    Ok(is_open.then_some(pid))
 }
 
-/// `VmRSS` of `/proc/PID/status`, bytes.
+/// Whether a process has a file open.
+///
+/// # Errors
+/// The process belongs to another user.
+fn has_open(pid: u32, file: &Path) -> std::io::Result<bool> {
+    let identity = |about: std::fs::Metadata| (about.dev(), about.ino());
+    let wanted = identity(std::fs::metadata(file)?);
+    let open_files = match std::fs::read_dir(format!("/proc/{pid}/fd")) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        open_files => open_files?,
+    };
+    let mut found = open_files.flatten().filter_map(|entry| std::fs::metadata(entry.path()).ok()).map(identity);
+    Ok(found.any(|identity| identity == wanted))
+}
+
+/// Returns `VmRSS` of `/proc/PID/status` in bytes.
 fn resident(status: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
     line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024
@@ -102,7 +121,7 @@ fn room(dir: &Path) -> DiskRoom {
     .unwrap_or_default()
 }
 
-/// Whether the API's server is ready, and which nodes it has.
+/// Reads whether the API server is ready, and its nodes.
 async fn ask(client: &Client) -> ApiFacts {
     let late = || format!("no answer within {} s", ANSWER_MAX.as_secs());
     let ready = tokio::time::timeout(ANSWER_MAX, client.call(Method::GET, "/readyz", "", Bytes::new())).await;
@@ -160,6 +179,38 @@ async fn containers(endpoint: String) -> ContainerFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::DataDirLock;
+
+    #[test]
+    fn a_look_never_keeps_a_server_from_starting() {
+        const STARTS: u32 = 500;
+        let dir = tempfile::tempdir().unwrap();
+        drop(DataDirLock::take(dir.path()).unwrap());
+        let has_ended = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !has_ended.load(std::sync::atomic::Ordering::Relaxed) {
+                    holder(dir.path()).unwrap();
+                }
+            });
+            let failed = (0..STARTS).filter(|_| DataDirLock::take(dir.path()).is_err()).count();
+            has_ended.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(failed, 0, "starts that found the directory in use");
+        });
+    }
+
+    #[test]
+    fn a_process_that_only_has_the_number_is_no_holder() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = dir.path().join(LOCK_FILE);
+        std::fs::write(&lock, std::process::id().to_string()).unwrap();
+        assert_eq!(holder(dir.path()).unwrap(), None, "the number was given to another process");
+        let open = std::fs::File::open(&lock).unwrap();
+        assert_eq!(holder(dir.path()).unwrap(), Some(std::process::id()));
+        drop(open);
+        std::fs::write(&lock, "x").unwrap();
+        assert_eq!(holder(dir.path()).unwrap(), None);
+    }
 
     #[tokio::test]
     async fn a_directory_without_a_process_is_shown() {

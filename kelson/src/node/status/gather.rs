@@ -78,11 +78,11 @@ pub async fn gather(dir: &Path) -> anyhow::Result<Facts> {
     })
 }
 
-/// Finds the process that has the directory's lock: the file names it, and it has the file open. The lock itself is not tried, because a
-/// server that starts at that instant would find it in use.
+/// Returns the process that has the directory's lock: the lock file has its process ID, and it has the file open. The
+/// lock itself is not tried, because a server that starts at the same time would find it in use.
 ///
 /// # Errors
-/// The process belongs to another user.
+/// The open files of the process cannot be read.
 pub fn holder(dir: &Path) -> anyhow::Result<Option<u32>> {
     let file = dir.join(LOCK_FILE);
     let Ok(text) = std::fs::read_to_string(&file) else { return Ok(None) };

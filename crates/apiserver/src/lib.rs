@@ -17,6 +17,7 @@
 //! | `config` | the server's configuration | types only |
 //! | `custom/` | custom resource definitions: their contents, names, status, schemas, conversion, and the registrar | the catalog, records of the store; no request |
 //! | `aggregate/` | group versions that other servers serve: APIServices, and how such a server is reached | `request/routes`; sockets to those servers |
+//! | `usage/` | resource usage of nodes and pods: reports of kubelets, two samples of each, the kinds of `metrics.k8s.io` | the catalog; nothing of a request |
 //! | `shared/` | the parts of the server, each in a file, and the context of one request | the store, `auth`, `admission` as parts; no handler |
 //! | `read/` | get, list, watch, tables, frames | reads of the store |
 //! | `write/` | one file for each step (decode, prepare, admit, fields, commit, retry) and for each verb | the store's commit, through `commit` only |

@@ -1,11 +1,11 @@
 //! The API server of Kelson: it takes a request from the bytes that arrive to the bytes of the response. A request passes the
 //! filters in `front` (identify, audit, authorize, flow control), then `front::dispatch` finds its handler, which reads or writes
 //! objects through the store and encodes the response. [`ApiServer::start`] builds a server from a [`Config`] and returns
-//! [`Running`]; components of the same process send requests through [`Running::in_process`] and take the same path without
+//! [`Running`]. Components of the same process send requests through [`Running::in_process`]: they take the same path, without
 //! sockets.
 //!
-//! Invariants: handlers read and write objects only through this path and the store; the catalog decides what is served, and no
-//! match on a kind does; everything that a client can make grow has a named limit.
+//! Invariants: handlers read and write objects only through this path and the store. The catalog decides what is served, and no
+//! match on a kind does. Everything that a client can make grow has a named limit.
 //!
 //! # Rooms
 //! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.

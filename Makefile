@@ -110,6 +110,10 @@ portable: ## check that the control plane compiles for macOS and Windows: those 
 fuzz: deps-build ## each fuzz target for TIME (60s), or those in TARGETS
 	TIME=$(or $(TIME),60s) scripts/fuzz $(TARGETS)
 
+.PHONY: examples bench-page
+examples: workspace ## the programs in examples/ against a debug build (wants Go 1.26, Java 17 and Maven)
+	GO=$(GO) scripts/examples target/debug/kelson
+
 torture: deps-build ## N (1000) kill -9 and as many power cuts of the store under load, each history checked; N flipped bits in each file of store and etcd
 	KELSON_KILLS=$(or $(N),1000) KELSON_CUTS=$(or $(N),1000) KELSON_DAMAGES=$(or $(N),1000) cargo test --locked --package kelson-store --test suite -- kills:: power:: damaged_files:: --nocapture
 	KELSON_DAMAGES=$(or $(N),1000) cargo test --locked --package kelson-etcd --lib -- one_fault --nocapture

@@ -130,7 +130,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// A pair of bars for each row that has both figures; each pair has a scale of its own.
+/// A pair of bars for each row that has both figures; each pair has a separate scale.
 fn plot(section: &Section) -> Option<String> {
     let pairs: Vec<(&Row, f64, f64)> =
         section.rows.iter().filter_map(|row| Some((row, number(&row.own)?, number(&row.peer)?))).collect();

@@ -1,20 +1,11 @@
 //! The API server of Kelson: it takes a request from the bytes that arrive to the bytes of the response. A request passes the
 //! filters in `front` (identify, audit, authorize, flow control), then `front::dispatch` finds its handler, which reads or writes
 //! objects through the store and encodes the response. [`ApiServer::start`] builds a server from a [`Config`] and returns
-//! [`Running`]; components of the same process send requests through [`Running::in_process`] and take the same path without
+//! [`Running`]. Components of the same process send requests through [`Running::in_process`]: they take the same path, without
 //! sockets.
 //!
-//! The rooms (folders), from the bottom up. A file imports from its own room and from those above it in this list, never from
-//! those below:
-//! `catalog` (the kinds that are served), `request` (one request as data), `config` (the server's configuration), `custom` (custom
-//! resource definitions), `usage` (what nodes and pods use of their resources), `shared` (what all requests share: [`Server`], the request's context), `read`, `write`, `connect`
-//! (streams to kubelets and pods), `subresources`, `reviews` (resources that are answered and not stored), `paths` (discovery,
-//! OpenAPI, health, metrics), `front` (sockets and the filters that each request passes), `bootstrap` (the cluster's first objects),
-//! `start` (the one file that knows all of them). Other crates define the meaning of kinds (`kelson-resources`), their storage
-//! (`kelson-store`) and authentication and authorization (`kelson-auth`).
-//!
-//! Invariants: handlers read and write objects only through this path and the store; the catalog decides what is served, and no
-//! match on a kind does; everything that a client can make grow has a named limit.
+//! Invariants: handlers read and write objects only through this path and the store. The catalog decides what is served, and no
+//! match on a kind does. Everything that a client can make grow has a named limit.
 //!
 //! # Rooms
 //! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
@@ -26,6 +17,7 @@
 //! | `config` | the server's configuration | types only |
 //! | `custom/` | custom resource definitions: their contents, names, status, schemas, conversion, and the registrar | the catalog, records of the store; no request |
 //! | `aggregate/` | group versions that other servers serve: APIServices, and how such a server is reached | `request/routes`; sockets to those servers |
+//! | `usage/` | resource usage of nodes and pods: reports of kubelets, two samples of each, the kinds of `metrics.k8s.io` | the catalog; nothing of a request |
 //! | `shared/` | the parts of the server, each in a file, and the context of one request | the store, `auth`, `admission` as parts; no handler |
 //! | `read/` | get, list, watch, tables, frames | reads of the store |
 //! | `write/` | one file for each step (decode, prepare, admit, fields, commit, retry) and for each verb | the store's commit, through `commit` only |

@@ -8,7 +8,9 @@
 //!
 //! | room | holds |
 //! |---|---|
-//! | `directory`, `zone`, `sources` | what names stand for; who may ask, and how much |
+//! | `directory`, `zone`, `sources`, `wire` | what names stand for; who may ask, and how much; positions in messages |
+//! | `cache` | answers of other resolvers; pure |
+//! | `metrics` | metrics |
 //! | `forward` | other servers |
 //! | `server/` | UDP and TCP |
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]

@@ -13,9 +13,9 @@
 //! |---|---|
 //! | `version`, `key`, `value/` | pure: keys, values, the old form of definitions |
 //! | `metrics`, `endpoint`, `connection` | the member in use, TLS, which requests may be repeated |
-//! | `pending`, `lease` | writes that wait for the watch, leases |
+//! | `pending`, `lease`, `marker` | writes that wait for the watch, leases, a write that makes a revision visible |
 //! | `fence`, `core`, `health` | the shared state and its health |
-//! | `compact`, `ports`, `raw`, `load`, `follow` | compaction, allocated node ports, the first read, and the watch |
+//! | `compact`, `ports`, `raw`, `load`, `follow`, `reach` | compaction, allocated node ports, the first read, and the watch |
 //! | `write`, `servers` | objects; leases of API servers |
 //! | `open` | the interface |
 //!

@@ -24,7 +24,7 @@
 //! | `csi/` | volume drivers on this node: registration (as of other plugins), calls to them, what the node reports | their sockets, the `CSINode` |
 //! | `cgroups/` | cgroups of pods, by name and bounds (both pure), the cgroups above them, resources, memory that may be swapped (`swap`), reserved memory and OOM scores (`memory`), pressure (`pressure`) | the kernel's tree, systemd |
 //! | `placement/` | CPUs and memory that containers have exclusively: the topology of the machine, who has what (`cpus`, `memory`: tables), where it could come from (`hints`), all pure except `sysfs` and `manager` | the kernel's files, its state files |
-//! | `dra/` | claims for devices: which are prepared and for whom (`prepared`, pure), the health of devices (`health`), drivers, the slices of drivers that leave | drivers' sockets, claims and slices, its checkpoint |
+//! | `dra/` | claims for devices: which are prepared, and for which pods (`prepared`, pure), the health of devices (`health`), drivers, the slices of drivers that leave | drivers' sockets, claims and slices, its checkpoint |
 //! | `devices/` | devices of plugins: the table (pure), their assignment, registration of plugins, and the list of what pods have | plugins' sockets, its checkpoint |
 //! | `node/` | facts of the machine, features of the runtime, registration, status, lease | the kernel's files, the Node object |
 //! | `objects/` | config maps, secrets and tokens that pods refer to | the API |

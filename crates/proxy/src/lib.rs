@@ -11,6 +11,7 @@
 //! | room | holds |
 //! |---|---|
 //! | `model`, `container`, `service`, `render` | pure: objects, endpoints of this node, rules |
+//! | `tracking` | time-outs of tracked connections |
 //! | `config`, `metrics` | configuration and metrics |
 //! | `flows`, `health` | connections that must end; the health port |
 //! | `sync` | the loop |

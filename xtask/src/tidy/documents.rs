@@ -149,7 +149,10 @@ fn named_path(span: &str) -> Option<&str> {
     let path = span.split_once(".rs ").map_or(span, |(path, _)| &span[..path.len() + 3]);
     let path = path.split_once(".rs::").map_or(path, |(file, _)| &span[..file.len() + 3]);
     let plain = path.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c));
-    let begins = path.split_once('/').is_some_and(|(top, rest)| TOPS.contains(&top) && !rest.is_empty());
+    // `kelson/…` is also the beginning of keys and of names of labels.
+    let begins = path.split_once('/').is_some_and(|(top, rest)| {
+        TOPS.contains(&top) && !rest.is_empty() && (top != "kelson" || rest.starts_with("src"))
+    });
     (plain && begins && !has_placeholder(path)).then_some(path.trim_end_matches('/'))
 }
 
@@ -211,6 +214,8 @@ mod tests {
             ("crates/NAME/src", None),
             ("tests/", None),
             ("DIR/pki", None),
+            ("kelson/progress", None),
+            ("kelson/src/cli.rs", Some("kelson/src/cli.rs")),
             ("kelson server --x", None),
             ("docs/*.md", None),
         ] {

@@ -127,7 +127,7 @@ impl<'a> Named<'a> {
     }
 }
 
-/// Whether a part of a path stands for others: `crates/NAME/src`.
+/// Whether a part of a path is a placeholder: `crates/NAME/src`.
 pub fn has_placeholder(path: &str) -> bool {
     path.split('/').any(|part| {
         let name = part.split('.').next().unwrap_or_default();
@@ -146,7 +146,7 @@ fn declares(code: &str, name: &str) -> bool {
     })
 }
 
-/// Code spans, but for those of tables of invariants, which name tests and have a rule of their own.
+/// Code spans, but for those of tables of invariants, which name tests and have another rule.
 fn spans(text: &str) -> impl Iterator<Item = &str> {
     let (mut fenced, mut invariants) = (false, false);
     let lines = text.lines().filter(move |line| {

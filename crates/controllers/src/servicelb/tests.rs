@@ -62,6 +62,7 @@ async fn a_service_has_the_addresses_of_ready_nodes_until_it_goes() {
     assert_eq!(addresses(&api, "web").await.expect("there"), [""; 0]);
     assert_eq!(reasons(&api).await, ["UnAvailableLoadBalancer"], "once");
     node(&api, "a", "10.0.0.1").await;
+    assert_eq!(addresses(&api, "web").await.expect("there"), ["10.0.0.1"]);
     node(&api, "b", "10.0.0.2").await;
     assert_eq!(addresses(&api, "web").await.expect("there"), ["10.0.0.1", "10.0.0.2"]);
     let all = reasons(&api).await;

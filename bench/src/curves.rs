@@ -4,7 +4,8 @@
 //! `curves [SIZE]...` (default 1000 10000 50000 pods). Without `SUBJECT_URL` the API server runs in this process, whose CPU time then
 //! includes the client's. `SUBJECT_URL`, `SUBJECT_TOKEN` and `SUBJECT_PIDS` name a running server, its administrator's token and its
 //! processes (comma-separated, such as those of a kube-apiserver and its etcd); `PEER_URL`, `PEER_TOKEN` and `PEER_PIDS` a second one, for
-//! the same rows. Both must be empty clusters.
+//! the same rows. Both must be empty, and API servers alone (`kelson kube-apiserver`): where controllers run, pods of nodes that do not
+//! exist are deleted.
 #![allow(clippy::unwrap_used, reason = "a measurement that cannot go on panics")]
 
 use std::sync::Arc;

@@ -23,7 +23,7 @@ const WINDOW: u16 = 64;
 const PATIENCE: Duration = Duration::from_millis(500);
 const HEADER_BYTES: usize = 12;
 
-/// A server on a thread of its own.
+/// A server on a separate thread.
 struct Served {
     address: SocketAddr,
     thread: String,

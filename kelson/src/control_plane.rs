@@ -240,12 +240,7 @@ fn settings(args: &ServerArgs, ranges: Ranges) -> anyhow::Result<ClusterSettings
 
 /// Returns the controllers to run.
 fn controllers(args: &ServerArgs) -> Vec<&'static str> {
-    // Off by default upstream, on wherever bootstrap tokens are used: cluster-info is signed, and those that expired go.
-    // The load balancer runs while it is disabled, too: it takes back the addresses that it gave before.
-    let always =
-        ["bootstrap-signer-controller", "manifests-controller", "service-lb-controller", "token-cleaner-controller"];
-    let mut names = vec!["*"];
-    names.extend(always);
+    let mut names = [&["*"][..], &crate::cli::CONTROLLERS_ADDED].concat();
     if !args.disable.contains(&BuiltIn::LocalStorage) {
         names.push("local-path-provisioner");
     }

@@ -26,7 +26,7 @@ impl DataDirLock {
         Self::take(dir)
     }
 
-    /// Takes the lock; an error that names the holder's process id when somebody has it.
+    /// Takes the lock; an error that names the holder's process id when another process has it.
     pub fn take(dir: &Path) -> anyhow::Result<Self> {
         let path = dir.join(LOCK_FILE);
         let open = File::options().read(true).write(true).create(true).truncate(false).open(&path);

@@ -171,7 +171,7 @@ fn loud(s: &Subject) -> Outcome {
     k.apply(&script("calm", "sleep 6000", ""))?;
     ready(&k, "loud")?;
     ready(&k, "calm")?;
-    // While somebody follows it, too.
+    // While a client follows it, too.
     let follower = k.command(&["logs", "-f", "loud", "--tail=1"]).stdout(std::process::Stdio::null()).spawn()?;
     let mut follower = ChildGuard(follower);
     let begun = Instant::now();

@@ -20,7 +20,7 @@ pub enum Needs {
     Clients,
     /// A fresh Debian, which is fetched once.
     Installation,
-    /// A process of its own, and the reference's API server to share an etcd with, whose file the environment names.
+    /// A separate process, and the reference's API server to share an etcd with, whose file the environment names.
     Reference,
     /// A separate process that the test may kill: only if the suite starts the subject.
     OwnServer,

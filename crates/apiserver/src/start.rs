@@ -47,7 +47,7 @@ const ANSWERS_BYTES_MAX: usize = 128 << 20;
 /// Heavy requests that run at once: as many as a small machine has cores, and one more for nodes and the control plane.
 const HEAVY_WIDTH: usize = 2;
 const HEAVY_RESERVE: usize = 1;
-/// Limit of the bytes of all request bodies together. Decoded, a body takes up to about twenty times as much.
+/// Limit of the bytes of all request bodies together. A decoded body needs up to about twenty times as much.
 const BODIES_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// How long a shutdown waits for requests in progress.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -69,19 +69,13 @@ impl ApiServer {
     async fn start_like(model: Option<&Server>, config: Config) -> Result<Running, StartError> {
         let store = config.store.clone();
         let objects: Arc<dyn Objects> = Arc::new(StoreObjects::new(store.clone()));
-        let catalog = Arc::new(Catalog::serving(&config.runtime_config, &config.feature_gates));
-        if config.resource_metrics {
-            kinds::served().into_iter().for_each(|served| catalog.insert(Arc::new(served)));
-        }
+        let catalog = catalog(&config);
         let tasks = config.tasks.clone();
-        let metrics = Metrics::new(store.clone(), Arc::clone(&config.feature_gates));
+        let metrics = metrics(&config);
         let auth = identity::auth(&config, &objects, metrics.registry())?;
         let watches = Arc::new(Watches::default());
         let (flow, fairness) = flow(&config, &metrics, &watches);
         metrics.show_in_flight(Arc::clone(&flow));
-        if let Some(audit) = &config.audit {
-            audit.register(metrics.registry());
-        }
         let charges = Arc::new(Charges::default());
         let own = Arc::new(ServerCalls::default());
         let links = admission::AdmissionLinks { charges: charges.clone(), namespaces: own.clone(), own: own.clone() };
@@ -140,6 +134,24 @@ impl ApiServer {
         }
         Ok(Running { server, local_addr })
     }
+}
+
+/// Returns the kinds that this server serves.
+fn catalog(config: &Config) -> Arc<Catalog> {
+    let catalog = Arc::new(Catalog::serving(&config.runtime_config, &config.feature_gates));
+    if config.resource_metrics {
+        kinds::served().into_iter().for_each(|served| catalog.insert(Arc::new(served)));
+    }
+    catalog
+}
+
+/// Returns the metrics of this server and of its audit log.
+fn metrics(config: &Config) -> Metrics {
+    let metrics = Metrics::new(config.store.clone(), Arc::clone(&config.feature_gates));
+    if let Some(audit) = &config.audit {
+        audit.register(metrics.registry());
+    }
+    metrics
 }
 
 /// Leaves out the steps of parts that this server does not have, and finishes those of parts that are ready once they are built.

@@ -62,7 +62,7 @@ pub enum AnswerKind {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct CachedAnswer {
     message: Vec<u8>,
     /// Where its TTLs are.
     ttls: Vec<usize>,
@@ -74,7 +74,7 @@ struct Entry {
 /// The cache; see the module.
 #[derive(Debug)]
 pub struct Cache {
-    entries: HashMap<Key, Entry>,
+    entries: HashMap<Key, CachedAnswer>,
     by_expiry: BTreeSet<(Instant, Key)>,
     bytes: usize,
     bytes_max: usize,
@@ -140,12 +140,12 @@ impl Cache {
     }
 }
 
-fn size(key: &Key, entry: &Entry) -> usize {
+fn size(key: &Key, entry: &CachedAnswer) -> usize {
     ENTRY_BYTES + key.0.len() + entry.message.len() + entry.ttls.len() * size_of::<usize>()
 }
 
 /// What is kept of an answer; `None` for one that may not be kept.
-fn entry(answer: &[u8], now: Instant) -> Option<Entry> {
+fn entry(answer: &[u8], now: Instant) -> Option<CachedAnswer> {
     let asked = wire::question(answer)?;
     let is_truncated = answer[2] & 0b10 != 0;
     if answer.len() > ANSWER_BYTES_MAX || is_truncated {
@@ -176,7 +176,7 @@ fn entry(answer: &[u8], now: Instant) -> Option<Entry> {
     // A TTL with the highest bit set counts as zero (RFC 2181, section 8).
     let seconds = if seconds > i32::MAX.unsigned_abs() { 0 } else { seconds };
     let kept = Duration::from_secs(seconds.into()).min(KEPT_MAX);
-    (!kept.is_zero()).then(|| Entry { message, ttls, kind, received: now, expires: now + kept })
+    (!kept.is_zero()).then(|| CachedAnswer { message, ttls, kind, received: now, expires: now + kept })
 }
 
 #[cfg(test)]

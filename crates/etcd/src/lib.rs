@@ -1,5 +1,5 @@
 //! An etcd in this process: version 3 of its protocol over keys with all their versions in memory, made durable by a log.
-//! One member, whose log nobody else follows: what etcd asks a quorum for is a sync here.
+//! One member, whose log no other member follows: what etcd asks a quorum for is a sync here.
 //!
 //! # Rooms
 //! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.

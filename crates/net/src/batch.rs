@@ -5,14 +5,15 @@
 //! rules that send a connection on. Everything else is left to `nft`, which understands the same text.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
 use crate::family::Family;
+use crate::nf_tables as wire;
 use crate::nft;
-use crate::ports::Protocol;
+use crate::set_type::{Data, SetType, octets, protocol, verdict};
 
 /// Changes in one batch; more of them are faster through `nft` than worth a message each.
 const CHANGES_MAX: usize = 256;
@@ -23,57 +24,6 @@ const ELEMENTS_PER_MESSAGE: usize = 128;
 /// The kernel answers before the sending returns; this is against waiting for an answer that was lost.
 const ANSWER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 const BUFFER_BYTES: usize = 16 << 10;
-
-/// Numbers of netlink, nfnetlink and nf_tables.
-mod wire {
-    pub const HEADER_BYTES: usize = 16;
-    pub const REQUEST: u16 = 0x1;
-    pub const FLAGS_AT: usize = 6;
-    pub const ACK: u16 = 0x4;
-    pub const CREATE: u16 = 0x400;
-    pub const APPEND: u16 = 0x800;
-    pub const TYPE_ERROR: u16 = 2;
-    pub const BATCH_BEGIN: u16 = 0x10;
-    pub const BATCH_END: u16 = 0x11;
-    pub const SUBSYSTEM: u16 = 10;
-    pub const NEW_CHAIN: u16 = 3;
-    pub const DEL_CHAIN: u16 = 5;
-    pub const NEW_RULE: u16 = 6;
-    pub const DEL_RULE: u16 = 8;
-    pub const NEW_ELEMENTS: u16 = 12;
-    pub const DEL_ELEMENTS: u16 = 14;
-    pub const NESTED: u16 = 0x8000;
-    /// Entries of every list, and the value of every piece of data.
-    pub const LIST_ENTRY: u16 = 1;
-    pub const DATA_VALUE: u16 = 1;
-    pub const DATA_VERDICT: u16 = 2;
-    /// The table's name, in every kind of message.
-    pub const TABLE: u16 = 1;
-    pub const CHAIN_NAME: u16 = 3;
-    pub const RULE_CHAIN: u16 = 2;
-    pub const RULE_EXPRESSIONS: u16 = 4;
-    pub const ELEMENTS_SET: u16 = 2;
-    pub const ELEMENTS_LIST: u16 = 3;
-    pub const ELEMENT_KEY: u16 = 1;
-    pub const ELEMENT_DATA: u16 = 2;
-    pub const EXPRESSION_NAME: u16 = 1;
-    pub const EXPRESSION_DATA: u16 = 2;
-    pub const VERDICT_CODE: u16 = 1;
-    pub const VERDICT_CHAIN: u16 = 2;
-    pub const DROP: i32 = 0;
-    pub const ACCEPT: i32 = 1;
-    pub const JUMP: i32 = -3;
-    pub const GOTO: i32 = -4;
-    pub const RETURN: i32 = -5;
-    /// Registers of expressions: that of the verdict, and two for data.
-    pub const VERDICT_REGISTER: u32 = 0;
-    pub const REGISTER_1: u32 = 1;
-    pub const REGISTER_2: u32 = 2;
-    pub const META_L4PROTO: u32 = 16;
-    pub const CMP_EQUAL: u32 = 0;
-    pub const RANDOM: u32 = 1;
-    pub const DNAT: u32 = 1;
-}
 
 /// Something in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -307,130 +257,6 @@ impl Attributes<'_> {
     }
 }
 
-/// One part of a set's key, or of a map's data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Field {
-    Address(Family),
-    Protocol,
-    Port,
-    /// A number of the kernel's, such as a random one.
-    Number,
-}
-
-/// What a map has for each key.
-#[derive(Debug, PartialEq, Eq)]
-enum DataType {
-    None,
-    Verdict,
-    Fields(Vec<Field>),
-}
-
-/// What a set's keys and data are made of.
-#[derive(Debug, PartialEq, Eq)]
-struct SetType {
-    key: Vec<Field>,
-    data: DataType,
-}
-
-/// The data of an element in the kernel's form.
-enum Data<'a> {
-    None,
-    Verdict((i32, Option<&'a str>)),
-    Value(Vec<u8>),
-}
-
-impl SetType {
-    /// `type FIELD . FIELD`, perhaps with `: verdict` or `: FIELD . FIELD`; `None` for sets with flags, time-outs and other types.
-    fn parse(specification: &str) -> Option<Self> {
-        let text = specification.trim().trim_end_matches(';');
-        let text = text.strip_prefix("type ").or_else(|| text.strip_prefix("typeof "))?;
-        let (key, data) = match text.split_once(" : ") {
-            Some((key, "verdict")) => (key, DataType::Verdict),
-            Some((key, data)) => (key, DataType::Fields(fields(data)?)),
-            None => (text, DataType::None),
-        };
-        Some(Self { key: fields(key)?, data })
-    }
-
-    fn key(&self, text: &str) -> Option<Vec<u8>> {
-        value(&self.key, text)
-    }
-
-    fn data<'a>(&self, text: &'a str) -> Option<Data<'a>> {
-        match &self.data {
-            DataType::None => text.is_empty().then_some(Data::None),
-            DataType::Verdict => verdict(text).map(Data::Verdict),
-            DataType::Fields(fields) => value(fields, text).map(Data::Value),
-        }
-    }
-}
-
-/// The parts of a concatenation of types or of expressions.
-fn fields(text: &str) -> Option<Vec<Field>> {
-    let field = |name: &str| match name {
-        "ipv4_addr" | "ip daddr" => Some(Field::Address(Family::V4)),
-        "ipv6_addr" | "ip6 daddr" => Some(Field::Address(Family::V6)),
-        "inet_proto" | "meta l4proto" => Some(Field::Protocol),
-        "inet_service" | "th dport" => Some(Field::Port),
-        number if number.starts_with("numgen random mod ") => Some(Field::Number),
-        _ => None,
-    };
-    text.split(" . ").map(field).collect()
-}
-
-/// The bytes of a key or of data. Each part of a concatenation fills registers of four bytes.
-fn value(fields: &[Field], text: &str) -> Option<Vec<u8>> {
-    let parts: Vec<&str> = text.split(" . ").collect();
-    if parts.len() != fields.len() {
-        return None;
-    }
-    let mut value = Vec::new();
-    for (field, part) in fields.iter().zip(parts) {
-        match field {
-            Field::Address(family) => {
-                let ip = part.parse::<IpAddr>().ok()?;
-                if Family::of(&ip) != *family {
-                    return None;
-                }
-                value.extend(octets(ip));
-            }
-            Field::Protocol => value.push(protocol(part)?),
-            Field::Port => value.extend(part.parse::<u16>().ok()?.to_be_bytes()),
-            // Numbers of the kernel's are in the machine's order of bytes.
-            Field::Number => value.extend(part.parse::<u32>().ok()?.to_ne_bytes()),
-        }
-        if fields.len() > 1 {
-            value.resize(value.len().next_multiple_of(4), 0);
-        }
-    }
-    Some(value)
-}
-
-fn octets(ip: IpAddr) -> Vec<u8> {
-    match ip {
-        IpAddr::V4(ip) => ip.octets().to_vec(),
-        IpAddr::V6(ip) => ip.octets().to_vec(),
-    }
-}
-
-fn protocol(name: &str) -> Option<u8> {
-    [(Protocol::Tcp, 6), (Protocol::Udp, 17), (Protocol::Sctp, 132)]
-        .into_iter()
-        .find_map(|(protocol, number)| (protocol.to_string() == name).then_some(number))
-}
-
-/// Code and chain of a verdict.
-fn verdict(text: &str) -> Option<(i32, Option<&str>)> {
-    match text.split(' ').collect::<Vec<_>>().as_slice() {
-        ["drop"] => Some((wire::DROP, None)),
-        ["accept"] => Some((wire::ACCEPT, None)),
-        ["return"] => Some((wire::RETURN, None)),
-        ["jump", chain] => Some((wire::JUMP, Some(chain))),
-        ["goto", chain] => Some((wire::GOTO, Some(chain))),
-        _ => None,
-    }
-}
-
 /// One expression of a rule.
 #[derive(Debug, PartialEq, Eq)]
 enum Expression<'a> {
@@ -580,98 +406,5 @@ fn answer(bytes: &[u8]) -> Option<(u16, u32, i32, &[u8])> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_are_as_wide_as_their_types() {
-        let key = |specification: &str, text: &str| SetType::parse(specification).and_then(|set| set.key(text));
-        assert_eq!(key("type ipv4_addr", "10.43.0.9"), Some(vec![10, 43, 0, 9]));
-        assert_eq!(key("type ipv4_addr;", "10.43.0.9"), Some(vec![10, 43, 0, 9]));
-        assert_eq!(key("type inet_service", "53"), Some(vec![0, 53]));
-        let services = "type ipv4_addr . inet_proto . inet_service : verdict";
-        let expected = vec![10, 43, 0, 9, 17, 0, 0, 0, 0, 53, 0, 0];
-        assert_eq!(key(services, "10.43.0.9 . udp . 53"), Some(expected));
-        let endpoints = "typeof ip daddr . meta l4proto . th dport . numgen random mod 2 : ip daddr . th dport";
-        let expected = [&[10, 43, 0, 9, 17, 0, 0, 0, 0, 53, 0, 0][..], &3u32.to_ne_bytes()].concat();
-        assert_eq!(key(endpoints, "10.43.0.9 . udp . 53 . 3"), Some(expected));
-        let data = SetType::parse(endpoints).and_then(|set| match set.data("10.42.0.1 . 8053") {
-            Some(Data::Value(value)) => Some(value),
-            _ => None,
-        });
-        assert_eq!(data, Some(vec![10, 42, 0, 1, 0x1f, 0x75, 0, 0]));
-        assert_eq!(key("type ipv6_addr", "fd43::9").map(|key| key.len()), Some(16));
-        for (specification, text) in [
-            ("type ipv4_addr", "fd43::9"),
-            ("type ipv4_addr", "10.43.0.0/16"),
-            ("type ipv4_addr", "10.43.0.9 . udp"),
-            ("type ipv4_addr; flags interval;", "10.43.0.9"),
-            ("type ipv4_addr; size 65536; flags dynamic,timeout; timeout 10s;", "10.43.0.9"),
-            ("type ipv4_addr : mark", "10.43.0.9"),
-            ("type inet_proto . inet_service", "icmp . 80"),
-            ("type mark", "1"),
-            ("typeof ip saddr", "10.43.0.9"),
-            ("typeof numgen inc mod 2", "1"),
-        ] {
-            assert_eq!(key(specification, text), None, "{specification} {text}");
-        }
-    }
-
-    #[test]
-    fn what_is_not_known_is_left_to_nft() {
-        let chain = Subject::Chain("c");
-        let encoded = |table: &str, subject: Subject<'_>, after: &str| {
-            let change = SubjectChange { subject, before: None, after: Some(after) };
-            encode(table, |set| (set == "m").then_some("type ipv4_addr : verdict"), &[change]).is_some()
-        };
-        for rules in [
-            "meta l4proto tcp dnat ip to 10.42.0.1:8080",
-            "  meta l4proto udp numgen random mod 3 0 dnat ip to 10.42.0.1:53\n  meta l4proto udp dnat ip to 10.42.0.2:53",
-            "jump mark-for-masquerade\ngoto service-x",
-            "drop",
-            "",
-        ] {
-            assert!(encoded("ip t", chain, rules), "{rules}");
-        }
-        for rules in [
-            "ip saddr @clients goto x",
-            "meta l4proto tcp dnat ip to 10.42.0.1",
-            "meta l4proto tcp dnat ip6 to [fd42::1]:80",
-            "meta l4proto tcp dnat ip to [fd42::1]:80",
-            "meta l4proto tcp",
-            "numgen random mod 3 1 goto x",
-            "update @clients { ip saddr }",
-            "counter name x return",
-            "drop\nreject",
-        ] {
-            assert!(!encoded("ip t", chain, rules), "{rules}");
-        }
-        assert!(!encoded("inet t", chain, "drop"));
-        let element = |set| Subject::Element(set, "10.0.0.1");
-        assert!(encoded("ip t", element("m"), "goto c"));
-        assert!(!encoded("ip t", element("m"), "reject"));
-        assert!(!encoded("ip t", element("unknown"), "goto c"));
-        assert!(!encoded("ip t", Subject::Other, ""));
-    }
-
-    #[test]
-    fn a_batch_is_a_row_of_whole_messages() {
-        let (chain, element) = (Subject::Chain("c"), Subject::Element("m", "10.0.0.1"));
-        let changes = [
-            SubjectChange { subject: chain, before: Some("drop"), after: Some("goto a\ngoto b") },
-            SubjectChange { subject: element, before: Some("goto a"), after: Some("goto c") },
-        ];
-        let batch = encode("ip t", |_| Some("type ipv4_addr : verdict"), &changes).unwrap();
-        let (mut rest, mut kinds) = (batch.bytes.as_slice(), Vec::new());
-        while let Some((kind, sequence, _, next)) = answer(rest) {
-            assert_eq!(sequence as usize, kinds.len());
-            kinds.push(kind & 0xff);
-            rest = next;
-        }
-        assert!(rest.is_empty());
-        let (begin, end) = (wire::BATCH_BEGIN, wire::BATCH_END);
-        let inside = [wire::DEL_ELEMENTS, wire::DEL_RULE, wire::NEW_RULE, wire::NEW_RULE, wire::NEW_ELEMENTS];
-        assert_eq!(kinds, [&[begin][..], &inside, &[end]].concat());
-        assert_eq!(batch.messages as usize, kinds.len());
-    }
-}
+#[path = "batch_tests.rs"]
+mod tests;

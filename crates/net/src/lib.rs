@@ -16,6 +16,7 @@
 //! | `aside`, `family`, `ports`, `error`, `config`, `ipam`, `nft` | the lane for blocking work, address families, addresses of pods; `nft` is the one place that runs nft (the proxy uses it) |
 //! | `conntrack`, `netns` | tracked connections; work in a network namespace |
 //! | `netlink`, `events`, `iptables` | `events` reports changes of other programs |
+//! | `nf_tables`, `set_type` | numbers of the kernel; keys and data of sets in its form |
 //! | `batch` | small transactions without nft |
 //! | `listing` | the number of items in a table, and counters |
 //! | `table`, `rules`, `spoofing` | the items of a table and the transaction between two states, for every crate that keeps a table; the text of rules |
@@ -39,12 +40,14 @@ pub mod listing;
 mod netlink;
 mod netns;
 mod network;
+mod nf_tables;
 pub mod nft;
 mod overlay;
 mod peers;
 mod ports;
 pub mod ranges;
 mod rules;
+mod set_type;
 mod spoofing;
 pub mod table;
 

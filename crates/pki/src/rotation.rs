@@ -242,7 +242,7 @@ mod tests {
                 assert!(!there.iter().any(|(name, _)| name.contains("-next")), "{authority} {cut}");
             }
         }
-        // Cut short before the certificate was written: what lies there means nothing.
+        // Cut short before the certificate was written: the files there have no meaning.
         let (dir, old) = opened();
         fs::write(path(dir.path(), "ca", "-next.key"), "x").unwrap();
         assert_eq!(reopened(dir.path()).ca.cert(), old.ca.cert());

@@ -124,7 +124,7 @@ fn exact_usages(usages: &[String], auth: &str) -> Result<(), SignerRefusal> {
 
 /// Signs an approved request: the subject and names as asked, usages as in the spec, no other extension passed on.
 /// `expiration_seconds` is honoured between ten minutes and `lifetime_max`. Returns PEM,
-/// of a server with what leads to the authority's predecessor.
+/// of a server with the certificates up to the previous CA.
 pub fn sign_request(
     ca: &Authority,
     request: &CertificateRequest,

@@ -4,7 +4,7 @@
 //! - `nat-prerouting`, `nat-output` (priority -100): one look-up by address, protocol and port, one by node port; a chain
 //!   picks an endpoint. The cost does not depend on the number of services.
 //!   Most services have a cluster address alone. They share the chains `spread-PROTOCOL-COUNT`, which look a random endpoint up in
-//!   one map. The others have chains of their own. After a change of a rule or of a verdict the kernel validates every rule that a
+//!   one map. The others have a chain each. After a change of a rule or of a verdict the kernel validates every rule that a
 //!   packet can reach, so that its cost grows with the number of chains; after a change of an address in a map it does not.
 //! - `filter-prerouting`, `filter-output-pre-dnat` (-110): source ranges of load balancers.
 //! - `filter-input`, `filter-forward`, `filter-output` (0): packets for a service port without endpoints are rejected
@@ -286,7 +286,7 @@ impl Port<'_> {
         }
     }
 
-    /// Whether it needs no chain of its own.
+    /// Whether it needs no separate chain.
     fn is_shared(&self) -> bool {
         let plan = self.plan;
         plan.affinity_seconds.is_none()

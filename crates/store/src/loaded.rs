@@ -39,7 +39,9 @@ impl Loaded {
             Mark::Format(found @ (FORMAT | FORMAT_UNCHECKED)) => {
                 (self.format, self.has_format) = (found, true);
             }
-            Mark::Format(found) => return Err(EngineError::Format { found, expected: FORMAT }),
+            Mark::Format(found) => {
+                return Err(EngineError::Format { found, oldest: FORMAT_UNCHECKED, expected: FORMAT });
+            }
             Mark::Identity(identity) => self.identity = Some(identity),
             Mark::Reserved(revision) => self.reserved = revision,
             Mark::Running(boot) => self.running = boot,

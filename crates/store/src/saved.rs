@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::at_rest::AtRest;
-use crate::engine::format::{self, Decoder, FORMAT, Mark, Stored, StoredHead};
+use crate::engine::format::{self, Decoder, FORMAT, FORMAT_UNCHECKED, Mark, Stored, StoredHead};
 use crate::engine::{Engine, EngineError, Op, SqliteEngine};
 use crate::error::StoreError;
 use crate::key::Resource;
@@ -111,7 +111,7 @@ pub fn verify(dir: &Path) -> Result<Contents, StoreError> {
     read.map_err(fault)?;
     match known {
         Some(format) if format <= FORMAT => Ok(contents),
-        Some(found) => Err(fault(EngineError::Format { found, expected: FORMAT })),
+        Some(found) => Err(fault(EngineError::Format { found, oldest: FORMAT_UNCHECKED, expected: FORMAT })),
         None => Err(fault(EngineError::Corrupt { path: dir.to_path_buf(), reason: "it is not a store".to_owned() })),
     }
 }

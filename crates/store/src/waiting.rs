@@ -8,12 +8,12 @@ use tokio::sync::oneshot;
 /// The readers that wait, by revision.
 #[derive(Default)]
 pub(crate) struct RevisionWaiters {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingReaders>,
 }
 
 /// Each reader by the revision that it waits for and a unique number.
 #[derive(Default)]
-struct Waiting {
+struct WaitingReaders {
     readers: BTreeMap<(u64, u64), oneshot::Sender<()>>,
     last: u64,
 }

@@ -47,7 +47,7 @@ impl Dns {
         self.server.registry()
     }
 
-    /// Tells the server and what feeds it to end.
+    /// Ends the server and the tasks that feed it.
     pub fn shutdown(&self) {
         self.tasks.token().cancel();
         self.server.shutdown();

@@ -73,7 +73,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or_default()))
 }
 
-/// What of a KubeProxyConfiguration is taken up.
+/// The fields of a KubeProxyConfiguration that have an effect.
 #[derive(Deserialize, Default, Debug)]
 #[serde(default, rename_all = "camelCase")]
 struct File {

@@ -24,7 +24,7 @@ use crate::process::{self, Process, within};
 /// The timeout for stopping the parts of a node. Upstream's systemd units allow 30 s before a kill.
 const NODE_END_MAX: Duration = Duration::from_secs(15);
 
-/// What is to be done before a command line is read: the container runtime runs this binary as its network plugin, dozens of
+/// The work that must be done before a command line is read: the container runtime runs this binary as its network plugin, dozens of
 /// times a minute; and an upgrade may be in progress, which a server or agent decides about as it starts. `None`: this is a command line.
 pub fn before(words: &[OsString]) -> Option<ExitCode> {
     let code = kelson_net::cni::run_if_invoked();

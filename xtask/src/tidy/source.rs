@@ -100,15 +100,28 @@ pub fn without_tests(code: &str) -> String {
     let mut out = code.to_owned();
     while let Some(at) = out.find("#[cfg(test)]") {
         let rest = &out[at..];
-        let end = match (rest.find('{'), rest.find(';')) {
-            (Some(brace), semicolon) if semicolon.is_none_or(|s| brace < s) => at + block_end(rest, brace),
-            (_, Some(semicolon)) => at + semicolon + 1,
-            _ => out.len(),
-        };
+        let end = at + item_end(rest);
         let blank: String = out[at..end].chars().map(|c| if c == '\n' { '\n' } else { ' ' }).collect();
         out.replace_range(at..end, &blank);
     }
     out
+}
+
+/// Returns the position after the item that follows the attribute at the start: a block, a statement, or a field up to its comma.
+fn item_end(code: &str) -> usize {
+    let mut depth = 0usize;
+    for (i, b) in code.bytes().enumerate() {
+        match b {
+            b'(' | b'[' | b'<' => depth += 1,
+            b')' | b']' => depth = depth.saturating_sub(1),
+            // The arrow of a return type closes nothing.
+            b'>' if i > 0 && code.as_bytes()[i - 1] != b'-' => depth = depth.saturating_sub(1),
+            b'{' => return block_end(code, i),
+            b';' | b',' if depth == 0 => return i + 1,
+            _ => {}
+        }
+    }
+    code.len()
 }
 
 /// Returns the position after the block whose brace opens at `open`.
@@ -147,5 +160,9 @@ mod tests {
         assert!(own.contains("fn a()") && own.contains("fn c()") && !own.contains("fn b()"));
         assert_eq!(own.lines().count(), code.lines().count());
         assert!(!without_tests("#[cfg(test)]\nmod testing;\nfn d() {}").contains("testing"));
+        let field = "S {\n    a: 1,\n    #[cfg(test)]\n    count: 0,\n}\nfn e(x: u8, y: u8) -> u8 {}\n";
+        assert!(!without_tests(field).contains("count") && without_tests(field).contains("fn e"));
+        let signature = "#[cfg(test)]\nfn f(x: Map<u8, u8>, y: u8) -> Map<u8, u8> { g(1, 2) }\nfn h() {}";
+        assert_eq!(without_tests(signature).trim(), "fn h() {}");
     }
 }

@@ -4,11 +4,10 @@ pub mod exposition;
 pub mod kinds;
 pub mod samples;
 
-use std::time::Duration;
-
 use kelson_metrics::{IntCounter, IntGaugeVec, Registry};
 use parking_lot::RwLock;
 
+pub use samples::RESOLUTION;
 use samples::Samples;
 
 /// The API group.
@@ -17,8 +16,6 @@ pub const GROUP: &str = "metrics.k8s.io";
 pub const VERSION: &str = "v1beta1";
 /// Group and version priority of its APIService: those of metrics-server's manifest.
 pub const PRIORITIES: (u32, u32) = (100, 100);
-/// Interval between two samples of a node (`--metric-resolution` of metrics-server).
-pub const RESOLUTION: Duration = Duration::from_secs(15);
 
 /// What the kubelets last reported, and what was counted meanwhile.
 pub struct ResourceMetrics {

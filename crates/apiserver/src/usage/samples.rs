@@ -1,11 +1,13 @@
 //! The last two samples of each node and its containers, and the usage between them. The rules are those of metrics-server
 //! (`pkg/storage`): usage needs two samples of the same run of a container, and a pod without such samples of all its containers has
-//! none. Unlike there, samples are kept by node, so that a kubelet can report pods of its own node only.
+//! none. Unlike there, samples are kept by node, so that a kubelet can report only the pods that run on its node.
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use super::RESOLUTION;
 use super::exposition::{PodName, Point, Report};
 
+/// Interval between two samples of a node (`--metric-resolution` of metrics-server).
+pub const RESOLUTION: Duration = Duration::from_secs(15);
 /// A container younger than [`RESOLUTION`] has a usage since its start if it is at least this old, in nanoseconds.
 const FRESH_MIN: i64 = 10_000_000_000;
 

@@ -276,7 +276,7 @@ async fn families_of_services() {
             Row::create(SERVICES, service(json!({"ipFamilies": both})), "422 spec.ipFamilyPolicy Invalid"),
             Row::create(SERVICES, service(json!({"ipFamilies": ["IPv6"]})), "422 spec.ipFamilies[0] Invalid"),
             Row::create(SERVICES, service(json!({"clusterIP": "fd00::1"})), "422 spec.clusterIPs[0] Invalid"),
-            // Without a selector, a headless Service has families of its own.
+            // Without a selector, a headless Service has its families.
             Row::create(SERVICES, headless(json!({})), "201"),
             Row::create(SERVICES, headless(json!({"ipFamilyPolicy": "RequireDualStack"})), "201"),
             Row::create(

@@ -1,5 +1,5 @@
 //! A store on what is not etcd: kine (the storage of k3s on SQL databases and NATS) answers the requests that upstream's API server
-//! sends, and no others. A proxy before a real etcd refuses what kine 0.17 refuses (`pkg/server`), and reports progress as kine does on
+//! sends, and no others. A proxy before a real etcd rejects what kine 0.17 rejects (`pkg/server`), and reports progress as kine does on
 //! NATS, where it does.
 
 use std::convert::Infallible;
@@ -85,7 +85,7 @@ fn is_known(txn: &TxnRequest) -> bool {
 
 fn is_plain(range: &RangeRequest) -> bool {
     let RangeRequest { key, range_end, limit, revision, keys_only, count_only, .. } = range.clone();
-    // Any other field that is set is refused.
+    // Any other field that is set is rejected.
     let plain = RangeRequest { key, range_end, limit, revision, keys_only, count_only, ..RangeRequest::default() };
     plain == *range && (!plain.range_end.is_empty() || limit <= 1)
 }
@@ -182,7 +182,7 @@ async fn answer(
     Ok(Response::from_parts(head, body.map_err(|never| match never {}).boxed_unsync()))
 }
 
-/// Serves at `listener` what kine would answer, by the etcd at the socket. Counts what is refused.
+/// Serves at `listener` what kine would answer, by the etcd at the socket. Counts the rejected requests.
 async fn serve(listener: UnixListener, etcd: PathBuf, backend: Backend, refusals: Arc<AtomicUsize>) {
     loop {
         let (stream, _) = listener.accept().await.unwrap();

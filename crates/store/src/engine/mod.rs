@@ -162,14 +162,15 @@ pub enum EngineError {
     },
     /// The files were written by another version in a format that this one does not read.
     #[error(
-        "the store has format {found}, and this version reads formats {} to {expected}: start the version that wrote it, or restore a \
-         snapshot of this one",
-        format::FORMAT_UNCHECKED
+        "the store has format {found}, and this version reads formats {oldest} to {expected}: start the version that wrote it, or \
+         restore a snapshot of this one"
     )]
     Format {
         /// The format of the files.
         found: u64,
-        /// The format that this version reads.
+        /// The oldest format that this version reads.
+        oldest: u64,
+        /// The format that this version writes, and the newest that it reads.
         expected: u64,
     },
     /// The disk failed or is full.

@@ -62,7 +62,7 @@ pub async fn collect(client: &Client, archive: &mut Archive) -> std::io::Result<
             Err(why) => archive.miss(name, &why),
         }
     }
-    // A few nodes show what is to be seen; the bundle is bounded anyway.
+    // A few nodes are enough; the bundle is bounded.
     for node in nodes.iter().take(5) {
         let name = format!("metrics/kubelet-{node}.txt");
         match ask(client, &format!("/api/v1/nodes/{node}/proxy/metrics")).await {

@@ -195,8 +195,7 @@ impl Collector {
         if let Some(kinds) = self.kinds.get(&ty) {
             // The group of resource usage is not in this list of kube-apiserver: there, another server serves it.
             let is_listed = |group: &str| !group.is_empty() && group != crate::usage::GROUP;
-            let everywhere =
-                self.about.iter().filter(|(group, _)| EVERYWHERE.contains(&ty.name()) && is_listed(group));
+            let everywhere = self.about.iter().filter(|(group, _)| EVERYWHERE.contains(&ty.name()) && is_listed(group));
             let others =
                 everywhere.map(|(group, version)| json!({"group": group, "version": version, "kind": ty.name()}));
             let kinds: Vec<Value> = kinds.iter().cloned().chain(others).collect();

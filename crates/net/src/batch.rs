@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use crate::family::Family;
 use crate::nf_tables as wire;
 use crate::nft;
-use crate::set_type::{Data, SetType, octets, protocol, verdict};
+use crate::set_type::{Data, SetType, octets, protocol};
 
 /// Changes in one batch; more of them are faster through `nft` than worth a message each.
 const CHANGES_MAX: usize = 256;

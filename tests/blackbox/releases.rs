@@ -24,6 +24,7 @@ pub fn tests() -> Vec<Test> {
             needs: Installation,
             run: lifecycle,
         },
+        Test { name: "releases::from_the_script_to_nothing_left", needs: Installation, run: script },
     ]
 }
 

@@ -113,24 +113,25 @@ pub async fn wait(dir: &Path, before: &Before, restarted: Timestamp, limit: Dura
     steady(look, limit).await
 }
 
-/// Looks again and again until the same process has been healthy for [`STEADY`].
+/// Looks again and again until the same process has been healthy for [`STEADY`]. It must be healthy when `limit` is over, and may then
+/// still have to show that it stays so.
 async fn steady(mut look: impl AsyncFnMut() -> Result<u32, String>, limit: Duration) -> Result<u32, String> {
     let begun = tokio::time::Instant::now();
     let mut healthy: Option<(u32, tokio::time::Instant)> = None;
     loop {
         let now = tokio::time::Instant::now();
-        let missing = match look().await {
+        let (missing, limit) = match look().await {
             Ok(pid) => {
                 let (same, since) = healthy.filter(|(same, _)| *same == pid).unwrap_or((pid, now));
                 if now.duration_since(since) >= STEADY {
                     return Ok(pid);
                 }
                 healthy = Some((same, since));
-                format!("process {pid} works only since {} s", now.duration_since(since).as_secs())
+                (format!("process {pid} works only since {} s", now.duration_since(since).as_secs()), limit + STEADY)
             }
             Err(missing) => {
                 healthy = None;
-                missing
+                (missing, limit)
             }
         };
         if begun.elapsed() >= limit {
@@ -183,6 +184,8 @@ mod tests {
         // It ends again and again, and is another process each time.
         let looks = [Ok(7), Ok(7), Err("gone"), Ok(8), Ok(8), Ok(8), Ok(9), Err("gone")];
         assert_eq!(outcome(&looks, 30).await, (Err("gone".to_owned()), 30));
+        // Healthy within the limit, and beyond it.
+        assert_eq!(outcome(&[Err("starts"), Err("starts"), Ok(7)], 3).await, (Ok(7), 7));
         assert_eq!(outcome(&[Err("starts")], 10).await, (Err("starts".to_owned()), 10));
     }
 }

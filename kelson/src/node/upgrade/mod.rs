@@ -37,6 +37,8 @@ use trial::{Decision, Journal};
 const VERSION_MAX: Duration = Duration::from_secs(30);
 /// The pause after which a program that is open for writing is tried again.
 const BUSY: Duration = Duration::from_millis(20);
+/// The previous version has worked before, and gets at least this long to work again, however short the user's limit for the new one is.
+const RETURN_MIN: Duration = Duration::from_secs(300);
 /// How long the command that restarts the service may take.
 const RESTART_MAX: Duration = Duration::from_secs(120);
 
@@ -168,7 +170,7 @@ async fn give_back(
     println!("{} is the previous version again; restarting the {}", found.program.file().display(), found.name());
     // Whichever process has the directory now is the new version's.
     let failed = Before { pid: gather::holder(&found.dir)?, ..found.before.clone() };
-    let back = found.restart(&failed, limit).await;
+    let back = found.restart(&failed, limit.max(RETURN_MIN)).await;
     journal.end(&found.program).context("remove the journal of the upgrade")?;
     let name = found.name();
     match back {

@@ -79,7 +79,8 @@ impl Drop for Player {
 /// Runs with a control plane whose only node is the one without containers.
 fn with_node(s: &Subject, run: fn(&Kubectl) -> Outcome) -> Outcome {
     let own = match &s.server {
-        Some(_) => Some(Process::start(&["--disable-agent"], &repo_root().join(".cache/images"))?),
+        // The upstream cluster had no metrics-server.
+        Some(_) => Some(Process::start(&["--disable-agent", "--disable=metrics-server"], &repo_root().join(".cache/images"))?),
         None => None,
     };
     let k = own.as_ref().map_or_else(|| s.kubectl.clone(), Process::kubectl);

@@ -160,7 +160,8 @@ impl World {
         let mut places = vec![("the server's log".to_owned(), self.server.log())];
         places.push(("metrics".to_owned(), self.metrics()?));
         let kinds = self.k.ok(&["api-resources", "--verbs=list", "-o", "name"])?;
-        for kind in kinds.lines().filter(|k| *k != "secrets") {
+        // Resource usage is not stored, and is unavailable until the first samples.
+        for kind in kinds.lines().filter(|k| *k != "secrets" && !k.ends_with(".metrics.k8s.io")) {
             places.push((kind.to_owned(), self.k.ok(&["get", kind, "--all-namespaces", "-o", "json"])?));
         }
         let cmdline = fs::read(format!("/proc/{}/cmdline", self.server.pid()?))?;

@@ -8,7 +8,7 @@ use parking_lot::{Mutex, RwLock};
 use super::PolicyRule;
 use super::aggregation::{Aggregation, ClusterRole, Parts, Update};
 use super::binding::{Binding, SubjectBindings, Who, of_scope, place_of};
-use super::lookup::{BindingIndex, RoleName};
+use super::lookup::{BindingIndex, RoleName, note_look};
 use super::stored::{BindingView, RoleRef, RoleView};
 use crate::Attributes;
 use crate::authorize::{Authorizer, Decision};
@@ -102,9 +102,6 @@ pub struct Rbac {
     state: RwLock<IndexState>,
     /// The state of aggregation. Locked before `state`, and only by writers of ClusterRoles.
     aggregation: Mutex<Aggregation>,
-    /// Bindings that decisions looked at so far.
-    #[cfg(test)]
-    looked_at: std::sync::atomic::AtomicU64,
 }
 
 impl Rbac {
@@ -160,12 +157,6 @@ impl Rbac {
         self.aggregation.lock().looked_at
     }
 
-    /// Bindings that decisions looked at so far.
-    #[cfg(test)]
-    pub(super) fn bindings_looked_at(&self) -> u64 {
-        self.looked_at.load(std::sync::atomic::Ordering::Relaxed)
-    }
-
     /// Namespace and name of every object of a resource that was taken in and not deleted.
     pub fn names(&self, resource: RbacResource) -> Vec<(String, String)> {
         let cluster_wide = matches!(resource, RbacResource::ClusterRoles | RbacResource::ClusterRoleBindings);
@@ -189,8 +180,7 @@ impl Rbac {
         let state = self.state.read();
         let mut errors = Vec::new();
         let mut each = |binding: &Binding, subject: usize| {
-            #[cfg(test)]
-            self.looked_at.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            note_look();
             match state.resolve(&binding.role, &binding.namespace) {
                 Ok(role) => role.rules().all(|rule| visit(binding, subject, rule)),
                 Err(e) => {

@@ -1,6 +1,7 @@
 //! Lookup: which of a subject's many bindings in one scope can allow a request, by what the rules of their roles name. Without it a
 //! decision would look at every one of them.
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 
 use super::PolicyRule;
@@ -11,6 +12,18 @@ pub(super) const BINDINGS_MIN: usize = if cfg!(test) { 1 } else { 32 };
 /// The decision on an unchanged list that makes its index, so that changes one after the other do not make an index each.
 pub(super) const fn decisions_min() -> u32 {
     if cfg!(test) { 1 } else { 5 }
+}
+
+thread_local! {
+    /// Bindings that decisions in this thread looked at, which tests count.
+    pub(super) static LOOKED_AT: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Counts a binding that a decision looks at, in tests.
+pub(super) fn note_look() {
+    if cfg!(test) {
+        LOOKED_AT.set(LOOKED_AT.get() + 1);
+    }
 }
 
 /// Whether a role is a ClusterRole, and its name.

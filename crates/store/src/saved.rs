@@ -96,6 +96,10 @@ pub fn verify(dir: &Path) -> Result<Contents, StoreError> {
                 contents.identity = identity;
                 (None, 0)
             }
+            // The format comes first: what follows in a newer one cannot be decoded.
+            StoredHead::Whole(Stored::Mark(Mark::Format(found))) if found > FORMAT => {
+                return Err(EngineError::Format { found, expected: FORMAT });
+            }
             StoredHead::Whole(Stored::Mark(Mark::Format(format))) => {
                 known = Some(format);
                 (None, 0)
@@ -110,8 +114,7 @@ pub fn verify(dir: &Path) -> Result<Contents, StoreError> {
     });
     read.map_err(fault)?;
     match known {
-        Some(format) if format <= FORMAT => Ok(contents),
-        Some(found) => Err(fault(EngineError::Format { found, oldest: FORMAT_UNCHECKED, expected: FORMAT })),
+        Some(_) => Ok(contents),
         None => Err(fault(EngineError::Corrupt { path: dir.to_path_buf(), reason: "it is not a store".to_owned() })),
     }
 }

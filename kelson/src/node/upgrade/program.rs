@@ -80,7 +80,7 @@ impl Program {
     pub fn keep(&self) -> io::Result<()> {
         let temporary = self.beside("keep");
         twin(&self.file, &temporary)?;
-        fs::rename(&temporary, self.previous())?;
+        rename(&temporary, &self.previous())?;
         self.sync()
     }
 
@@ -89,7 +89,7 @@ impl Program {
     /// # Errors
     /// The system's.
     pub fn swap(&self) -> io::Result<()> {
-        fs::rename(self.staged(), &self.file)?;
+        rename(&self.staged(), &self.file)?;
         self.sync()
     }
 
@@ -133,6 +133,13 @@ fn twin(file: &Path, twin: &Path) -> io::Result<()> {
     }
     fs::copy(file, twin)?;
     File::open(twin)?.sync_all()
+}
+
+/// Gives a file another name, and takes the first one from it also where both are names of the same file: then the system does
+/// nothing (`rename(2)`).
+fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)?;
+    remove(from)
 }
 
 /// Removes a file that may not be there.

@@ -198,6 +198,13 @@ mod tests {
         program.put_back().unwrap();
         assert_eq!(served(&program), ("old works".to_owned(), 0));
         assert!(!program.journal().exists() && program.previous().exists());
+        // Both names have one file now, and a second upgrade leaves nothing else beside them.
+        program.keep().unwrap();
+        program.put_back().unwrap();
+        let entries = fs::read_dir(program.file().parent().unwrap()).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["kelson", "kelson.previous"]);
     }
 
     #[test]

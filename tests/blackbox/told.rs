@@ -80,7 +80,9 @@ impl Drop for Player {
 fn with_node(s: &Subject, run: fn(&Kubectl) -> Outcome) -> Outcome {
     let own = match &s.server {
         // The upstream cluster had no metrics-server.
-        Some(_) => Some(Process::start(&["--disable-agent", "--disable=metrics-server"], &repo_root().join(".cache/images"))?),
+        Some(_) => {
+            Some(Process::start(&["--disable-agent", "--disable=metrics-server"], &repo_root().join(".cache/images"))?)
+        }
         None => None,
     };
     let k = own.as_ref().map_or_else(|| s.kubectl.clone(), Process::kubectl);

@@ -98,7 +98,7 @@ pub fn verify(dir: &Path) -> Result<Contents, StoreError> {
             }
             // The format comes first: what follows in a newer one cannot be decoded.
             StoredHead::Whole(Stored::Mark(Mark::Format(found))) if found > FORMAT => {
-                return Err(EngineError::Format { found, expected: FORMAT });
+                return Err(EngineError::Format { found, oldest: FORMAT_UNCHECKED, expected: FORMAT });
             }
             StoredHead::Whole(Stored::Mark(Mark::Format(format))) => {
                 known = Some(format);

@@ -195,11 +195,6 @@ pub struct ServerArgs {
     pub log: LogArgs,
 }
 
-/// Controllers that are off by default upstream and run here. Bootstrap tokens are used, so cluster-info is signed and expired tokens are
-/// removed. The load balancer runs while it is disabled, too: it takes back the addresses that it gave before.
-pub const CONTROLLERS_ADDED: [&str; 4] =
-    ["bootstrap-signer-controller", "manifests-controller", "service-lb-controller", "token-cleaner-controller"];
-
 /// Parts of a cluster that can be disabled; the names are those of k3s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum BuiltIn {

@@ -240,7 +240,7 @@ fn settings(args: &ServerArgs, ranges: Ranges) -> anyhow::Result<ClusterSettings
 
 /// Returns the controllers to run.
 fn controllers(args: &ServerArgs) -> Vec<&'static str> {
-    let mut names = [&["*"][..], &crate::cli::CONTROLLERS_ADDED].concat();
+    let mut names = [&["*"][..], &crate::controller_manager::CONTROLLERS_ADDED].concat();
     if !args.disable.contains(&BuiltIn::LocalStorage) {
         names.push("local-path-provisioner");
     }

@@ -27,6 +27,11 @@ use crate::flags::Spoken;
 use crate::process::{self, within};
 use crate::sync_flags::{BatchArgs, SyncArgs};
 
+/// Controllers of `kelson server` that are off by default upstream. Bootstrap tokens are used, so cluster-info is signed and expired tokens are
+/// removed. The load balancer runs while it is disabled, too: it takes back the addresses that it gave before.
+pub const CONTROLLERS_ADDED: [&str; 4] =
+    ["bootstrap-signer-controller", "manifests-controller", "service-lb-controller", "token-cleaner-controller"];
+
 const NAME: &str = "kube-controller-manager";
 const PORT: u16 = 10257;
 /// How long the end waits for work in progress.

@@ -6,7 +6,7 @@
 //! of the receiving pod. Traffic between a pod and its own node is always allowed, as the API says; it is never
 //! forwarded.
 //!
-//! [`policy`] decodes policies, [`judge`](Cluster::judge) reads the API plainly, [`enforcer`] keeps tables what
+//! [`policy`] decodes policies, [`Cluster`] reads the API plainly, [`enforcer`] keeps tables what
 //! policies ask for, [`render`] is the text of rules, [`kelson_net::table`] finds what changed. All of these are pure. `sync`
 //! watches and applies.
 //!

@@ -31,7 +31,7 @@ const METADATA_PROTOBUF: &str = "application/vnd.kubernetes.protobuf;as=PartialO
 const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
 /// CPU time after which a row is not repeated, in milliseconds; the clock of processes counts ten at a time.
 const CPU_ENOUGH_MS: u64 = 400;
-/// Of the CPU time in `/proc` (USER_HZ).
+/// Ticks in a second of the CPU time that `/proc` shows (USER_HZ).
 const TICKS_A_SECOND: u64 = 100;
 const REPEATS_MAX: usize = 200;
 const ALL: &str = "/api/v1/pods";

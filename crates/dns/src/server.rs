@@ -106,7 +106,7 @@ impl Server {
         self.address
     }
 
-    /// Its metrics.
+    /// Returns the metrics of the server, for the port that serves them.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }

@@ -50,7 +50,7 @@ pub fn merged(first: &[Value], second: &[Value]) -> Vec<Value> {
     let all: Vec<&Value> = first.iter().chain(second).collect();
     let mut kept: Vec<Value> = Vec::new();
     for (i, toleration) in all.iter().enumerate() {
-        // Of equal ones the first is kept.
+        // The first of equal tolerations is kept.
         let later = all.iter().skip(i + 1).any(|t| !same(t, toleration) && contains(t, toleration));
         if !later && !kept.iter().any(|k| contains(k, toleration)) {
             kept.push((*toleration).clone());

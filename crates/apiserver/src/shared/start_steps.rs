@@ -63,7 +63,7 @@ pub enum StartStep {
 }
 
 impl StartStep {
-    /// Every step.
+    /// All steps, in the order in which a verbose health check lists them.
     pub const ALL: [Self; 28] = [
         Self::AdmissionInitializer,
         Self::GenericInformers,

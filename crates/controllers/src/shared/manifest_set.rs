@@ -53,7 +53,7 @@ pub enum ManifestError {
     /// Directories nest too deep.
     #[error("more than {max} directories below each other")]
     TooDeep {
-        /// The limit.
+        /// The largest number of directories below each other that is read.
         max: usize,
     },
     /// The text is neither YAML nor JSON. The decoder's error names the line.

@@ -57,7 +57,7 @@ pub struct Blob {
 /// The bytes of a blob.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BlobContent {
-    /// In the archive, at this offset.
+    /// The blob is in the archive, at this offset in bytes.
     File(u64),
     /// Created while the archive was read; for instance a manifest that `docker save` leaves out.
     Memory(Vec<u8>),

@@ -155,7 +155,7 @@ impl Read for ZstdFrames {
 /// Returns the length of a skippable frame's content, if one begins here, and reads its head.
 fn skippable(rest: &mut BufReader<File>) -> io::Result<Option<u32>> {
     use std::io::BufRead as _;
-    // From 0x184D2A50 to 0x184D2A5F, little-endian.
+    // The magic number of a skippable frame is 0x184D2A50 to 0x184D2A5F, little-endian.
     let is_skippable = matches!(rest.fill_buf()?, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..]);
     if !is_skippable {
         return Ok(None);

@@ -40,7 +40,7 @@ pub struct Issuers {
 pub struct IssuerKeysError {
     /// The URL of the issuer.
     pub issuer: String,
-    /// What failed.
+    /// The step that failed and its error, for the log.
     pub reason: String,
 }
 

@@ -130,7 +130,7 @@ impl Known {
     pub fn load(dir: &Path) -> anyhow::Result<Option<Self>> {
         let file = dir.join(KNOWN_FILE);
         match std::fs::read(&file) {
-            Ok(text) => serde_json::from_slice(&text).map(Some).with_context(|| file.display().to_string()),
+            Ok(text) => kelson_meta::from_json(&text).map(Some).with_context(|| file.display().to_string()),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(e).with_context(|| file.display().to_string()),
         }

@@ -55,7 +55,7 @@ async fn save(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
     let client = token::admin(data_dir)?;
     let answer = client.call(Method::POST, PATH, "application/json", Bytes::new()).await;
     let answer = token::reaching(data_dir, answer.map_err(Into::into))?;
-    let saved: Saved = serde_json::from_slice(&answer).context("read the server's answer")?;
+    let saved: Saved = kelson_meta::from_json(&answer).context("read the server's answer")?;
     // The file is verified by reading it again, since the server's answer only says what it wrote.
     let packed = verify(&saved.path, &saved.path).and_then(|contents| {
         pack(&saved.path.join(STORE_FILE), file)?;

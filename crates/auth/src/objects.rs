@@ -15,11 +15,11 @@ pub trait Objects: Send + Sync {
     /// Returns one object as a tree that all readers share until the object changes: for objects that many requests
     /// read, such as namespaces, accounts and classes.
     fn tree(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        serde_json::from_slice(&self.get(group, resource, namespace, name)?).ok()
+        kelson_meta::from_json(&self.get(group, resource, namespace, name)?).ok()
     }
     /// Returns the objects of [`Objects::list`] as trees.
     fn trees(&self, group: &str, resource: &str, namespace: &str) -> Vec<Arc<Value>> {
-        self.list(group, resource, namespace).iter().filter_map(|b| serde_json::from_slice(b).ok()).collect()
+        self.list(group, resource, namespace).iter().filter_map(|b| kelson_meta::from_json(b).ok()).collect()
     }
     /// Returns why the objects of a resource cannot be read now, although there may be some; `None` when they can be
     /// read.
@@ -58,7 +58,7 @@ pub enum Change<'a> {
 
 /// Decodes a partial view of an object; an object that cannot be decoded counts as absent, and is logged.
 pub fn decode<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8], what: &str) -> Option<T> {
-    match serde_json::from_slice(bytes) {
+    match kelson_meta::from_json(bytes) {
         Ok(v) => Some(v),
         Err(error) => {
             tracing::error!(what, %error, "decoding a stored object failed; ignoring it");

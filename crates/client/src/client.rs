@@ -12,6 +12,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::error::UNEXPECTED_RESPONSE;
 use crate::params::{DeleteOptions, List, ListParams, PatchKind, Query, WriteOptions};
 use crate::traced::TracedTransport;
+use crate::watch::RawWatch;
 use crate::{
     ClientError, Metered, Object, RateLimit, Request, ResourceType, Response, Transport, TransportError, WatchStream,
 };
@@ -158,7 +159,7 @@ impl Client {
         body: Bytes,
     ) -> Result<T, ClientError> {
         let bytes = self.call(method, uri, content_type, body).await?;
-        serde_json::from_slice(&bytes).map_err(|e| ClientError::Decode(format!("{uri}: {e}")))
+        kelson_meta::from_json(&bytes).map_err(|e| ClientError::Decode(format!("{uri}: {e}")))
     }
 
     /// Reads one object.
@@ -187,9 +188,19 @@ impl Client {
         accept: &'static str,
         params: &ListParams,
     ) -> Result<List<T>, ClientError> {
+        let bytes = self.list_raw(path, accept, params).await?;
+        kelson_meta::from_json(&bytes).map_err(|e| ClientError::Decode(format!("{path}: {e}")))
+    }
+
+    /// As [`list_at`](Self::list_at), not decoded yet.
+    pub(crate) async fn list_raw(
+        &self,
+        path: &str,
+        accept: &'static str,
+        params: &ListParams,
+    ) -> Result<Bytes, ClientError> {
         let uri = format!("{path}{}", params.query());
-        let bytes = answer_of(self.raw_accepting(Method::GET, &uri, "", accept, Bytes::new()).await?).await?;
-        serde_json::from_slice(&bytes).map_err(|e| ClientError::Decode(format!("{uri}: {e}")))
+        answer_of(self.raw_accepting(Method::GET, &uri, "", accept, Bytes::new()).await?).await
     }
 
     /// Watches from `params.resource_version`; with `initial` the server sends what exists first (watch-list), closed
@@ -211,6 +222,19 @@ impl Client {
         params: &ListParams,
         initial: bool,
     ) -> Result<WatchStream<T>, ClientError> {
+        let taken = TakesObjects { managed_fields: T::READS_MANAGED_FIELDS };
+        self.watch_raw(path, accept, params, initial, taken).await.map(WatchStream::new)
+    }
+
+    /// As [`watch_at`](Self::watch_at), with objects that are not decoded yet.
+    pub(crate) async fn watch_raw(
+        &self,
+        path: &str,
+        accept: &'static str,
+        params: &ListParams,
+        initial: bool,
+        taken: TakesObjects,
+    ) -> Result<RawWatch, ClientError> {
         let mut q = Query(params.query());
         q.add("watch", "true").add("allowWatchBookmarks", "true");
         if initial {
@@ -218,12 +242,12 @@ impl Client {
         }
         let uri = format!("{path}{}", q.0);
         let mut request = self.request(Method::GET, &uri, "", accept, Bytes::new())?;
-        request.extensions_mut().insert(TakesObjects { managed_fields: T::READS_MANAGED_FIELDS });
+        request.extensions_mut().insert(taken);
         let response = self.transport.send(request).await?;
         let code = response.status();
         if code.is_success() {
             let items = response.extensions().get::<WatchItems>().and_then(WatchItems::take);
-            return Ok(WatchStream::new(response.into_body(), items));
+            return Ok(RawWatch::new(response.into_body(), items));
         }
         let body = response.into_body().collect().await?.to_bytes();
         Err(status_of(code, &body))
@@ -358,7 +382,7 @@ fn path(resource: &ResourceType, namespace: &str, name: &str, subresource: &str)
 }
 
 fn status_of(code: http::StatusCode, body: &[u8]) -> ClientError {
-    let status = serde_json::from_slice::<Status>(body).ok().filter(|s| s.code != 0).unwrap_or_else(|| {
+    let status = kelson_meta::from_json::<Status>(body).ok().filter(|s| s.code != 0).unwrap_or_else(|| {
         const SHOWN_MAX: usize = 256;
         let text = String::from_utf8_lossy(&body[..body.len().min(SHOWN_MAX)]).into_owned();
         let cause = StatusCause { reason: UNEXPECTED_RESPONSE.to_owned(), message: text.clone(), field: String::new() };

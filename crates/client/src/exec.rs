@@ -187,7 +187,7 @@ impl ExecPlugin {
     /// Decodes an answer. Errors contain nothing of it.
     fn read(&self, text: &[u8]) -> Result<Said, String> {
         let answer: Answer =
-            serde_json::from_slice(text).map_err(|_| "its response is not an ExecCredential".to_owned())?;
+            kelson_meta::from_json(text).map_err(|_| "its response is not an ExecCredential".to_owned())?;
         if answer.kind != "ExecCredential" || answer.api_version != self.version {
             return Err(format!("its response is not an ExecCredential of {}", self.version));
         }

@@ -3,32 +3,18 @@
 //! decoded, so that the cache has only the fields that they need.
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use kelson_meta::ObjectKey;
 use kelson_tasks::Tasks;
-use parking_lot::RwLock;
+use kelson_transport::TakesObjects;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch as signal;
 use tokio_util::sync::DropGuard;
 
-use crate::{Backoff, Client, ClientError, ListParams, Object, WatchEvent};
-
-/// The page size of lists if the server does not support watch-list.
-const LIST_PAGE: u32 = 500;
-
-/// The time after which a missing initial list is logged.
-const SLOW_SYNC: Duration = Duration::from_secs(5);
-
-/// The objects to watch.
-#[derive(Clone, Debug, Default)]
-pub struct InformerConfig {
-    /// The namespace to watch; empty means all.
-    pub namespace: String,
-    /// Label selector, query form.
-    pub labels: String,
-    /// Field selector, query form.
-    pub fields: String,
-}
+use crate::params::{List, ListMeta};
+use crate::reflector::{Cache, InformerConfig, Reflector, Source};
+use crate::watch::{Kind, Undecoded};
+use crate::{Client, ClientError, Object};
 
 /// A change of the cache, delivered to handlers in order.
 #[derive(Debug)]
@@ -59,6 +45,8 @@ type Handler<T> = Box<dyn Fn(&Change<T>) + Send + Sync>;
 
 struct Shared<T> {
     objects: RwLock<HashMap<ObjectKey, Arc<T>>>,
+    /// The objects of an initial list or stream that is not complete yet.
+    incoming: Mutex<Option<HashMap<ObjectKey, Arc<T>>>>,
     synced: signal::Sender<bool>,
     handlers: Vec<Handler<T>>,
 }
@@ -81,14 +69,6 @@ pub struct Informer<T> {
     config: InformerConfig,
     handlers: Vec<Handler<T>>,
     source: Source,
-}
-
-/// The source of objects, and their form.
-#[derive(Clone, Debug)]
-struct Source {
-    path: String,
-    watch_accept: &'static str,
-    list_accept: &'static str,
 }
 
 impl<T: Object> Informer<T> {
@@ -129,6 +109,7 @@ impl<T: Object> Informer<T> {
         let own = tasks.child("informer");
         let shared = Arc::new(Shared {
             objects: RwLock::default(),
+            incoming: Mutex::default(),
             synced: signal::Sender::new(false),
             handlers: self.handlers,
         });
@@ -136,7 +117,8 @@ impl<T: Object> Informer<T> {
             client: self.client,
             config: self.config,
             source: self.source,
-            shared: Arc::clone(&shared),
+            taken: TakesObjects { managed_fields: T::READS_MANAGED_FIELDS },
+            cache: Arc::clone(&shared) as Arc<dyn Cache>,
         });
         own.supervise("informer", move || Arc::clone(&reflector).run());
         InformerHandle { shared, _stop: Arc::new(own.token().clone().drop_guard()) }
@@ -175,151 +157,45 @@ impl<T> InformerHandle<T> {
     }
 }
 
-/// Keeps one cache in sync with the server (client-go's reflector).
-struct Reflector<T> {
-    client: Client,
-    config: InformerConfig,
-    source: Source,
-    shared: Arc<Shared<T>>,
+impl<T: Object> Cache for Shared<T> {
+    fn begin(&self) {
+        *self.incoming.lock() = Some(HashMap::new());
+    }
+
+    fn change(&self, kind: Kind, object: &Undecoded) -> Result<String, ClientError> {
+        let object: T = object.read()?;
+        let position = object.resource_version().to_owned();
+        match (&mut *self.incoming.lock(), kind) {
+            (Some(all), Kind::Added | Kind::Modified) => drop(all.insert(object.key(), Arc::new(object))),
+            (Some(all), Kind::Deleted) => drop(all.remove(&object.key())),
+            (None, Kind::Added | Kind::Modified) => self.put(object),
+            (None, Kind::Deleted) => self.remove(object),
+        }
+        Ok(position)
+    }
+
+    fn page(&self, json: &[u8]) -> Result<ListMeta, ClientError> {
+        let part: List<T> = kelson_meta::from_json(json).map_err(|e| ClientError::Decode(format!("list: {e}")))?;
+        let objects = part.items.into_iter().map(|o| (o.key(), Arc::new(o)));
+        self.incoming.lock().get_or_insert_default().extend(objects);
+        Ok(part.metadata)
+    }
+
+    fn complete(&self) {
+        if let Some(all) = self.incoming.lock().take() {
+            self.replace(all);
+        }
+    }
+
+    fn synced(&self) -> signal::Receiver<bool> {
+        self.synced.subscribe()
+    }
 }
 
-/// The reason for the end of a watch.
-enum Ended {
-    /// The server's timeout or a broken stream: resume at the last resourceVersion.
-    Resume,
-    /// The resourceVersion has been compacted: list again.
-    StartOver,
-}
-
-/// The state of a reflector between watches.
-#[derive(Default)]
-struct Progress {
-    /// The resourceVersion of the cache; empty before the initial list.
-    position: String,
-    /// Whether to list instead of streaming, because the server does not support watch-list or failed once.
-    must_list: bool,
-}
-
-impl<T: Object> Reflector<T> {
-    async fn run(self: Arc<Self>) {
-        tokio::join!(self.say_what_is_missing(), self.watch_for_ever());
-    }
-
-    /// Logs once which list is missing if the initial list takes long. A component that waits for all its informers
-    /// would otherwise not show which one is missing.
-    async fn say_what_is_missing(&self) {
-        let mut synced = self.shared.synced.subscribe();
-        let wait = tokio::time::timeout(SLOW_SYNC, synced.wait_for(|s| *s)).await;
-        if wait.is_err() {
-            tracing::warn!(path = %self.source.path, "still waiting for the initial list");
-        }
-    }
-
-    async fn watch_for_ever(&self) {
-        let backoff = Backoff { base: Duration::from_millis(100), max: Duration::from_secs(30) };
-        let mut failures = 0u32;
-        let mut progress = Progress::default();
-        loop {
-            let reached = progress.position.clone();
-            let result = self.once(&mut progress).await;
-            match result {
-                Ok(Ended::Resume) => {}
-                Ok(Ended::StartOver) => progress.position.clear(),
-                Err(e) => {
-                    // A response that cannot be decoded is a bug that no retry resolves, so it is logged.
-                    if matches!(e, ClientError::Decode(_)) {
-                        tracing::warn!(path = %self.source.path, error = %e, "watch failed; restarting it");
-                    } else {
-                        tracing::debug!(path = %self.source.path, error = %e, "watch failed; restarting it");
-                    }
-                    if e.is_expired() {
-                        progress.position.clear();
-                    }
-                }
-            }
-            failures = if progress.position == reached { failures.saturating_add(1) } else { 0 };
-            let delay = backoff.delay(failures.min(12));
-            tokio::time::sleep(delay.mul_f64(rand::random_range(0.5..1.0))).await;
-        }
-    }
-
-    /// Runs one watch, after a list if the server cannot stream its initial state. After any error before a streamed
-    /// initial state is complete (a rejection, a `Timeout` or `ResourceVersionTooLarge` error event, a broken stream),
-    /// the next attempt lists: a server that cannot stream must not keep the cache empty (client-go does the same).
-    async fn once(&self, progress: &mut Progress) -> Result<Ended, ClientError> {
-        let params = ListParams {
-            labels: self.config.labels.clone(),
-            fields: self.config.fields.clone(),
-            ..ListParams::default()
-        };
-        if progress.position.is_empty() && progress.must_list {
-            progress.position = self.list(&params).await?;
-            // Streaming is cheaper, so try it again after the next gap.
-            progress.must_list = false;
-        }
-        let initial = progress.position.is_empty();
-        let result = self.follow(params, initial, &mut progress.position).await;
-        // Until the initial list is complete there is no resourceVersion.
-        progress.must_list = initial && progress.position.is_empty();
-        result
-    }
-
-    async fn follow(&self, params: ListParams, initial: bool, position: &mut String) -> Result<Ended, ClientError> {
-        let params = ListParams { resource_version: position.clone(), ..params };
-        let mut watch =
-            self.client.watch_at::<T>(&self.source.path, self.source.watch_accept, &params, initial).await?;
-        let mut incoming: Option<HashMap<ObjectKey, Arc<T>>> = initial.then(HashMap::new);
-        loop {
-            let event = match watch.next().await {
-                Ok(Some(e)) => e,
-                Ok(None) => return Ok(Ended::Resume),
-                Err(e) if e.is_expired() => return Ok(Ended::StartOver),
-                Err(e) => return Err(e),
-            };
-            match (event, &mut incoming) {
-                (WatchEvent::Bookmark { resource_version, initial_end }, pending) => {
-                    if initial_end && let Some(all) = pending.take() {
-                        self.replace(all);
-                    }
-                    if pending.is_none() {
-                        *position = resource_version;
-                    }
-                }
-                (WatchEvent::Added(o) | WatchEvent::Modified(o), Some(all)) => {
-                    all.insert(o.key(), Arc::new(o));
-                }
-                (WatchEvent::Deleted(o), Some(all)) => {
-                    all.remove(&o.key());
-                }
-                (WatchEvent::Added(o) | WatchEvent::Modified(o), None) => {
-                    o.resource_version().clone_into(position);
-                    self.put(o);
-                }
-                (WatchEvent::Deleted(o), None) => {
-                    o.resource_version().clone_into(position);
-                    self.remove(o);
-                }
-            }
-        }
-    }
-
-    async fn list(&self, params: &ListParams) -> Result<String, ClientError> {
-        let mut params = ListParams { limit: LIST_PAGE, ..params.clone() };
-        let mut all = HashMap::new();
-        loop {
-            let part = self.client.list_at::<T>(&self.source.path, self.source.list_accept, &params).await?;
-            all.extend(part.items.into_iter().map(|o| (o.key(), Arc::new(o))));
-            if part.metadata.continue_token.is_empty() {
-                self.replace(all);
-                return Ok(part.metadata.resource_version);
-            }
-            params.continue_token = part.metadata.continue_token;
-        }
-    }
-
+impl<T: Object> Shared<T> {
     fn put(&self, object: T) {
         let new = Arc::new(object);
-        let old = self.shared.objects.write().insert(new.key(), Arc::clone(&new));
+        let old = self.objects.write().insert(new.key(), Arc::clone(&new));
         self.notify(match old {
             Some(old) => Change::Updated { old, new },
             None => Change::Added(new),
@@ -327,7 +203,7 @@ impl<T: Object> Reflector<T> {
     }
 
     fn remove(&self, object: T) {
-        if self.shared.objects.write().remove(&object.key()).is_some() {
+        if self.objects.write().remove(&object.key()).is_some() {
             self.notify(Change::Deleted(Arc::new(object)));
         }
     }
@@ -335,7 +211,7 @@ impl<T: Object> Reflector<T> {
     /// Replaces the content of the cache and reports the differences to handlers. An object whose UID changed was
     /// deleted and created again during the gap, so handlers receive both changes.
     fn replace(&self, all: HashMap<ObjectKey, Arc<T>>) {
-        let old = std::mem::replace(&mut *self.shared.objects.write(), all.clone());
+        let old = std::mem::replace(&mut *self.objects.write(), all.clone());
         for (key, was) in &old {
             if all.get(key).is_none_or(|is| is.uid() != was.uid()) {
                 self.notify(Change::Deleted(Arc::clone(was)));
@@ -350,11 +226,11 @@ impl<T: Object> Reflector<T> {
                 Some(_) => {}
             }
         }
-        self.shared.synced.send_replace(true);
+        self.synced.send_replace(true);
     }
 
     fn notify(&self, change: Change<T>) {
-        for h in &self.shared.handlers {
+        for h in &self.handlers {
             h(&change);
         }
     }
@@ -363,6 +239,7 @@ impl<T: Object> Reflector<T> {
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
+    use std::time::Duration;
 
     use kelson_meta::ObjectMeta;
     use kelson_transport::{BoxFuture, Request, Response, Transport, TransportError, full_body};

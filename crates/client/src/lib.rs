@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `error`, `kind`, `params` | the options of a request |
 //! | `client`, `watch`, `exec`, `kubeconfig`, `remote`, `limited`, `metered`, `traced` | verbs; frames; connections over TLS, rate limits, metrics (as client-go names them) and traces |
-//! | `informer`, `queue`, `queue_metrics` | a cache that follows the server; keys, delays and workers |
+//! | `informer`, `reflector`, `queue`, `queue_metrics` | a cache that follows the server; keys, delays and workers |
 //! | `events/`, `leader` | events; leader election |
 //!
 //! An informer streams its initial state, and lists whenever the stream fails before it is complete. A worker contains the
@@ -32,6 +32,7 @@ mod metered;
 mod params;
 mod queue;
 mod queue_metrics;
+mod reflector;
 pub mod remote;
 mod traced;
 mod watch;
@@ -39,7 +40,7 @@ mod watch;
 pub use client::{Client, METADATA_ONLY, METADATA_ONLY_LIST};
 pub use error::ClientError;
 pub use events::{EventRecorder, EventType, ObjectRef};
-pub use informer::{Change, Informer, InformerConfig, InformerHandle};
+pub use informer::{Change, Informer, InformerHandle};
 pub use kelson_meta::Backoff;
 pub use kelson_transport::{Body, BoxFuture, Request, Response, Transport, TransportError, full_body};
 pub use kind::{Object, ResourceType};
@@ -50,4 +51,5 @@ pub use params::{
 };
 pub use queue::{Failure, WorkQueue};
 pub use queue_metrics::WorkQueueMetrics;
+pub use reflector::InformerConfig;
 pub use watch::{WatchEvent, WatchStream};

@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 
-use bytes::{Buf as _, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
 use futures::StreamExt as _;
 use http_body_util::BodyExt as _;
 use kelson_meta::Status;
-use kelson_transport::{WatchItem, WatchItemStream};
+use kelson_transport::{SharedObject, WatchItem, WatchItemStream};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 
 use crate::{Body, ClientError, TransportError};
 
@@ -34,8 +35,61 @@ pub enum WatchEvent<T> {
     },
 }
 
-/// A running watch.
-pub struct WatchStream<T> {
+/// The kind of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The object exists as of now.
+    Added,
+    /// The object was there before.
+    Modified,
+    /// The object is gone.
+    Deleted,
+}
+
+/// An object of a watch that is not decoded yet.
+#[derive(Debug)]
+pub(crate) struct Undecoded {
+    object: SharedObject,
+    /// The frame, where the object was cut from it by its usual form alone.
+    frame: Option<Bytes>,
+}
+
+impl Undecoded {
+    /// Reads the object as a type.
+    pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
+        self.object
+            .read()
+            .or_else(|e| match self.careful() {
+                Some(object) => object.read(),
+                None => Err(e),
+            })
+            .map_err(|e| ClientError::Decode(format!("watched object: {e}")))
+    }
+
+    /// The object of a frame with an unusual form.
+    fn careful(&self) -> Option<SharedObject> {
+        let line = self.frame.as_ref()?;
+        let frame: Frame<'_> = serde_json::from_slice(line).ok()?;
+        Some(SharedObject::new(line.slice_ref(frame.object.get().as_bytes())))
+    }
+}
+
+/// One event of a watch whose object is not decoded yet.
+#[derive(Debug)]
+pub(crate) enum RawEvent {
+    /// A change of an object.
+    Object(Kind, Undecoded),
+    /// Everything up to this revision has been sent; see [`WatchEvent::Bookmark`].
+    Bookmark {
+        /// The resourceVersion at which a following watch begins.
+        resource_version: String,
+        /// Ends the initial events of a watch-list.
+        initial_end: bool,
+    },
+}
+
+/// A running watch, whatever the type of its objects: its code is in the program once.
+pub(crate) struct RawWatch {
     body: Body,
     /// The items that a server in this process returns instead of the body.
     items: Option<WatchItemStream>,
@@ -44,6 +98,11 @@ pub struct WatchStream<T> {
     buffer: BytesMut,
     /// The number of bytes of the buffer without a line end.
     scanned: usize,
+}
+
+/// A running watch.
+pub struct WatchStream<T> {
+    raw: RawWatch,
     object: PhantomData<fn() -> T>,
 }
 
@@ -52,7 +111,7 @@ struct Frame<'a> {
     #[serde(rename = "type")]
     kind: &'a str,
     #[serde(borrow)]
-    object: &'a serde_json::value::RawValue,
+    object: &'a RawValue,
 }
 
 #[derive(Deserialize, Default)]
@@ -62,20 +121,43 @@ struct BookmarkObject {
 }
 
 impl<T: DeserializeOwned> WatchStream<T> {
-    pub(crate) fn new(body: Body, items: Option<WatchItemStream>) -> Self {
-        let ready = VecDeque::new();
-        Self { body, items, ready, buffer: BytesMut::new(), scanned: 0, object: PhantomData }
+    pub(crate) fn new(raw: RawWatch) -> Self {
+        Self { raw, object: PhantomData }
     }
 
     /// The next event; `None` when the server ended the watch. An `ERROR` event is an error.
     pub async fn next(&mut self) -> Result<Option<WatchEvent<T>>, ClientError> {
+        self.raw.next().await?.map(typed).transpose()
+    }
+}
+
+fn typed<T: DeserializeOwned>(event: RawEvent) -> Result<WatchEvent<T>, ClientError> {
+    Ok(match event {
+        RawEvent::Bookmark { resource_version, initial_end } => WatchEvent::Bookmark { resource_version, initial_end },
+        RawEvent::Object(kind, object) => {
+            let object = object.read()?;
+            match kind {
+                Kind::Added => WatchEvent::Added(object),
+                Kind::Modified => WatchEvent::Modified(object),
+                Kind::Deleted => WatchEvent::Deleted(object),
+            }
+        }
+    })
+}
+
+impl RawWatch {
+    pub(crate) fn new(body: Body, items: Option<WatchItemStream>) -> Self {
+        Self { body, items, ready: VecDeque::new(), buffer: BytesMut::new(), scanned: 0 }
+    }
+
+    /// The next event; `None` when the server ended the watch. An `ERROR` event is an error.
+    pub(crate) async fn next(&mut self) -> Result<Option<RawEvent>, ClientError> {
         loop {
             if let Some(at) = memchr::memchr(b'\n', &self.buffer[self.scanned..]) {
-                let end = self.scanned + at;
-                let event = decode(&self.buffer[..end]);
-                self.buffer.advance(end + 1);
+                let line = self.buffer.split_to(self.scanned + at).freeze();
+                self.buffer.advance(1);
                 self.scanned = 0;
-                return event.map(Some);
+                return decode(&line).map(Some);
             }
             self.scanned = self.buffer.len();
             if self.scanned > FRAME_MAX_BYTES {
@@ -83,7 +165,9 @@ impl<T: DeserializeOwned> WatchStream<T> {
             }
             if let Some(items) = &mut self.items {
                 match self.ready.pop_front() {
-                    Some(WatchItem::Object { kind, object }) => return event(kind, object.read()).map(Some),
+                    Some(WatchItem::Object { kind, object }) => {
+                        return Ok(Some(RawEvent::Object(named(kind)?, Undecoded { object, frame: None })));
+                    }
                     Some(WatchItem::Frames(frames)) => self.buffer.extend_from_slice(&frames),
                     None => match items.next().await {
                         Some(more) => self.ready.extend(more),
@@ -105,54 +189,52 @@ impl<T: DeserializeOwned> WatchStream<T> {
     }
 }
 
-/// A change of the kind that its frame would name.
-fn event<T>(kind: &str, object: Result<T, serde_json::Error>) -> Result<WatchEvent<T>, ClientError> {
-    let object = object.map_err(|e| ClientError::Decode(format!("watched object: {e}")))?;
+/// The kind of change with this name.
+fn named(kind: &str) -> Result<Kind, ClientError> {
     match kind {
-        "ADDED" => Ok(WatchEvent::Added(object)),
-        "MODIFIED" => Ok(WatchEvent::Modified(object)),
-        "DELETED" => Ok(WatchEvent::Deleted(object)),
+        "ADDED" => Ok(Kind::Added),
+        "MODIFIED" => Ok(Kind::Modified),
+        "DELETED" => Ok(Kind::Deleted),
         other => Err(ClientError::Decode(format!("watch event of unknown type {other:?}"))),
     }
 }
 
-/// The object in a frame of this kind that is written as API servers write it, found without reading the object.
-fn object_in<'a>(line: &'a [u8], kind: &str) -> Option<&'a str> {
-    let rest = line.strip_prefix(b"{\"type\":\"")?.strip_prefix(kind.as_bytes())?;
-    std::str::from_utf8(rest.strip_prefix(b"\",\"object\":")?.strip_suffix(b"}")?).ok()
+/// The change in a frame that is written as API servers write it, found without reading the object; `None` for all else,
+/// which is read with more care.
+fn decode_plain(line: &Bytes) -> Option<RawEvent> {
+    let rest = line.strip_prefix(b"{\"type\":\"")?;
+    let object = |kind: Kind, name: &str| {
+        let object = rest.strip_prefix(name.as_bytes())?.strip_prefix(b"\",\"object\":")?.strip_suffix(b"}")?;
+        let object = SharedObject::new(line.slice_ref(object));
+        // In a frame with more members this is not one JSON value: then the frame is read as a whole.
+        Some(RawEvent::Object(kind, Undecoded { object, frame: Some(line.clone()) }))
+    };
+    object(Kind::Modified, "MODIFIED")
+        .or_else(|| object(Kind::Added, "ADDED"))
+        .or_else(|| object(Kind::Deleted, "DELETED"))
 }
 
-/// A change in a frame as API servers write it; `None` for all else, which is read with more care.
-fn decode_plain<T: DeserializeOwned>(line: &[u8]) -> Option<WatchEvent<T>> {
-    let object = |kind| object_in(line, kind).and_then(|object| serde_json::from_str(object).ok());
-    object("MODIFIED")
-        .map(WatchEvent::Modified)
-        .or_else(|| object("ADDED").map(WatchEvent::Added))
-        .or_else(|| object("DELETED").map(WatchEvent::Deleted))
-}
-
-fn decode<T: DeserializeOwned>(line: &[u8]) -> Result<WatchEvent<T>, ClientError> {
+fn decode(line: &Bytes) -> Result<RawEvent, ClientError> {
     if let Some(event) = decode_plain(line) {
         return Ok(event);
     }
     let bad = |e: serde_json::Error| ClientError::Decode(format!("watch frame: {e}"));
     let frame: Frame<'_> = serde_json::from_slice(line).map_err(bad)?;
-    let object = || serde_json::from_str(frame.object.get()).map_err(bad);
-    Ok(match frame.kind {
-        "ADDED" => WatchEvent::Added(object()?),
-        "MODIFIED" => WatchEvent::Modified(object()?),
-        "DELETED" => WatchEvent::Deleted(object()?),
+    match frame.kind {
         "BOOKMARK" => {
             let b: BookmarkObject = serde_json::from_str(frame.object.get()).map_err(bad)?;
             let initial_end = b.metadata.annotations.get("k8s.io/initial-events-end").is_some_and(|v| v == "true");
-            WatchEvent::Bookmark { resource_version: b.metadata.resource_version, initial_end }
+            Ok(RawEvent::Bookmark { resource_version: b.metadata.resource_version, initial_end })
         }
         "ERROR" => {
             let s: Status = serde_json::from_str(frame.object.get()).map_err(bad)?;
-            return Err(ClientError::Status(Box::new(s)));
+            Err(ClientError::Status(Box::new(s)))
         }
-        other => return Err(ClientError::Decode(format!("watch event of unknown type {other:?}"))),
-    })
+        kind => {
+            let object = SharedObject::new(line.slice_ref(frame.object.get().as_bytes()));
+            Ok(RawEvent::Object(named(kind)?, Undecoded { object, frame: None }))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -176,7 +258,7 @@ mod tests {
             (r#"{"type":"OTHER","object":{"a":1}}"#, None),
         ];
         for (line, expected) in cases {
-            let found = match decode::<Thing>(line.as_bytes()) {
+            let found = match decode(&Bytes::from_static(line.as_bytes())).and_then(typed::<Thing>) {
                 Ok(WatchEvent::Added(t)) => Some(("added", t.a)),
                 Ok(WatchEvent::Modified(t)) => Some(("modified", t.a)),
                 Ok(WatchEvent::Deleted(t)) => Some(("deleted", t.a)),
@@ -204,7 +286,7 @@ mod tests {
             vec![object("DELETED", 3), object("OTHER", 4)],
         ];
         let items: WatchItemStream = Box::pin(futures::stream::iter(batches));
-        let mut watch = WatchStream::<Thing>::new(crate::full_body(""), Some(items));
+        let mut watch = WatchStream::<Thing>::new(RawWatch::new(crate::full_body(""), Some(items)));
         let mut seen = Vec::new();
         while let Ok(Some(event)) = watch.next().await {
             seen.push(match event {

@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane of `aside`; as a CNI plugin a process of its own")]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::pin::Pin;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -9,6 +10,8 @@ use crate::error::NetError;
 
 /// Runs `work` to its end on a temporary runtime, in the calling thread's namespace.
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, NetError>>) -> Result<T, NetError> {
+    // On the heap, so that the runtime's part is compiled for each type of result, not for each future.
+    let work: Pin<Box<dyn Future<Output = _> + '_>> = Box::pin(work);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(NetError::io("start an event loop"))?.block_on(work)
 }

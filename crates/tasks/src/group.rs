@@ -9,8 +9,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::caught::{Boxed, Caught};
-use crate::scoped::{Scoped, scoped_option};
+use crate::caught::{Boxed, Caught, boxed_result};
+use crate::scoped::Scoped;
 use crate::stats::Watch;
 
 /// Pause before a panicked part starts again: the first, and the longest after panics in a row.
@@ -69,7 +69,12 @@ impl Tasks {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let (stop, future) = (self.0.stop.clone(), Box::pin(future));
+        self.spawn_boxed(name, on_panic, Box::pin(future))
+    }
+
+    /// The part of [`Tasks::spawn`] that is compiled once, not for each future.
+    fn spawn_boxed(&self, name: &'static str, on_panic: OnPanic, future: Boxed<'static, ()>) -> AbortHandle {
+        let stop = self.0.stop.clone();
         let until_stopped = async move {
             stop.run_until_cancelled(future).await;
         };
@@ -92,6 +97,15 @@ impl Tasks {
         M: FnMut() -> F + Send + 'static,
         F: Future<Output = ()> + Send + 'static,
     {
+        self.supervise_boxed(name, Box::new(move || Box::pin(make())))
+    }
+
+    /// The part of [`Tasks::supervise`] that is compiled once, not for each part.
+    fn supervise_boxed(
+        &self,
+        name: &'static str,
+        mut make: Box<dyn FnMut() -> Boxed<'static, ()> + Send>,
+    ) -> AbortHandle {
         let stop = self.0.stop.clone();
         // The panics of the parts are caught within, so a panic of this task itself is a fault of `make`.
         let supervised = async move {
@@ -99,7 +113,7 @@ impl Tasks {
             loop {
                 let begun = Instant::now();
                 let watch = Watch::start(name);
-                let run = stop.run_until_cancelled(Caught(Box::pin(make()))).await;
+                let run = stop.run_until_cancelled(Caught(make())).await;
                 match run {
                     None | Some(Ok(())) => return,
                     Some(Err(payload)) => drop(watch.panicked(&*payload)),
@@ -125,12 +139,12 @@ impl Tasks {
         F: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
-        let (stop, counted, future) = (self.0.stop.clone(), self.tokens(), Box::pin(future));
+        let (stop, counted, future) = (self.0.stop.clone(), self.tokens(), boxed_result(future));
         let until_stopped = async move {
             let _counted = counted;
             stop.run_until_cancelled(future).await
         };
-        scoped_option(name, Box::pin(until_stopped))
+        Scoped::start(name, Box::pin(until_stopped))
     }
 
     fn start(&self, name: &'static str, on_panic: OnPanic, future: Boxed<'static, ()>) -> AbortHandle {

@@ -5,6 +5,7 @@ use std::panic::AssertUnwindSafe;
 
 use tokio::sync::Semaphore;
 
+use crate::caught::{AnyResult, boxed_result, result_of};
 use crate::stats::Watch;
 
 /// The lane for file work of the process: reading, writing, removing trees, mounting. More concurrency does not help
@@ -64,6 +65,12 @@ impl Lane {
         W: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
+        let result = self.run_boxed(Box::new(move || Box::new(work()) as AnyResult)).await?;
+        result_of(result).ok_or(LaneError::Ending)
+    }
+
+    /// The part of [`Lane::run`] that is compiled once, not for each piece of work.
+    async fn run_boxed(&'static self, work: Box<dyn FnOnce() -> AnyResult + Send>) -> Result<AnyResult, LaneError> {
         let turn = self.room.acquire().await.map_err(|_| LaneError::Ending)?;
         let watch = Watch::start(self.name);
         if INLINE.get() {
@@ -111,7 +118,9 @@ impl Lane {
             return Ok(work.await);
         }
         let runtime = tokio::runtime::Handle::current();
-        self.run(move || runtime.block_on(work)).await
+        let work = boxed_result(work);
+        let result = self.run_boxed(Box::new(move || runtime.block_on(work))).await?;
+        result_of(result).ok_or(LaneError::Ending)
     }
 }
 

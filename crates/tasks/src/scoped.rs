@@ -1,16 +1,20 @@
 //! Tasks that belong to a value.
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::task::JoinHandle;
 
-use crate::caught::{Boxed, Caught};
+use crate::caught::{AnyResult, Boxed, Caught, boxed_result, result_of};
 use crate::stats::Watch;
 
 /// A task that ends when this is dropped. Awaiting it gives the task's result; `None` after a panic, which has been
 /// reported.
 #[derive(Debug)]
-pub struct Scoped<T>(JoinHandle<Option<T>>);
+pub struct Scoped<T> {
+    task: JoinHandle<Option<AnyResult>>,
+    result: PhantomData<fn() -> T>,
+}
 
 /// Starts a task that is part of its caller's work: one direction of a connection, one attempt among several.
 pub fn scoped<F, T>(name: &'static str, future: F) -> Scoped<T>
@@ -18,18 +22,15 @@ where
     F: Future<Output = T> + Send + 'static,
     T: Send + 'static,
 {
-    let future = Box::pin(future);
-    scoped_option(name, Box::pin(async move { Some(future.await) }))
+    let future = boxed_result(future);
+    Scoped::start(name, Box::pin(async move { Some(future.await) }))
 }
 
-/// The same for a future that may end without a result.
-pub(crate) fn scoped_option<T>(name: &'static str, future: Boxed<'static, Option<T>>) -> Scoped<T>
-where
-    T: Send + 'static,
-{
+/// Starts a task whose future may end without a result.
+fn start(name: &'static str, future: Boxed<'static, Option<AnyResult>>) -> JoinHandle<Option<AnyResult>> {
     let watch = Watch::start(name);
     #[expect(clippy::disallowed_methods, reason = "the one place where scoped tasks are started")]
-    let task = tokio::spawn(async move {
+    tokio::spawn(async move {
         match Caught(future).await {
             Ok(result) => result,
             Err(payload) => {
@@ -37,8 +38,7 @@ where
                 None
             }
         }
-    });
-    Scoped(task)
+    })
 }
 
 /// Runs one piece of a task's work so that its panic does not end the task: it is reported and counted under `name`, and
@@ -58,29 +58,34 @@ where
 }
 
 impl<T> Scoped<T> {
+    /// Starts a task that gives a `T`, or ends without a result.
+    pub(crate) fn start(name: &'static str, future: Boxed<'static, Option<AnyResult>>) -> Self {
+        Self { task: start(name, future), result: PhantomData }
+    }
+
     /// Whether the task has ended.
     pub fn is_finished(&self) -> bool {
-        self.0.is_finished()
+        self.task.is_finished()
     }
 
     /// Ends the task at its next await.
     pub fn abort(&self) {
-        self.0.abort();
+        self.task.abort();
     }
 }
 
-impl<T> Future for Scoped<T> {
+impl<T: 'static> Future for Scoped<T> {
     type Output = Option<T>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
         // A join error means that the task was aborted, so there is no result.
-        Pin::new(&mut self.0).poll(cx).map(|joined| joined.ok().flatten())
+        Pin::new(&mut self.task).poll(cx).map(|joined| joined.ok().flatten().and_then(result_of))
     }
 }
 
 impl<T> Drop for Scoped<T> {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
     }
 }
 

@@ -33,12 +33,7 @@ impl SharedObject {
     /// # Errors
     /// For what the type does not accept.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
-        match std::str::from_utf8(&self.0) {
-            // Looked over for UTF-8 once, not text by text.
-            Ok(text) => serde_json::from_str(text),
-            // Says where it ends to be text.
-            Err(_) => serde_json::from_slice(&self.0),
-        }
+        kelson_meta::from_json(&self.0)
     }
 }
 

@@ -20,7 +20,7 @@ pub(crate) fn judge(status: StatusCode, headers: &HeaderMap, body: Bytes) -> Res
         }
         return Ok(body);
     }
-    if let Ok(told) = serde_json::from_slice::<Status>(&body)
+    if let Ok(told) = kelson_meta::from_json::<Status>(&body)
         && told.code >= 400
         && !told.success
         && !told.message.is_empty()

@@ -136,7 +136,7 @@ impl<T> Source<T> {
             known.items.get(at).cloned()
         };
         let read = |bytes: &[u8]| {
-            let tree = serde_json::from_slice(bytes);
+            let tree = kelson_meta::from_json(bytes);
             tree.unwrap_or_else(|error| {
                 tracing::error!(resource = self.resource, %error, "decoding a stored object failed; ignoring it");
                 Value::Null

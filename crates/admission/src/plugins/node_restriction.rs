@@ -79,7 +79,7 @@ impl NodeRestriction {
 
     fn get(&self, resource: &str, namespace: &str, name: &str) -> Result<Value, Status> {
         // Pods and nodes change with every heartbeat, so shared decoded trees would not pay off.
-        let found = self.objects.get("", resource, namespace, name).and_then(|b| serde_json::from_slice(&b).ok());
+        let found = self.objects.get("", resource, namespace, name).and_then(|b| kelson_meta::from_json(&b).ok());
         found.ok_or_else(|| Status::not_found(&GroupResource::new("", resource), name))
     }
 

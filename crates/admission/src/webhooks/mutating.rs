@@ -142,7 +142,7 @@ impl MutatingWebhooks {
             return Ok(None);
         }
         let patch: Value =
-            serde_json::from_slice(&answer.patch).ok().filter(|p: &Value| p.is_array() || p.is_null()).ok_or_else(
+            kelson_meta::from_json(&answer.patch).ok().filter(|p: &Value| p.is_array() || p.is_null()).ok_or_else(
                 || calling("received undecodable patch in webhook response: not a list of operations".to_owned()),
             )?;
         if patch.as_array().is_none_or(Vec::is_empty) {

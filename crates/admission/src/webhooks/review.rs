@@ -175,7 +175,7 @@ pub fn answer(version: ReviewVersion, uid: &str, mutating: bool, bytes: &[u8]) -
     let undecodable = |e: &dyn std::fmt::Display| {
         AnswerError::Undecodable(format!("couldn't get version/kind; json parse error: {e}"))
     };
-    let answered: Answered = serde_json::from_slice(bytes).map_err(|e| undecodable(&e))?;
+    let answered: Answered = kelson_meta::from_json(bytes).map_err(|e| undecodable(&e))?;
     let response = answered.response.ok_or_else(|| AnswerError::Invalid("webhook response was absent".to_owned()))?;
     let patch = response.patch.unwrap_or_default();
     let patch = base64::engine::general_purpose::STANDARD.decode(patch).map_err(|e| undecodable(&e))?;

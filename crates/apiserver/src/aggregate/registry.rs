@@ -39,7 +39,7 @@ impl Aggregation {
     }
     /// Registers a stored APIService.
     pub fn committed(&self, record: &Record) {
-        let service: ApiService = match serde_json::from_slice(&record.bytes()) {
+        let service: ApiService = match kelson_meta::from_json(&record.bytes()) {
             Ok(service) => service,
             Err(error) => {
                 tracing::error!(key = %record.key(), %error, "cannot decode a stored APIService; ignoring it");

@@ -57,9 +57,9 @@ impl SelfClient {
         let ok = answer.status().is_success();
         let bytes = http_body_util::BodyExt::collect(answer.into_body()).await.map_err(Status::internal)?.to_bytes();
         if ok {
-            return serde_json::from_slice(&bytes).map_err(|e| Status::internal(e.to_string()));
+            return kelson_meta::from_json(&bytes).map_err(|e| Status::internal(e.to_string()));
         }
-        Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| Status::internal("the answer is not a Status")))
+        Err(kelson_meta::from_json(&bytes).unwrap_or_else(|_| Status::internal("the answer is not a Status")))
     }
 
     /// Sends a request with JSON and returns any response.

@@ -284,7 +284,7 @@ impl Served {
     pub async fn working(&self, records: &[Arc<Record>]) -> Result<Vec<Value>, Status> {
         match self.forms(records).await? {
             Some(forms) => {
-                let read = |form: &Bytes| serde_json::from_slice(form).map_err(Status::internal);
+                let read = |form: &Bytes| kelson_meta::from_json(form).map_err(Status::internal);
                 forms.iter().map(read).collect()
             }
             None => Ok(records.iter().map(|record| parse(record)).collect()),

@@ -161,7 +161,7 @@ async fn dial(
     kelson_streams::dial_upgrade(io, transport, &uri, trace_headers(), &offered).await.map_err(|error| match error {
         DialError::Refused { status, body, .. } => {
             let text = String::from_utf8_lossy(&body).trim_end().to_owned();
-            serde_json::from_slice::<Status>(&body).ok().filter(|s| s.code == status.as_u16()).unwrap_or_else(|| {
+            kelson_meta::from_json::<Status>(&body).ok().filter(|s| s.code == status.as_u16()).unwrap_or_else(|| {
                 match status.as_u16() {
                     400 => Status::bad_request(text),
                     404 => Status::failure(404, Reason::NotFound, text),

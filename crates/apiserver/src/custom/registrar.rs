@@ -139,7 +139,7 @@ impl Definitions {
             // A newer revision, from another server, is registered already.
             return;
         }
-        match serde_json::from_slice::<Definition>(&record.bytes()) {
+        match kelson_meta::from_json::<Definition>(&record.bytes()) {
             Ok(definition) => self.register(definition, record),
             Err(error) => {
                 tracing::error!(key = %record.key(), %error, "cannot decode a stored definition; not serving it")

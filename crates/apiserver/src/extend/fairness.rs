@@ -68,7 +68,7 @@ pub async fn adjust(control: Arc<FlowControl>) {
 
 fn read<T: DeserializeOwned>(server: &Server, plural: &str) -> Vec<T> {
     let view = server.store.list(Resource::new(GROUP, plural), None, None, None);
-    view.iter().filter_map(|record| serde_json::from_slice(&record.bytes()).ok()).collect()
+    view.iter().filter_map(|record| kelson_meta::from_json(&record.bytes()).ok()).collect()
 }
 
 async fn configure(server: &Server, own: &SelfClient) {

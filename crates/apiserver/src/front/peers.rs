@@ -149,7 +149,7 @@ struct AddressView {
 /// The addresses in the nodes' status. A node that claims a wrong address gains the reserve only for connections from that address.
 fn node_addresses(store: &Store) -> HashSet<IpAddr> {
     let nodes = store.list(Resource::new("", "nodes"), None, None, None);
-    let addresses = nodes.iter().filter_map(|record| serde_json::from_slice::<NodeView>(&record.bytes()).ok());
+    let addresses = nodes.iter().filter_map(|record| kelson_meta::from_json::<NodeView>(&record.bytes()).ok());
     let addresses = addresses.flat_map(|node| node.status.addresses.unwrap_or_default());
     addresses.filter_map(|a| a.address.parse::<IpAddr>().ok()).map(|ip| ip.to_canonical()).collect()
 }

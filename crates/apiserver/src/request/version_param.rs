@@ -105,7 +105,7 @@ impl Continue {
             };
             bad(&format!("illegal base64 data at input byte {at}"))
         })?;
-        let token: Self = serde_json::from_slice(&bytes).map_err(|e| bad(&decode_error(&bytes, &e)))?;
+        let token: Self = kelson_meta::from_json(&bytes).map_err(|e| bad(&decode_error(&bytes, &e)))?;
         if token.api_version != "meta.k8s.io/v1" {
             return Err(bad(&format!("server does not recognize this encoded version {}", token.api_version)));
         }

@@ -21,7 +21,7 @@ impl CallWebhook for ConversionWebhooks {
             let target = Target::parse(config)?;
             let call = Call { body: review.to_string().into(), timeout: TIMEOUT, answer_bytes_max: ANSWER_BYTES_MAX };
             let answer = self.0.call(&target, call).await.map_err(|e| e.to_string())?;
-            serde_json::from_slice(&answer).map_err(|e| e.to_string())
+            kelson_meta::from_json(&answer).map_err(|e| e.to_string())
         })
     }
 }

@@ -30,7 +30,7 @@ impl StoreObjects {
         if let Some(tree) = self.trees.lock().get(&record.revision()) {
             return Some(Arc::clone(tree));
         }
-        let tree: Arc<Value> = Arc::new(serde_json::from_slice(&record.bytes()).ok()?);
+        let tree: Arc<Value> = Arc::new(kelson_meta::from_json(&record.bytes()).ok()?);
         if record.len() <= TREE_JSON_BYTES_MAX {
             let mut trees = self.trees.lock();
             if trees.len() >= TREES_MAX {

@@ -62,7 +62,7 @@ impl WebhookTokens {
     }
 
     fn judge(&self, answer: &[u8], audiences: &[String]) -> Result<Option<Authenticated>, Rejected> {
-        let review: TokenReview = serde_json::from_slice(answer)
+        let review: TokenReview = kelson_meta::from_json(answer)
             .map_err(|_| Rejected::because("webhook authenticator: the response is not a TokenReview"))?;
         let status = review.status;
         if !status.authenticated {

@@ -256,7 +256,7 @@ impl AsyncAuthorizer for WebhookAuthorizer {
         };
         let review = format!(r#"{head},"metadata":{{}},"spec":{sent},"status":{{"allowed":false}}}}"#);
         let status = match self.ask.post(review.into()).await {
-            Ok(answer) => serde_json::from_slice::<SubjectAccessReview>(&answer).ok().and_then(|review| review.status),
+            Ok(answer) => kelson_meta::from_json::<SubjectAccessReview>(&answer).ok().and_then(|review| review.status),
             Err(why) => {
                 tracing::warn!(
                     webhook = self.options.name,

@@ -100,8 +100,8 @@ impl<'a> Parsed<'a> {
         if payload.contains('.') {
             return None;
         }
-        let header: JoseHeader = serde_json::from_slice(&decode(header)?).ok()?;
-        let claims: Claims = serde_json::from_slice(&decode(payload)?).ok()?;
+        let header: JoseHeader = kelson_meta::from_json(&decode(header)?).ok()?;
+        let claims: Claims = kelson_meta::from_json(&decode(payload)?).ok()?;
         Some(Self { signed, signature: decode(signature)?, alg: header.alg, kid: header.kid, claims })
     }
 

@@ -215,7 +215,7 @@ impl Approver {
                 "verb": "create", "version": "*", "subresource": subresource}}});
         let bytes = serde_json::to_vec(&body).map_err(|e| ClientError::Request(e.to_string()))?;
         let answer = self.client.call(http::Method::POST, &REVIEWS.path(""), "application/json", bytes.into()).await?;
-        let review: Review = serde_json::from_slice(&answer).map_err(|e| ClientError::Decode(e.to_string()))?;
+        let review: Review = kelson_meta::from_json(&answer).map_err(|e| ClientError::Decode(e.to_string()))?;
         Ok(review.status.allowed)
     }
 

@@ -77,7 +77,7 @@ impl Objects {
         match answer {
             Ok(bytes) => {
                 let live: Live =
-                    serde_json::from_slice(&bytes).map_err(|e| ClientError::Decode(format!("{path}: {e}")))?;
+                    kelson_meta::from_json(&bytes).map_err(|e| ClientError::Decode(format!("{path}: {e}")))?;
                 Ok(Lookup::Object(Box::new(live.metadata)))
             }
             Err(e) if e.is_unserved() => Ok(Lookup::Unserved),

@@ -86,7 +86,7 @@ impl Parent {
     pub async fn read(client: &Client) -> Result<Option<Self>, ClientError> {
         match client.call(http::Method::GET, &Self::path(), "", bytes::Bytes::new()).await {
             Ok(bytes) => {
-                let stored = serde_json::from_slice(&bytes).map_err(|e| ClientError::Decode(e.to_string()))?;
+                let stored = kelson_meta::from_json(&bytes).map_err(|e| ClientError::Decode(e.to_string()))?;
                 Ok(Some(Self::of(&stored)))
             }
             Err(e) if e.is_not_found() => Ok(None),

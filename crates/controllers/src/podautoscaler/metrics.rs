@@ -85,7 +85,7 @@ impl MetricsClient {
 
     async fn read<T: DeserializeOwned>(&self, path: &str, what: &str) -> Result<T, String> {
         let bytes = self.client.call(Method::GET, path, "", Bytes::new()).await.map_err(|e| said(&e, what))?;
-        serde_json::from_slice(&bytes).map_err(|e| e.to_string())
+        kelson_meta::from_json(&bytes).map_err(|e| e.to_string())
     }
 
     /// Returns the usage of a resource by the pods that `selector` selects, of all containers or of one.

@@ -135,7 +135,7 @@ impl<'c> Served<'c> {
             Err(ClientError::Status(status)) if matches!(status.code, 404 | 503) => return Ok(None),
             Err(e) => return Err(e),
         };
-        serde_json::from_slice(&bytes).map(Some).map_err(|e| ClientError::Decode(format!("{path}: {e}")))
+        kelson_meta::from_json(&bytes).map(Some).map_err(|e| ClientError::Decode(format!("{path}: {e}")))
     }
 }
 

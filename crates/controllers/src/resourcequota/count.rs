@@ -19,7 +19,7 @@ use crate::shared::context::SyncError;
 /// Reads a list as a tree.
 pub async fn read(client: &Client, path: &str) -> Result<Value, SyncError> {
     let bytes = client.call(Method::GET, path, "", Bytes::new()).await?;
-    serde_json::from_slice(&bytes).map_err(|e| SyncError::Other(format!("{path}: {e}")))
+    kelson_meta::from_json(&bytes).map_err(|e| SyncError::Other(format!("{path}: {e}")))
 }
 
 /// Counts the usage of quotas.

@@ -286,7 +286,7 @@ fn report<K: Display>(controller: &str, key: &K, error: &SyncError) {
 pub async fn get_value<T: Object>(client: &Client, namespace: &str, name: &str) -> Result<Value, ClientError> {
     let uri = format!("{}/{name}", T::TYPE.path(namespace));
     let bytes = client.call(http::Method::GET, &uri, "", bytes::Bytes::new()).await?;
-    serde_json::from_slice(&bytes).map_err(|e| ClientError::Decode(format!("{uri}: {e}")))
+    kelson_meta::from_json(&bytes).map_err(|e| ClientError::Decode(format!("{uri}: {e}")))
 }
 
 /// Reads an object as a tree, applies `change` and updates it, which keeps fields that this version does not know.

@@ -113,7 +113,7 @@ impl Resource {
 
 async fn read<T: DeserializeOwned>(client: &Client, path: &str) -> Result<T, ClientError> {
     let bytes = client.call(Method::GET, path, "", Bytes::new()).await?;
-    serde_json::from_slice(&bytes).map_err(|e| ClientError::Decode(format!("{path}: {e}")))
+    kelson_meta::from_json(&bytes).map_err(|e| ClientError::Decode(format!("{path}: {e}")))
 }
 
 /// The resources of one version, `GROUP/VERSION` or that of the legacy group, without subresources.

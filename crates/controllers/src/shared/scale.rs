@@ -173,7 +173,7 @@ impl Scales {
 
     async fn read<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         let bytes = self.client.call(Method::GET, path, "", Bytes::new()).await?;
-        serde_json::from_slice(&bytes).map_err(|e| ClientError::Decode(format!("{path}: {e}")))
+        kelson_meta::from_json(&bytes).map_err(|e| ClientError::Decode(format!("{path}: {e}")))
     }
 
     /// Returns the resource of the target's kind, in the version that the target names if it is served, else in the

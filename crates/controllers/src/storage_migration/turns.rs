@@ -87,7 +87,7 @@ impl Migrator {
         let of = &migration.spec.resource;
         let path = definition_path(&format!("{}.{}", of.resource, of.group));
         match self.client.call(Method::GET, &path, "", Bytes::new()).await {
-            Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+            Ok(bytes) => Ok(kelson_meta::from_json(&bytes).ok()),
             Err(e) if e.is_not_found() => Ok(None),
             Err(e) => Err(e.into()),
         }

@@ -146,7 +146,7 @@ impl Objects {
 
 async fn whole(api: &Client, path: &str) -> Result<Value, String> {
     let bytes = api.call(Method::GET, path, "", Bytes::new()).await.map_err(|e| e.to_string())?;
-    serde_json::from_slice(&bytes).map_err(|e| e.to_string())
+    kelson_meta::from_json(&bytes).map_err(|e| e.to_string())
 }
 
 /// Reads a field of an answer ignoring case, as Go does, since extenders are written in many languages.
@@ -184,7 +184,7 @@ impl Reached {
                 return Err(format!("failed {verb} with extender at URL {url}, code {code}"));
             }
             let bytes = Client::read(answer).await.map_err(|e| e.to_string())?;
-            serde_json::from_slice(&bytes).map_err(|e| e.to_string())
+            kelson_meta::from_json(&bytes).map_err(|e| e.to_string())
         };
         let late = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
         tokio::time::timeout(self.extender.timeout, asked)

@@ -84,7 +84,7 @@ impl NodeClient {
             minor: String,
         }
         let answer = self.client.call(http::Method::GET, "/version", "", bytes::Bytes::new()).await.ok()?;
-        let version: Version = serde_json::from_slice(&answer).ok()?;
+        let version: Version = kelson_meta::from_json(&answer).ok()?;
         version.minor.chars().take_while(char::is_ascii_digit).collect::<String>().parse().ok()
     }
 }

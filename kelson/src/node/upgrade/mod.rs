@@ -224,7 +224,7 @@ async fn about(program: &Path) -> anyhow::Result<About> {
         let said = String::from_utf8_lossy(&output.stderr);
         bail!("{shown}: {}: {}", output.status, said.lines().next_back().unwrap_or_default());
     }
-    serde_json::from_slice(&output.stdout).with_context(|| format!("{shown}: this is not a program of Kelson"))
+    kelson_meta::from_json(&output.stdout).with_context(|| format!("{shown}: this is not a program of Kelson"))
 }
 
 fn digest(file: &Path) -> anyhow::Result<Vec<u8>> {

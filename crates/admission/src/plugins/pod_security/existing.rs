@@ -60,7 +60,7 @@ pub(super) async fn warnings(
             tokio::task::yield_now().await;
         }
         looked += 1;
-        note(&mut broken, demand, &serde_json::from_slice(bytes).unwrap_or_default());
+        note(&mut broken, demand, &kelson_meta::from_json(bytes).unwrap_or_default());
     }
     let mut all = Vec::new();
     if looked < total {

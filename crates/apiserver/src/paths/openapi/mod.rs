@@ -137,7 +137,7 @@ async fn documents_of(remotes: &[Arc<Remote>]) -> Vec<(Arc<Remote>, Value)> {
     for remote in remotes {
         let answer = remote.fetch("/openapi/v2", &asking, DOCUMENT_BYTES_MAX);
         let document = match tokio::time::timeout(REMOTE_TIMEOUT, answer).await {
-            Ok(Ok((StatusCode::OK, body))) => serde_json::from_slice(&body).map_err(|e| e.to_string()),
+            Ok(Ok((StatusCode::OK, body))) => kelson_meta::from_json(&body).map_err(|e| e.to_string()),
             Ok(Ok((code, _))) => Err(format!("status {code}")),
             Ok(Err(why)) => Err(why.to_string()),
             Err(_) => Err("timeout".to_owned()),

@@ -25,7 +25,7 @@ fn reference() -> Option<PathBuf> {
 fn read(path: &std::path::Path) -> Value {
     let bytes =
         std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}; KELSON_SHARED=none does without", path.display()));
-    serde_json::from_slice(&bytes).expect("JSON")
+    kelson_meta::from_json(&bytes).expect("JSON")
 }
 
 /// Removes descriptions and gated media types, and sorts lists that are sets.

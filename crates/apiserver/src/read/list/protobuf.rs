@@ -146,7 +146,7 @@ fn partial(version: &str, object: &ObjectSchema, is_first: bool, record: &Record
         return Ok(out.freeze());
     }
     let metadata =
-        if record.put_metadata(&mut out) { serde_json::from_slice(&out).unwrap_or_default() } else { Value::Null };
+        if record.put_metadata(&mut out) { kelson_meta::from_json(&out).unwrap_or_default() } else { Value::Null };
     let metadata = serde_json::Map::from_iter([("metadata".to_owned(), metadata)]);
     object.message(&table::partial(version, Value::Object(metadata))).map(Bytes::from).map_err(refused)
 }

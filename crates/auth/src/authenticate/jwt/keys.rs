@@ -49,7 +49,7 @@ pub(super) struct IssuerKey {
 /// # Errors
 /// The document is not a key set, or has no usable key.
 pub(super) fn parse(text: &[u8]) -> Result<Vec<IssuerKey>, String> {
-    let set: Set = serde_json::from_slice(text).map_err(|e| format!("fetching the key set failed: {e}"))?;
+    let set: Set = kelson_meta::from_json(text).map_err(|e| format!("fetching the key set failed: {e}"))?;
     let keys: Vec<IssuerKey> = set.keys.into_iter().take(KEYS_MAX).filter_map(key).collect();
     if keys.is_empty() { Err("the key set has no key that can be used".into()) } else { Ok(keys) }
 }

@@ -53,8 +53,8 @@ impl<'a> UnverifiedToken<'a> {
         let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).ok();
         let (signed, signature) = token.rsplit_once('.')?;
         let (header, payload) = signed.split_once('.')?;
-        let header = serde_json::from_slice(&decode(header)?).ok()?;
-        let claims = serde_json::from_slice(&decode(payload)?).ok()?;
+        let header = kelson_meta::from_json(&decode(header)?).ok()?;
+        let claims = kelson_meta::from_json(&decode(payload)?).ok()?;
         Some(Self { signed, signature: decode(signature)?, header, claims })
     }
 
@@ -149,7 +149,7 @@ impl Publisher {
     async fn fetched(&self, means: &Means<'_>) -> Result<Vec<keys::IssuerKey>, String> {
         let document = means.fetch.get(&self.discovery_url, &self.ca_pem, None).await?;
         let found: Discovery =
-            serde_json::from_slice(&document).map_err(|e| format!("fetching the discovery document failed: {e}"))?;
+            kelson_meta::from_json(&document).map_err(|e| format!("fetching the discovery document failed: {e}"))?;
         if found.issuer != self.url {
             return Err(format!("the discovery document is of issuer {:?}", found.issuer));
         }

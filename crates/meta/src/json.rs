@@ -1,13 +1,14 @@
 //! JSON as types. All readers of typed objects decode from a string: with bytes as a second source, serde's code for each
 //! type would be in the program twice.
-use serde::de::{DeserializeOwned, Error as _};
+use serde::Deserialize;
+use serde::de::Error as _;
 use serde_json::{Error, Value};
 
 /// Reads `json` as a type. The bytes are checked for UTF-8 once, not string by string.
 ///
 /// # Errors
 /// For bytes that are not UTF-8 or not JSON, and for what the type does not accept.
-pub fn from_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, Error> {
+pub fn from_json<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, Error> {
     serde_json::from_str(utf8(json)?)
 }
 

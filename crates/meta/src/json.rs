@@ -1,7 +1,7 @@
 //! JSON as types. All readers of typed objects decode from a string: with bytes as a second source, serde's code for each
 //! type would be in the program twice.
 use serde::Deserialize;
-use serde::de::Error as _;
+use serde::de::{DeserializeOwned, Error as _};
 use serde_json::{Error, Value};
 
 /// Reads `json` as a type. The bytes are checked for UTF-8 once, not string by string.
@@ -10,6 +10,21 @@ use serde_json::{Error, Value};
 /// For bytes that are not UTF-8 or not JSON, and for what the type does not accept.
 pub fn from_json<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, Error> {
     serde_json::from_str(utf8(json)?)
+}
+
+/// Reads a tree as a type, through a string: where an object's type is read from strings too, this is smaller than serde's
+/// code for trees, and it is for the places where speed does not matter.
+///
+/// # Errors
+/// For what the type does not accept.
+pub fn from_tree<T: DeserializeOwned>(tree: &Value) -> Result<T, Error> {
+    let text = serde_json::to_string(tree)?;
+    serde_json::from_str(&text).map_err(|error| {
+        // The position is that in a string that the user does not know.
+        let position = format!(" at line {} column {}", error.line(), error.column());
+        let message = error.to_string();
+        Error::custom(message.strip_suffix(&position).unwrap_or(&message))
+    })
 }
 
 fn utf8(json: &[u8]) -> Result<&str, Error> {
@@ -30,5 +45,13 @@ mod tests {
         assert!(error.is_syntax() && error.line() == 2, "{error}");
         let error = from_json::<Vec<String>>(b"[1]").unwrap_err();
         assert!(error.is_data(), "{error}");
+    }
+
+    #[test]
+    fn an_error_of_a_tree_has_no_position() {
+        let tree = serde_json::json!([1]);
+        assert_eq!(from_tree::<Vec<u8>>(&tree).unwrap(), [1]);
+        let error = from_tree::<Vec<String>>(&tree).unwrap_err();
+        assert_eq!(error.to_string(), "invalid type: integer `1`, expected a string");
     }
 }

@@ -45,7 +45,7 @@ pub use cron::CronSchedule;
 pub use field::{FieldError, FieldErrorKind, FieldErrors, FieldPath, too_long_detail, too_many_detail};
 pub use gvk::{GroupKind, GroupResource, GroupVersion, Gvk, Gvr};
 pub use intern::{Intern, Interned, Interner, LabelMap};
-pub use json::from_json;
+pub use json::{from_json, from_tree};
 pub use names::{
     generate_name, is_config_map_key, is_dns1035_label, is_dns1123_label, is_dns1123_subdomain, is_label_value,
     is_path_segment_name, is_qualified_name, random_suffix,

@@ -1,7 +1,6 @@
 //! The status of a definition before it is stored: names and conditions. Upstream's controllers write it later; here a definition works
 //! as soon as the client is answered. Upstream: `controller/{status,establish,apiapproval}`.
 use jiff::Timestamp;
-use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::custom::conditions::{self, APPROVAL_CONFORMANT, Condition, ESTABLISHED, NAMES_ACCEPTED, condition};
@@ -11,7 +10,7 @@ use crate::custom::names::{self, TakenNames};
 /// Updates the status of a definition. `taken` are the names of the other definitions in its group.
 pub fn complete(object: &mut Value, taken: &TakenNames, now: Timestamp) {
     // A definition that cannot be decoded was never validated and is left as it is.
-    let Ok(definition) = Definition::deserialize(&*object) else { return };
+    let Ok(definition) = kelson_meta::from_tree::<Definition>(object) else { return };
     let mut status = definition.status.clone();
     let has_condition = status.conditions.iter().any(|c| c.kind == NAMES_ACCEPTED);
     if !has_condition || definition.spec.names != status.accepted_names {

@@ -309,7 +309,7 @@ pub async fn update_value<T: Object>(
     let before = value.clone();
     change(&mut value);
     if value == before {
-        return serde_json::from_value(value).map_err(|e| ClientError::Decode(e.to_string()));
+        return kelson_meta::from_tree(&value).map_err(|e| ClientError::Decode(e.to_string()));
     }
     client.update(namespace, name, subresource, &value).await
 }

@@ -63,7 +63,7 @@ pub(super) fn of(mut value: Value, origin: Origin<'_>, node: &str) -> Result<Pod
     if !faults.is_empty() {
         return Err(faults.to_string());
     }
-    let mut pod: Pod = serde_json::from_value(value).map_err(|e| e.to_string())?;
+    let mut pod: Pod = kelson_meta::from_tree(&value).map_err(|e| e.to_string())?;
     allowed(&pod)?;
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(pod::CONFIG_HASH.into(), uid.clone());

@@ -150,6 +150,17 @@ impl Record {
         self.texts.lock().protobuf()
     }
 
+    /// Appends the protobuf form to `out`, without assembling it separately first. Returns `false`, and appends nothing, if it was not
+    /// set before.
+    pub fn put_protobuf(&self, out: &mut impl BufMut) -> bool {
+        let texts = self.texts.lock();
+        texts.protobuf_pieces(|piece| {
+            out.put_slice(piece);
+            ControlFlow::Continue(())
+        });
+        texts.protobuf_len().is_some()
+    }
+
     /// The length of the protobuf form, if it was set before.
     #[must_use]
     pub fn protobuf_len_if_made(&self) -> Option<usize> {

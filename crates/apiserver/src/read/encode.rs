@@ -2,7 +2,7 @@
 //! copied, not decoded. `list` encodes lists, `frames` watch events.
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{BufMut as _, Bytes, BytesMut};
 use http::StatusCode;
 use http_body::Body as _;
 use kelson_codec::Encoding;
@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use crate::catalog::record::{Object, message};
 use crate::catalog::{ObjectSchema, Served};
-use crate::read::table::{items, table_head, working_items};
-use crate::request::answer::{Answer, answer, tree};
+use crate::read::table::{self, items, table_head, working_items};
+use crate::request::answer::{Answer, answer, compact, tree};
 use crate::request::body::ApiBody;
 use crate::request::negotiate::{Accepted, View};
 use crate::request::view::ViewOptions;
@@ -64,6 +64,13 @@ async fn serialize(
             return Ok(answer(code, accepted.content_type(false), ApiBody::full(bytes)));
         }
     }
+    if let Object::Record(record) = &object
+        && accepted.encoding == Encoding::Json
+        && !accepted.pretty
+        && let Some(cut) = cut(served, accepted.view, view, record)
+    {
+        return Ok(answer(code, accepted.content_type(false), ApiBody::parts([cut, NEWLINE])));
+    }
     let (version, mut items) = match object {
         Object::Record(record) => {
             let value = served.one_working(&record).await?;
@@ -84,6 +91,28 @@ async fn serialize(
             table.insert("rows".into(), Value::Array(vec![item]));
             tree(code, accepted, &ObjectSchema::Open, Value::Object(table))
         }
+    }
+}
+
+/// A record's metadata, or a table with its row, with the metadata and the object cut from the stored bytes. `None` for whole objects,
+/// and where the stored bytes are those of another version.
+fn cut(served: &Served, view: View, options: &ViewOptions, record: &Record) -> Option<Bytes> {
+    let mut out = BytesMut::new();
+    match view {
+        View::Partial(version) if !served.works_as_served() || served.is_plain(record) => {
+            table::put_partial_json(version, record, &mut out).then(|| out.freeze())
+        }
+        View::Table(version) if served.is_plain(record) => {
+            let metadata = json!({"resourceVersion": record.revision().to_string()});
+            let head = compact(&Value::Object(table_head(served, version, metadata, true)));
+            // The rows are the last member, as in upstream's type.
+            out.put_slice(head.strip_suffix(b"}")?);
+            out.put_slice(b",\"rows\":[");
+            table::put_row(served, version, options, record, &mut out);
+            out.put_slice(b"]}");
+            Some(out.freeze())
+        }
+        View::Whole | View::Partial(_) | View::Table(_) => None,
     }
 }
 

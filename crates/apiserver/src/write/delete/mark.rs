@@ -1,11 +1,14 @@
 //! Marks a deleted object: deletion timestamp, grace period and finalizers.
 use jiff::{SignedDuration, Timestamp};
 use kelson_meta::format_seconds;
-use kelson_resources::Deletion;
+use kelson_resources::{Deletion, Parts};
+use kelson_store::Record;
 use serde_json::{Value, json};
 
 use super::options::DeleteOptions;
 use crate::catalog::Served;
+use crate::catalog::record::parse_parts;
+use crate::shared::allocations::is_allocated;
 
 const ORPHAN: &str = "orphan";
 
@@ -19,6 +22,43 @@ pub(super) enum Grace {
     Seconds(i64),
     /// It was marked before, and the request changes nothing.
     Pending,
+}
+
+impl Grace {
+    /// Whether nothing delays the removal except finalizers.
+    pub fn ends_now(&self) -> bool {
+        match self {
+            Self::None => true,
+            Self::Seconds(seconds) => *seconds == 0,
+            Self::Pending => false,
+        }
+    }
+}
+
+/// The parts of an object that decide whether a delete removes it at once.
+const DECIDING: Parts = Parts::Only(&[
+    (
+        "metadata",
+        Parts::Only(&[
+            ("finalizers", Parts::All),
+            ("deletionTimestamp", Parts::All),
+            ("deletionGracePeriodSeconds", Parts::All),
+        ]),
+    ),
+    ("spec", Parts::Only(&[("nodeName", Parts::All), ("terminationGracePeriodSeconds", Parts::All)])),
+    ("status", Parts::Only(&[("phase", Parts::All)])),
+]);
+
+/// Whether a delete removes an object without a change before and without work after, so that its tree is not needed.
+pub(super) fn is_removed_at_once(served: &Served, options: &DeleteOptions, record: &Record) -> bool {
+    let is_simple = matches!(served.options().deletion, Deletion::Immediate | Deletion::Graceful)
+        && !is_allocated(served)
+        && served.is_plain(record);
+    if !is_simple {
+        return false;
+    }
+    let old = parse_parts(record, DECIDING);
+    grace(served, &old, options).ends_now() && finalizers(&old, options, served.options().orphans_dependents).is_empty()
 }
 
 pub(super) fn is_deleting(value: &Value) -> bool {

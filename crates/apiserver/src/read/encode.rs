@@ -123,3 +123,46 @@ async fn json_of(served: &Served, record: &Arc<Record>) -> Result<Option<Bytes>,
     }
     Ok(served.forms(std::slice::from_ref(record)).await?.and_then(|mut forms| forms.pop()))
 }
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+    use kelson_store::{Body, Key, Precondition, RecordMeta, Store, StoreOptions, Write};
+
+    use super::*;
+    use crate::catalog::Catalog;
+    use crate::catalog::record::parse;
+
+    #[tokio::test]
+    async fn a_view_that_is_cut_is_the_view_of_the_tree() {
+        let store = Store::in_memory(StoreOptions::default());
+        let metadata = r#"{"name":"a","namespace":"n","uid":"u","resourceVersion":"","creationTimestamp":"2026-01-01T00:00:00Z","labels":{"b":"c"}}"#;
+        for (kind, rest) in [
+            ("ConfigMap", r#""data":{"k":"v"}"#),
+            ("Pod", r#""spec":{"containers":[{"name":"c","image":"i"}],"nodeName":"x"},"status":{"phase":"Running"}"#),
+        ] {
+            let plural = format!("{}s", kind.to_lowercase());
+            let served = Catalog::builtin().find("", "v1", &plural).unwrap();
+            let json = format!(r#"{{"kind":"{kind}","apiVersion":"v1","metadata":{metadata},{rest}}}"#);
+            let write = Write::put(
+                Key::new(served.store, "n", "a"),
+                Precondition::Any,
+                Body::locate(json).unwrap(),
+                RecordMeta::default(),
+            );
+            let record = store.commit(write).await.unwrap().record;
+            let options = ViewOptions::usual("2026-01-02T00:00:00Z".parse().unwrap());
+            for view in [View::Partial("v1"), View::Table("v1")] {
+                let accepted = Accepted { view, ..Accepted::JSON };
+                assert!(cut(&served, view, &options, &record).is_some(), "{kind} {view:?}: nothing is decoded");
+                let mut bodies = Vec::new();
+                for object in [Object::Record(Arc::clone(&record)), Object::Tree(parse(&record))] {
+                    let answer = serialize(StatusCode::OK, &accepted, &served, &options, object).await.unwrap();
+                    let bytes = answer.into_body().collect().await.unwrap().to_bytes();
+                    bodies.push(String::from_utf8(bytes.to_vec()).unwrap());
+                }
+                assert_eq!(bodies[0], bodies[1], "{kind} {view:?}");
+            }
+        }
+    }
+}

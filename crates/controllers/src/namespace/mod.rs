@@ -278,4 +278,22 @@ mod tests {
         assert!(api.get("v1/namespaces", "", "a").await.is_none());
         assert!(api.get("v1/configmaps", "other", "c").await.is_some());
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_remains_is_counted_part_by_part() {
+        let api = Api::start().await;
+        let _running = run(&api, &["namespace-controller"], Config::default()).await;
+        api.namespace("a").await;
+        for n in 0..=PART_MAX {
+            let metadata = json!({"name": format!("c{n}"), "namespace": "a", "finalizers": ["example.com/hold"]});
+            api.create("v1/configmaps", json!({"metadata": metadata})).await;
+        }
+        api.client().delete::<NamespaceView>("", "a", &DeleteOptions::default()).await.unwrap();
+        api.settle().await;
+        let ns = api.get("v1/namespaces", "", "a").await.unwrap();
+        let conditions = ns["status"]["conditions"].as_array().unwrap();
+        let remaining = conditions.iter().find(|c| c["type"] == "NamespaceContentRemaining").unwrap();
+        let message = remaining["message"].as_str().unwrap();
+        assert!(message.contains(&format!("configmaps. has {} resource instances", PART_MAX + 1)), "{message}");
+    }
 }

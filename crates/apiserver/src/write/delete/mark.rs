@@ -173,6 +173,8 @@ pub fn ends_with_update(served: &Served, new: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use kelson_store::{Body, Key, Precondition, RecordMeta, Store, StoreOptions, Write};
+
     use super::*;
 
     fn after(existing: &[&str], orphan: Option<bool>, policy: Option<&str>) -> Vec<String> {
@@ -202,5 +204,34 @@ mod tests {
         assert_eq!(finalizers_after(true, &[], None, Some("Background")), Vec::<String>::new());
         assert_eq!(finalizers_after(true, &[], Some(false), None), Vec::<String>::new());
         assert_eq!(finalizers_after(true, &[FOREGROUND], None, None), [FOREGROUND]);
+    }
+
+    #[tokio::test]
+    async fn what_is_removed_at_once_is_seen_in_a_few_members() {
+        let store = Store::in_memory(StoreOptions::default());
+        let options = DeleteOptions::default();
+        let node = r#""spec":{"nodeName":"n"}"#;
+        for (plural, metadata, rest, expected) in [
+            ("configmaps", "", r#""data":{"a":"b"}"#, true),
+            ("configmaps", r#","finalizers":["a/b"]"#, r#""data":{}"#, false),
+            ("pods", "", r#""spec":{}"#, true),
+            ("pods", "", node, false),
+            ("pods", "", r#""spec":{"nodeName":"n","terminationGracePeriodSeconds":0}"#, true),
+            ("pods", "", r#""spec":{"nodeName":"n"},"status":{"phase":"Failed"}"#, true),
+            ("pods", r#","deletionTimestamp":"2026-01-01T00:00:00Z","deletionGracePeriodSeconds":30"#, node, false),
+            ("services", "", r#""spec":{}"#, false),
+            ("namespaces", "", r#""spec":{}"#, false),
+        ] {
+            let served = crate::catalog::Catalog::builtin().find("", "v1", plural).unwrap();
+            let json = format!(r#"{{"metadata":{{"name":"a","resourceVersion":""{metadata}}},{rest}}}"#);
+            let write = Write::put(
+                Key::new(served.store, "n", "a"),
+                Precondition::Any,
+                Body::locate(json).unwrap(),
+                RecordMeta::default(),
+            );
+            let record = store.commit(write).await.unwrap().record;
+            assert_eq!(is_removed_at_once(&served, &options, &record), expected, "{plural} {metadata} {rest}");
+        }
     }
 }

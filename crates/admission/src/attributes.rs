@@ -10,6 +10,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::explain::Changed;
+use crate::old_object::OldObject;
 
 /// The operation under admission. Reads are not subject to admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -92,7 +93,7 @@ pub struct Attributes<'a> {
     /// they can be half of an object. They are moved like the object.
     pub managed_fields: Option<String>,
     /// The stored object (update, delete).
-    pub old_object: Option<&'a Value>,
+    pub old_object: Option<OldObject<'a>>,
     /// The user who makes the request, after impersonation.
     pub user: &'a UserInfo,
     /// Nothing will be stored: plugins must have no side effects.
@@ -231,7 +232,7 @@ impl Attributes<'_> {
     }
     /// Returns the stored object; JSON null when there is none.
     pub fn stored(&self) -> &Value {
-        self.old_object.unwrap_or(&Value::Null)
+        self.old_object.map_or(&Value::Null, OldObject::get)
     }
     fn display_name(&self) -> String {
         if !self.name.is_empty() {

@@ -8,7 +8,7 @@
 //!
 //! | room | holds |
 //! |---|---|
-//! | `configuration`, `explain`, `attributes`, `metrics`, `dependencies`, `containers` | sections of the configuration file, what a plugin changed, attributes of a request, what plugins depend on, the walk over containers |
+//! | `configuration`, `explain`, `old_object`, `attributes`, `metrics`, `dependencies`, `containers` | sections of the configuration file, what a plugin changed, the stored object, attributes of a request, what plugins depend on, the walk over containers |
 //! | `plugin` | the traits |
 //! | `dynamic/` | what configured webhooks and policies share: configurations, decoded once for each change, and those from files; which requests they match; the object in the version that they ask for |
 //! | `chain` | the order of calls |
@@ -30,6 +30,7 @@ mod dependencies;
 pub mod dynamic;
 pub mod explain;
 pub mod metrics;
+mod old_object;
 pub mod plugin;
 pub mod plugins;
 pub mod policies;
@@ -41,6 +42,7 @@ pub use chain::Chain;
 pub use dependencies::{Dependencies, KindMapper, NamespaceMaker, QuotaCharges, Versions};
 pub use explain::Changed;
 pub use metrics::Metrics;
+pub use old_object::{LazyObject, OldObject};
 pub use plugin::{AsyncPlugin, Plugin};
 pub use plugins::priority::system_priority_classes;
 pub use registry::{AdmissionOptions, BuildError, build, default_plugins, feature_gates, known_plugins};

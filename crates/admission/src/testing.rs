@@ -10,6 +10,7 @@ use kelson_webhook::{Backend, OwnCall, OwnServer, ServiceResolver};
 use parking_lot::Mutex;
 use serde_json::Value;
 
+use crate::old_object::OldObject;
 use crate::plugin::Passes;
 use crate::{
     Attributes, Chain, Dependencies, KindMapper, Metrics, NamespaceMaker, Notes, Operation, Plugin, QuotaCharges,
@@ -221,7 +222,7 @@ impl Ask<'_> {
             name: self.name,
             object: self.object.clone(),
             managed_fields: None,
-            old_object: self.old.as_ref(),
+            old_object: self.old.as_ref().map(OldObject::Parsed),
             user: &self.user,
             dry_run: false,
             explained: false,

@@ -144,10 +144,21 @@ impl Record {
         &self.meta
     }
 
-    /// The protobuf form, if it was set before.
+    /// The protobuf form, if it was set before and is kept.
     #[must_use]
     pub fn protobuf_if_made(&self) -> Option<Bytes> {
         self.texts.lock().protobuf()
+    }
+
+    /// Appends the protobuf form to `out`, without assembling it separately first. Returns `false`, and appends nothing, if it is not
+    /// kept.
+    pub fn put_protobuf(&self, out: &mut impl BufMut) -> bool {
+        let texts = self.texts.lock();
+        texts.protobuf_pieces(|piece| {
+            out.put_slice(piece);
+            ControlFlow::Continue(())
+        });
+        texts.has_protobuf()
     }
 
     /// The length of the protobuf form, if it was set before.
@@ -156,7 +167,7 @@ impl Record {
         self.texts.lock().protobuf_len()
     }
 
-    /// Sets the protobuf form. If there is one already, it stays.
+    /// Sets the protobuf form. If there is one already, it stays. Of a record that is similar to no other only its length is kept.
     pub fn set_protobuf(&self, bytes: &Bytes) {
         self.texts.lock().set_protobuf(bytes);
     }
@@ -186,6 +197,17 @@ impl Record {
     /// The JSON, if it is in memory as plain bytes and so can become a sample for others.
     pub(crate) fn plain(&self) -> Option<Bytes> {
         self.texts.lock().plain().cloned()
+    }
+
+    /// Notes that the record was compared with the samples.
+    pub(crate) fn compared(&self) {
+        self.texts.lock().compared();
+    }
+
+    /// The bytes of the protobuf form in memory.
+    #[cfg(test)]
+    pub(crate) fn protobuf_bytes_held(&self) -> usize {
+        self.texts.lock().protobuf_bytes_held()
     }
 
     /// Encodes the record as a delta to the sample. Returns whether the two are similar.

@@ -27,10 +27,17 @@ pub(crate) struct Samples {
 impl Samples {
     /// Delta-encodes a record if a sample is similar to it. This takes as long as reading the record a few times.
     pub fn pack(&self, record: &Record) {
-        let resource = record.key().resource;
-        if record.len() < DELTA_BYTES_MIN || resource.as_str() == SECRETS {
+        if record.len() < DELTA_BYTES_MIN {
             return;
         }
+        let resource = record.key().resource;
+        if resource.as_str() != SECRETS {
+            self.compare(record, resource);
+        }
+        record.compared();
+    }
+
+    fn compare(&self, record: &Record, resource: Resource) {
         let candidates = self.of.lock().get(&resource).cloned().unwrap_or_default();
         let found = candidates.into_iter().find(|sample| record.encode_with(sample));
         let Some(sample) = found.or_else(|| record.plain().map(Sample::new)) else { return };
@@ -57,6 +64,24 @@ mod tests {
         let filler: String = (0..40).map(|i| format!(r#","{kind}field{i}":"{kind}value""#)).collect();
         let json = Bytes::from(format!(r#"{{"name":"{n}"{filler}}}"#));
         (Record::new(Key::new(Resource::parse("things"), "", "a"), json.clone(), 0, 1, 1, RecordMeta::default()), json)
+    }
+
+    #[test]
+    fn the_protobuf_form_of_a_record_that_resembles_none_is_not_kept() {
+        let samples = Samples::default();
+        let message = |kind: u32, n: u32| Bytes::from(vec![kind as u8 + 10; 2000 + n as usize]);
+        let (mut held, mut length) = (0, 0);
+        for kind in 0..20 {
+            let (record, _) = record(kind, 0);
+            record.set_protobuf(&message(kind, 0));
+            assert_eq!(record.protobuf_bytes_held(), 2000, "a recent record keeps it");
+            samples.pack(&record);
+            record.set_protobuf(&message(kind, 0));
+            held += record.protobuf_bytes_held();
+            length += record.protobuf_len_if_made().unwrap();
+            assert!(!record.put_protobuf(&mut Vec::new()));
+        }
+        assert_eq!((held, length), (0, 20 * 2000));
     }
 
     #[test]

@@ -61,7 +61,11 @@ pub(crate) struct Texts {
     json_len: u32,
     /// Where the member `metadata` ends in the JSON; 0 until it was looked for.
     pub metadata_end: u32,
-    protobuf: Option<(Text, u32)>,
+    protobuf: Option<Text>,
+    /// The length of the protobuf form; 0 until it was made.
+    protobuf_len: u32,
+    /// Whether the record was compared with the samples, so that plain bytes stay plain.
+    compared: bool,
     forms: Option<Box<Forms>>,
 }
 
@@ -73,6 +77,8 @@ impl Texts {
             metadata_end: 0,
             json: Text::Plain(json),
             protobuf: None,
+            protobuf_len: 0,
+            compared: false,
             forms: None,
         }
     }
@@ -114,7 +120,7 @@ impl Texts {
 
     /// Passes the protobuf form, if there is one, to `take` piece by piece, until `take` breaks.
     pub fn protobuf_pieces(&self, take: impl FnMut(&[u8]) -> ControlFlow<()>) {
-        if let Some((text, _)) = &self.protobuf {
+        if let Some(text) = &self.protobuf {
             self.pieces(text, Syntax::Protobuf, take);
         }
     }
@@ -132,18 +138,47 @@ impl Texts {
     }
 
     pub fn protobuf(&self) -> Option<Bytes> {
-        self.protobuf.as_ref().map(|(text, len)| self.read(text, *len, Syntax::Protobuf))
+        self.protobuf.as_ref().map(|text| self.read(text, self.protobuf_len, Syntax::Protobuf))
     }
 
+    pub fn has_protobuf(&self) -> bool {
+        self.protobuf.is_some()
+    }
+
+    /// The length of the protobuf form, if it was made before. The form itself may have been dropped.
     pub fn protobuf_len(&self) -> Option<usize> {
-        self.protobuf.as_ref().map(|(_, len)| *len as usize)
+        Some(self.protobuf_len as usize).filter(|len| *len > 0)
     }
 
-    /// Sets the protobuf form unless there is one. It is delta-encoded if the JSON is.
+    /// Sets the protobuf form unless there is one. It is delta-encoded if the JSON is. Of a record that is similar to no other only the
+    /// length is kept, so that one list in protobuf does not double the memory of such records.
     pub fn set_protobuf(&mut self, bytes: &Bytes) {
         if self.protobuf.is_none() {
-            self.protobuf = Some((Text::Plain(bytes.clone()), bytes.len() as u32));
+            self.protobuf_len = bytes.len() as u32;
+            self.protobuf = Some(Text::Plain(bytes.clone()));
             self.encode_protobuf();
+        }
+    }
+
+    /// Notes that the record was compared with the samples, and drops the protobuf form if it is plain.
+    pub fn compared(&mut self) {
+        self.compared = true;
+        self.drop_plain_protobuf();
+    }
+
+    fn drop_plain_protobuf(&mut self) {
+        if self.compared && matches!(&self.protobuf, Some(Text::Plain(_))) {
+            self.protobuf = None;
+        }
+    }
+
+    /// The bytes of the protobuf form in memory.
+    #[cfg(test)]
+    pub fn protobuf_bytes_held(&self) -> usize {
+        match &self.protobuf {
+            Some(Text::Plain(bytes)) => bytes.len(),
+            Some(Text::Delta(delta)) => delta.len(),
+            None => 0,
         }
     }
 
@@ -173,15 +208,16 @@ impl Texts {
 
     /// Delta-encodes the protobuf form. The first record of the sample that has one provides the sample's protobuf form.
     fn encode_protobuf(&mut self) {
-        let (Some(sample), Some((text, _))) = (&self.sample, &mut self.protobuf) else { return };
-        let Text::Plain(bytes) = text else { return };
-        if bytes.len() > SAMPLE_BYTES_MAX {
-            return;
+        if let (Some(sample), Some(text)) = (&self.sample, &mut self.protobuf)
+            && let Text::Plain(bytes) = text
+            && bytes.len() <= SAMPLE_BYTES_MAX
+        {
+            let indexed = sample.protobuf.get_or_init(|| Indexed::new(bytes.clone(), Syntax::Protobuf));
+            if let Some(delta) = delta::encode(&indexed.text, &indexed.anchors, bytes) {
+                *text = Text::Delta(delta);
+            }
         }
-        let indexed = sample.protobuf.get_or_init(|| Indexed::new(bytes.clone(), Syntax::Protobuf));
-        if let Some(delta) = delta::encode(&indexed.text, &indexed.anchors, bytes) {
-            *text = Text::Delta(delta);
-        }
+        self.drop_plain_protobuf();
     }
 }
 

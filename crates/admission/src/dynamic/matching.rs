@@ -8,7 +8,7 @@ use kelson_meta::tree::path::{at, list, strings, text};
 use kelson_meta::{GroupResource, Gvk, Gvr, LabelSelector, LabelSelectorSpec, Status};
 use serde_json::Value;
 
-use crate::{Attributes, Operation, Operations, Versions};
+use crate::{Attributes, OldObject, Operation, Operations, Versions};
 
 pub(super) const GROUP: &str = "admissionregistration.k8s.io";
 /// The kinds that configure webhooks.
@@ -233,7 +233,7 @@ impl Criteria {
     fn has_labels(&self, a: &Attributes<'_>) -> Result<bool, Status> {
         let selector = self.objects.as_ref().map_err(Status::internal)?;
         let has = |object: Option<&Value>| object.is_some_and(|o| selected(selector, o));
-        Ok(selector.is_everything() || has(a.object.as_ref()) || has(a.old_object))
+        Ok(selector.is_everything() || has(a.object.as_ref()) || has(a.old_object.map(OldObject::get)))
     }
 }
 

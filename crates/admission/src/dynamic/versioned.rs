@@ -62,6 +62,6 @@ impl<'a> Shown<'a> {
     /// An object cannot be converted.
     pub async fn of(a: &'a Attributes<'_>, versions: &dyn Versions, form: &Match<'_>) -> Result<Self, Status> {
         let object = show(a, versions, form, a.whole_object()).await?;
-        Ok(Self { object, old: show(a, versions, form, a.old_object.map(Cow::Borrowed)).await? })
+        Ok(Self { object, old: show(a, versions, form, a.old_object.map(|old| Cow::Borrowed(old.get()))).await? })
     }
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::containers::aggregate;
 use crate::containers::{containers, containers_mut};
-use crate::{Attributes, Notes, Operation, Operations, Plugin};
+use crate::{Attributes, Notes, OldObject, Operation, Operations, Plugin};
 use kelson_meta::tree::path::{at, list, set, text};
 
 /// The plugin; see the module.
@@ -33,7 +33,7 @@ impl Plugin for AlwaysPullImages {
         if !concerns(a) {
             return Ok(());
         }
-        let stored = a.old_object.unwrap_or(&Value::Null);
+        let stored = a.old_object.map_or(&Value::Null, OldObject::get);
         let Some(spec) = a.object.as_mut().and_then(|o| o.get_mut("spec")) else { return Ok(()) };
         containers_mut(spec, |_, _, c| {
             if !is_old(stored, c) {

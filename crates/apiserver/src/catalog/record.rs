@@ -19,16 +19,6 @@ pub enum Object {
     Tree(Value),
 }
 
-impl Object {
-    /// The tree, in the stored or the working version.
-    pub fn into_tree(self) -> Value {
-        match self {
-            Self::Record(record) => parse(&record),
-            Self::Tree(value) => value,
-        }
-    }
-}
-
 /// The tree of a stored record.
 pub fn parse(record: &Record) -> Value {
     parse_parts(record, Parts::All)

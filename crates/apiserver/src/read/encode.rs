@@ -2,7 +2,7 @@
 //! copied, not decoded. `list` encodes lists, `frames` watch events.
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{BufMut as _, Bytes, BytesMut};
 use http::StatusCode;
 use http_body::Body as _;
 use kelson_codec::Encoding;
@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use crate::catalog::record::{Object, message};
 use crate::catalog::{ObjectSchema, Served};
-use crate::read::table::{items, table_head, working_items};
-use crate::request::answer::{Answer, answer, tree};
+use crate::read::table::{self, items, table_head, working_items};
+use crate::request::answer::{Answer, answer, compact, tree};
 use crate::request::body::ApiBody;
 use crate::request::negotiate::{Accepted, View};
 use crate::request::view::ViewOptions;
@@ -64,6 +64,13 @@ async fn serialize(
             return Ok(answer(code, accepted.content_type(false), ApiBody::full(bytes)));
         }
     }
+    if let Object::Record(record) = &object
+        && accepted.encoding == Encoding::Json
+        && !accepted.pretty
+        && let Some(cut) = cut(served, accepted.view, view, record)
+    {
+        return Ok(answer(code, accepted.content_type(false), ApiBody::parts([cut, NEWLINE])));
+    }
     let (version, mut items) = match object {
         Object::Record(record) => {
             let value = served.one_working(&record).await?;
@@ -87,10 +94,75 @@ async fn serialize(
     }
 }
 
+/// A record's metadata, or a table with its row, with the metadata and the object cut from the stored bytes. `None` for whole objects,
+/// and where the stored bytes are those of another version.
+fn cut(served: &Served, view: View, options: &ViewOptions, record: &Record) -> Option<Bytes> {
+    let mut out = BytesMut::new();
+    match view {
+        View::Partial(version) if !served.works_as_served() || served.is_plain(record) => {
+            table::put_partial_json(version, record, &mut out).then(|| out.freeze())
+        }
+        View::Table(version) if served.is_plain(record) => {
+            let metadata = json!({"resourceVersion": record.revision().to_string()});
+            let head = compact(&Value::Object(table_head(served, version, metadata, true)));
+            // The rows are the last member, as in upstream's type.
+            out.put_slice(head.strip_suffix(b"}")?);
+            out.put_slice(b",\"rows\":[");
+            table::put_row(served, version, options, record, &mut out);
+            out.put_slice(b"]}");
+            Some(out.freeze())
+        }
+        View::Whole | View::Partial(_) | View::Table(_) => None,
+    }
+}
+
 /// The JSON of a record in the served version, if it is stored or cached; `None` for other built-in kinds.
 async fn json_of(served: &Served, record: &Arc<Record>) -> Result<Option<Bytes>, Status> {
     if served.is_plain(record) {
         return Ok(Some(record.bytes()));
     }
     Ok(served.forms(std::slice::from_ref(record)).await?.and_then(|mut forms| forms.pop()))
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+    use kelson_store::{Body, Key, Precondition, RecordMeta, Store, StoreOptions, Write};
+
+    use super::*;
+    use crate::catalog::Catalog;
+    use crate::catalog::record::parse;
+
+    #[tokio::test]
+    async fn a_view_that_is_cut_is_the_view_of_the_tree() {
+        let store = Store::in_memory(StoreOptions::default());
+        let metadata = r#"{"name":"a","namespace":"n","uid":"u","resourceVersion":"","creationTimestamp":"2026-01-01T00:00:00Z","labels":{"b":"c"}}"#;
+        for (kind, rest) in [
+            ("ConfigMap", r#""data":{"k":"v"}"#),
+            ("Pod", r#""spec":{"containers":[{"name":"c","image":"i"}],"nodeName":"x"},"status":{"phase":"Running"}"#),
+        ] {
+            let plural = format!("{}s", kind.to_lowercase());
+            let served = Catalog::builtin().find("", "v1", &plural).unwrap();
+            let json = format!(r#"{{"kind":"{kind}","apiVersion":"v1","metadata":{metadata},{rest}}}"#);
+            let write = Write::put(
+                Key::new(served.store, "n", "a"),
+                Precondition::Any,
+                Body::locate(json).unwrap(),
+                RecordMeta::default(),
+            );
+            let record = store.commit(write).await.unwrap().record;
+            let options = ViewOptions::usual("2026-01-02T00:00:00Z".parse().unwrap());
+            for view in [View::Partial("v1"), View::Table("v1")] {
+                let accepted = Accepted { view, ..Accepted::JSON };
+                assert!(cut(&served, view, &options, &record).is_some(), "{kind} {view:?}: nothing is decoded");
+                let mut bodies = Vec::new();
+                for object in [Object::Record(Arc::clone(&record)), Object::Tree(parse(&record))] {
+                    let answer = serialize(StatusCode::OK, &accepted, &served, &options, object).await.unwrap();
+                    let bytes = answer.into_body().collect().await.unwrap().to_bytes();
+                    bodies.push(String::from_utf8(bytes.to_vec()).unwrap());
+                }
+                assert_eq!(bodies[0], bodies[1], "{kind} {view:?}");
+            }
+        }
+    }
 }

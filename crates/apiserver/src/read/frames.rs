@@ -1,5 +1,6 @@
 //! Frames: encodes the events of a watch. Plain JSON and protobuf frames are cached in the event, so that they are encoded once for all
 //! watchers. Tables, partial metadata and converted versions are encoded for each watcher.
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
@@ -24,10 +25,16 @@ const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 /// Approximate bytes of a frame around its object.
 const FRAME_BYTES: usize = 40;
 
+/// Bytes of frames that are copied into one chunk for one watcher. A larger frame is a chunk by itself, which all watchers share, so that
+/// many watchers that are behind hold little each.
+const CHUNK_BYTES: usize = 8 * 1024;
+
 /// One event before it is encoded.
 pub enum Piece {
     /// An encoded frame.
     Frame(Bytes),
+    /// An event whose frame is the same for all watchers, and is made when it is sent.
+    Event(&'static str, Arc<Event>, Frame),
     /// A record whose stored bytes go into the frame unchanged.
     Plain(&'static str, Arc<Record>),
     /// A record to be converted to the watcher's view, and the revision of the event if it differs from the record's.
@@ -113,12 +120,15 @@ impl Framer {
             Encoding::Protobuf if self.is_plain(&event.record) => Frame::Protobuf,
             _ => return self.record_event(kind, &event.record),
         };
-        let served = &self.served;
-        let frame = event.frame(slot, |event| match slot {
+        Some(Piece::Event(kind, Arc::clone(event), slot))
+    }
+
+    /// The frame of an event that is the same for all watchers. It is made once and cached. Empty if it cannot be encoded.
+    fn shared_frame(&self, kind: &str, event: &Arc<Event>, slot: Frame) -> Bytes {
+        event.frame(slot, |event| match slot {
             Frame::Json => json_record_frame(kind, &event.record),
-            _ => proto_record(served, kind, &event.record).unwrap_or_default(),
-        });
-        Some(Piece::Frame(frame)).filter(|f| !matches!(f, Piece::Frame(f) if f.is_empty()))
+            _ => proto_record(&self.served, kind, &event.record).unwrap_or_default(),
+        })
     }
 
     /// An event that only this watcher gets: an initial event, or one whose type the selectors changed.
@@ -159,45 +169,67 @@ impl Framer {
     /// The items of some events for a watcher that takes objects.
     ///
     /// # Errors
-    /// See [`Framer::bytes`].
-    pub async fn items(&mut self, pieces: Vec<Piece>) -> Result<Vec<WatchItem>, Status> {
+    /// See [`Framer::chunk`].
+    pub async fn items(&mut self, mut pieces: VecDeque<Piece>) -> Result<Vec<WatchItem>, Status> {
         let mut items = Vec::with_capacity(pieces.len());
-        for piece in pieces {
-            items.push(match piece {
-                Piece::Shared(kind, object) => WatchItem::Object { kind, object },
-                other => WatchItem::Frames(self.bytes(vec![other]).await?),
-            });
+        while let Some(piece) = pieces.pop_front() {
+            match piece {
+                Piece::Shared(kind, object) => items.push(WatchItem::Object { kind, object }),
+                other => {
+                    pieces.push_front(other);
+                    items.push(WatchItem::Frames(self.chunk(&mut pieces).await?));
+                }
+            }
         }
         Ok(items)
     }
 
-    /// The bytes of some events. Objects are converted together.
+    /// Takes the pieces of the next chunk and returns its bytes: one large frame, which is not copied, or small ones up to
+    /// [`CHUNK_BYTES`]. Objects are converted together.
     ///
     /// # Errors
     /// An object cannot be converted or encoded.
-    pub async fn bytes(&mut self, mut pieces: Vec<Piece>) -> Result<Bytes, Status> {
-        if let [Piece::Frame(only)] = &mut pieces[..] {
-            return Ok(std::mem::take(only));
-        }
-        let mut items = self.viewed_frames(&pieces).await?.into_iter();
+    pub async fn chunk(&mut self, pieces: &mut VecDeque<Piece>) -> Result<Bytes, Status> {
+        self.convert(pieces).await?;
         let mut out = BytesMut::new();
-        for piece in pieces {
-            match piece {
-                Piece::Frame(frame) => out.extend_from_slice(&frame),
-                Piece::Plain(kind, record) => put_json_frame(kind, &mut out, |out| record.put(out)),
-                // Only `items` gets these.
-                Piece::Shared(..) => {}
-                Piece::Viewed(..) => out.extend_from_slice(&items.next().unwrap_or_default()),
+        while let Some(piece) = pieces.pop_front() {
+            let frame = match piece {
+                Piece::Frame(frame) => frame,
+                Piece::Event(kind, event, slot) => self.shared_frame(kind, &event, slot),
+                Piece::Plain(kind, record) => json_record_frame(kind, &record),
+                // `convert` replaced the former, and only `items` gets the latter.
+                Piece::Viewed(..) | Piece::Shared(..) => continue,
+            };
+            let is_last = pieces.is_empty() || matches!(pieces.front(), Some(Piece::Shared(..)));
+            if out.is_empty() && (is_last && !frame.is_empty() || frame.len() >= CHUNK_BYTES) {
+                return Ok(frame);
+            }
+            if !out.is_empty() && out.len() + frame.len() > CHUNK_BYTES {
+                pieces.push_front(Piece::Frame(frame));
+                break;
+            }
+            out.extend_from_slice(&frame);
+            if is_last {
+                break;
             }
         }
         Ok(out.freeze())
     }
 
+    /// Replaces the records that must be converted to the watcher's view by their frames.
+    async fn convert(&mut self, pieces: &mut VecDeque<Piece>) -> Result<(), Status> {
+        let mut frames = self.viewed_frames(pieces).await?.into_iter();
+        for piece in pieces.iter_mut().filter(|piece| matches!(piece, Piece::Viewed(..))) {
+            *piece = Piece::Frame(frames.next().unwrap_or_default());
+        }
+        Ok(())
+    }
+
     /// The frames of the records that must be converted to the watcher's view.
-    async fn viewed_frames(&mut self, pieces: &[Piece]) -> Result<Vec<Bytes>, Status> {
+    async fn viewed_frames(&mut self, pieces: &VecDeque<Piece>) -> Result<Vec<Bytes>, Status> {
         let viewed = pieces.iter().filter_map(|piece| match piece {
             Piece::Viewed(kind, record, revision) => Some((*kind, record, *revision)),
-            Piece::Frame(_) | Piece::Plain(..) | Piece::Shared(..) => None,
+            Piece::Frame(_) | Piece::Event(..) | Piece::Plain(..) | Piece::Shared(..) => None,
         });
         let viewed: Vec<_> = viewed.collect();
         if viewed.is_empty() {

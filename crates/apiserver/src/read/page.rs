@@ -92,7 +92,7 @@ pub(crate) async fn page_by_object(
             }
             chosen.push(Arc::clone(record));
         }
-        tokio::task::consume_budget().await;
+        tokio::task::yield_now().await;
     }
     Ok(cut(of, view.revision(), chosen, false, None))
 }

@@ -1,5 +1,6 @@
 //! Watch: a cursor on the store's log, a filter, and frames. Plain frames are encoded once for all watchers. A watch has no task; its
 //! connection drives it.
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -100,6 +101,7 @@ pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, 
         served: Arc::clone(served),
         selectors,
         framer,
+        pending: VecDeque::new(),
         bookmarks: cx.query.flag("allowWatchBookmarks"),
         next_bookmark: now + jittered(BOOKMARK_EVERY),
         last_bookmark: 0,
@@ -233,6 +235,8 @@ struct State {
     namespace: String,
     selectors: Selectors,
     framer: Framer,
+    /// Events that were taken from the log and not sent yet.
+    pending: VecDeque<Piece>,
     bookmarks: bool,
     next_bookmark: Instant,
     last_bookmark: u64,
@@ -246,17 +250,26 @@ struct State {
 impl State {
     /// The next bytes; `None` ends the watch.
     async fn next_bytes(&mut self) -> Option<Bytes> {
-        let pieces = self.next().await?;
-        match self.framer.bytes(pieces).await {
-            Ok(bytes) => Some(bytes),
-            Err(error) => self.end_with_error(&error),
+        loop {
+            if self.pending.is_empty() {
+                self.pending = self.next().await?.into();
+            }
+            match self.framer.chunk(&mut self.pending).await {
+                // An event that cannot be encoded in protobuf is left out.
+                Ok(bytes) if bytes.is_empty() => {}
+                Ok(bytes) => return Some(bytes),
+                Err(error) => {
+                    self.pending.clear();
+                    return self.end_with_error(&error);
+                }
+            }
         }
     }
 
     /// The next items for a watcher in this process; `None` ends the watch.
     async fn next_items(&mut self) -> Option<Vec<WatchItem>> {
         let pieces = self.next().await?;
-        match self.framer.items(pieces).await {
+        match self.framer.items(pieces.into()).await {
             Ok(items) => Some(items),
             Err(error) => self.end_with_error(&error).map(|frame| vec![WatchItem::Frames(frame)]),
         }

@@ -1,5 +1,5 @@
 //! Admit: runs the admission chain for a write. Plugins that do not handle the operation cost nothing.
-use kelson_admission::{Attributes, Notes, Operation, OperationOptions};
+use kelson_admission::{Attributes, LazyObject, Notes, OldObject, Operation, OperationOptions};
 use kelson_auth::authorize::rbac::RbacResource;
 use kelson_meta::{Gvk, Status};
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ impl Admission<'_> {
     fn attributes<'b>(
         &'b self,
         (object, managed_fields): (Option<Value>, Option<String>),
-        old_object: Option<&'b Value>,
+        old_object: Option<OldObject<'b>>,
         options: OperationOptions<'b>,
     ) -> Attributes<'b> {
         Attributes {
@@ -95,7 +95,7 @@ impl Admission<'_> {
     /// # Errors
     /// A plugin rejects the request.
     pub async fn mutate(&self, object: Option<Value>, old: Option<&Value>) -> Result<Option<Value>, Status> {
-        let (object, _) = self.pass(Pass::Admit, (object, None), old).await?;
+        let (object, _) = self.pass(Pass::Admit, (object, None), old.map(OldObject::Parsed)).await?;
         Ok(object)
     }
 
@@ -112,7 +112,7 @@ impl Admission<'_> {
     /// # Errors
     /// A plugin rejects the request.
     pub async fn validate(&self, object: Option<Value>, old: Option<&Value>) -> Result<Option<Value>, Status> {
-        let (object, _) = self.pass(Pass::Validate, (object, None), old).await?;
+        let (object, _) = self.pass(Pass::Validate, (object, None), old.map(OldObject::Parsed)).await?;
         Ok(object)
     }
 
@@ -122,6 +122,17 @@ impl Admission<'_> {
     /// A plugin rejects the request.
     pub async fn validate_draft(&self, draft: Draft) -> Result<Draft, Status> {
         self.pass_draft(Pass::Validate, draft).await
+    }
+
+    /// Runs all plugins on the deletion of an object, which is parsed only if one of them reads it.
+    ///
+    /// # Errors
+    /// A plugin rejects the request.
+    pub async fn check_delete(&self, old: &LazyObject) -> Result<(), Status> {
+        for pass in [Pass::Admit, Pass::Validate] {
+            self.pass(pass, (None, None), Some(OldObject::Lazy(old))).await?;
+        }
+        Ok(())
     }
 
     async fn pass_draft(&self, pass: Pass, draft: Draft) -> Result<Draft, Status> {
@@ -134,7 +145,7 @@ impl Admission<'_> {
         &self,
         pass: Pass,
         object: (Option<Value>, Option<String>),
-        old: Option<&Value>,
+        old: Option<OldObject<'_>>,
     ) -> Result<(Option<Value>, Option<String>), Status> {
         let chain = &self.cx.server.admission;
         if !chain.handles(self.operation) {

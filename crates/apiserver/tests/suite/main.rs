@@ -24,6 +24,7 @@ mod policies;
 mod prepared;
 mod reads;
 mod refused;
+mod scale;
 mod selectable;
 mod served;
 mod traces;

@@ -1,10 +1,6 @@
 //! Builds a list document from encoded items: header, a prefix before each item, trailer. This builds no tree and encodes no item
 //! again.
-use super::{
-    encode,
-    envelope::around,
-    wire::{RevBuf, Wire},
-};
+use super::{encode, envelope::around, wire::RevBuf};
 use crate::EncodeError;
 use kelson_schema::{Kind, TypeId};
 use serde_json::Value;
@@ -35,7 +31,7 @@ impl ListEncoder {
         let mut head = RevBuf::with_capacity(128);
         encode::message(meta_type, metadata.as_object().unwrap_or(&serde_json::Map::new()), &mut head)?;
         head.close(meta.number(), 0);
-        let tag = prefix(items, 0).len() - 1;
+        let tag = varint_len(tag(items) as usize);
         let total: usize = lengths.into_iter().map(|n| tag + varint_len(n) + n).sum();
         let (mut header, _) = around(api_version, kind, head.mark() + total);
         header.extend_from_slice(head.as_slice());
@@ -47,17 +43,24 @@ impl ListEncoder {
         &self.header
     }
 
-    /// The bytes before an item of this length.
-    pub fn item_prefix(&self, length: usize) -> Vec<u8> {
-        prefix(self.items, length)
+    /// Appends the bytes before an item of this length.
+    pub fn put_item_prefix(&self, length: usize, out: &mut impl Extend<u8>) {
+        put_varint(tag(self.items), out);
+        put_varint(length as u64, out);
     }
 }
 
-fn prefix(number: u32, length: usize) -> Vec<u8> {
-    let mut buf = RevBuf::with_capacity(64);
-    buf.varint(length as u64);
-    buf.tag(number, Wire::Bytes);
-    buf.into_vec()
+/// The number that begins a field with bytes: its number and its wire type, 2.
+fn tag(number: u32) -> u64 {
+    u64::from(number) << 3 | 2
+}
+
+fn put_varint(mut n: u64, out: &mut impl Extend<u8>) {
+    while n > 0x7f {
+        out.extend([n as u8 | 0x80]);
+        n >>= 7;
+    }
+    out.extend([n as u8]);
 }
 
 fn varint_len(n: usize) -> usize {

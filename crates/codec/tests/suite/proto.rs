@@ -21,7 +21,7 @@ fn a_list_of_encoded_items_equals_the_encoded_list() {
     let encoder = ListEncoder::new(list, "v1", "PodList", &metadata, encoded.iter().map(Vec::len)).expect("list");
     let mut bytes = encoder.header().to_vec();
     for item in &encoded {
-        bytes.extend(encoder.item_prefix(item.len()));
+        encoder.put_item_prefix(item.len(), &mut bytes);
         bytes.extend(item);
     }
     bytes.extend(ListEncoder::TRAILER);

@@ -23,6 +23,8 @@ use crate::views::NamespaceView;
 const FINALIZER: &str = "kubernetes";
 /// The assumed time in seconds of other controllers' finalizers.
 const FINALIZER_ESTIMATE: i64 = 15;
+/// The maximum number of objects in one part of a list of content.
+const PART_MAX: u32 = 500;
 /// The maximum delay between two passes over remaining content.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
@@ -160,49 +162,79 @@ impl NamespaceController {
         if !r.serves(&["list"]) {
             return Ok(());
         }
-        let left = self.list(r, ns).await?;
-        if left.is_empty() {
+        // A collection is deleted without a list of it.
+        let is_collection = r.serves(&["deletecollection"]);
+        let first = ListParams { limit: if is_collection { 1 } else { PART_MAX }, ..ListParams::default() };
+        let Some(mut part) = self.list(r, ns, &first).await?.filter(|part| !part.items.is_empty()) else {
             return Ok(());
-        }
+        };
         let options = DeleteOptions::default().with_propagation(PropagationPolicy::Background);
         let body = Bytes::from(serde_json::to_vec(&options).unwrap_or_default());
-        if r.serves(&["deletecollection"]) {
+        if is_collection {
             // The response lists all deleted objects and is not read.
             self.client.call_unread(Method::DELETE, &r.path(ns), "application/json", body).await?;
         } else {
-            for o in &left {
-                let path = r.object_path(ns, &o.metadata.name);
-                match self.client.call(Method::DELETE, &path, "application/json", body.clone()).await {
-                    Err(e) if !e.is_not_found() => return Err(e),
-                    _ => {}
+            loop {
+                for o in &part.items {
+                    let path = r.object_path(ns, &o.metadata.name);
+                    match self.client.call(Method::DELETE, &path, "application/json", body.clone()).await {
+                        Err(e) if !e.is_not_found() => return Err(e),
+                        _ => {}
+                    }
+                }
+                match self.list_after(r, ns, part).await? {
+                    Some(next) => part = next,
+                    None => break,
                 }
             }
         }
-        let left = self.list(r, ns).await?;
-        if left.is_empty() {
-            return Ok(());
-        }
-        outcome.remaining.insert(format!("{}.{}", r.plural, r.group), left.len());
-        for o in &left {
-            for f in &o.metadata.finalizers {
-                *outcome.finalizers.entry(f.clone()).or_default() += 1;
+        self.count_remaining(r, ns, outcome, estimate).await
+    }
+
+    /// Counts the objects that still exist, part by part, so that a large namespace is never held whole.
+    async fn count_remaining(
+        &self,
+        r: &ApiResource,
+        ns: &str,
+        outcome: &mut Outcome,
+        estimate: &mut i64,
+    ) -> Result<(), ClientError> {
+        let first = ListParams { limit: PART_MAX, ..ListParams::default() };
+        let (mut next, mut count) = (self.list(r, ns, &first).await?, 0);
+        while let Some(part) = next {
+            count += part.items.len();
+            for o in &part.items {
+                for f in &o.metadata.finalizers {
+                    *outcome.finalizers.entry(f.clone()).or_default() += 1;
+                }
+                let grace = o.metadata.deletion_grace_period_seconds.unwrap_or(0);
+                let finalizers = if o.metadata.finalizers.is_empty() { 0 } else { FINALIZER_ESTIMATE };
+                *estimate = (*estimate).max(grace).max(finalizers).max(1);
             }
-            let grace = o.metadata.deletion_grace_period_seconds.unwrap_or(0);
-            let finalizers = if o.metadata.finalizers.is_empty() { 0 } else { FINALIZER_ESTIMATE };
-            *estimate = (*estimate).max(grace).max(finalizers).max(1);
+            next = self.list_after(r, ns, part).await?;
+        }
+        if count > 0 {
+            outcome.remaining.insert(format!("{}.{}", r.plural, r.group), count);
         }
         Ok(())
     }
 
-    async fn list(&self, r: &ApiResource, ns: &str) -> Result<Vec<Left>, ClientError> {
-        let list: List<Left> = match self.client.list_at(&r.path(ns), METADATA_ONLY_LIST, &ListParams::default()).await
-        {
-            Ok(l) => l,
-            // The resource went away since discovery, or cannot be listed here.
-            Err(e) if e.is_not_found() || e.status().is_some_and(|s| s.code == 405) => return Ok(Vec::new()),
-            Err(e) => return Err(e),
-        };
-        Ok(list.items)
+    /// The part after this one; `None` after the last.
+    async fn list_after(&self, r: &ApiResource, ns: &str, part: List<Left>) -> Result<Option<List<Left>>, ClientError> {
+        let continue_token = part.metadata.continue_token;
+        if continue_token.is_empty() {
+            return Ok(None);
+        }
+        self.list(r, ns, &ListParams { limit: PART_MAX, continue_token, ..ListParams::default() }).await
+    }
+
+    /// A part of a list; `None` if the resource went away since discovery, or cannot be listed here.
+    async fn list(&self, r: &ApiResource, ns: &str, at: &ListParams) -> Result<Option<List<Left>>, ClientError> {
+        match self.client.list_at(&r.path(ns), METADATA_ONLY_LIST, at).await {
+            Ok(part) => Ok(Some(part)),
+            Err(e) if e.is_not_found() || e.status().is_some_and(|s| s.code == 405) => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 }
 
@@ -245,5 +277,23 @@ mod tests {
         tokio::time::sleep(WAIT_MAX).await;
         assert!(api.get("v1/namespaces", "", "a").await.is_none());
         assert!(api.get("v1/configmaps", "other", "c").await.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_remains_is_counted_part_by_part() {
+        let api = Api::start().await;
+        let _running = run(&api, &["namespace-controller"], Config::default()).await;
+        api.namespace("a").await;
+        for n in 0..=PART_MAX {
+            let metadata = json!({"name": format!("c{n}"), "namespace": "a", "finalizers": ["example.com/hold"]});
+            api.create("v1/configmaps", json!({"metadata": metadata})).await;
+        }
+        api.client().delete::<NamespaceView>("", "a", &DeleteOptions::default()).await.unwrap();
+        api.settle().await;
+        let ns = api.get("v1/namespaces", "", "a").await.unwrap();
+        let conditions = ns["status"]["conditions"].as_array().unwrap();
+        let remaining = conditions.iter().find(|c| c["type"] == "NamespaceContentRemaining").unwrap();
+        let message = remaining["message"].as_str().unwrap();
+        assert!(message.contains(&format!("configmaps. has {} resource instances", PART_MAX + 1)), "{message}");
     }
 }

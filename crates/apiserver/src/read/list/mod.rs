@@ -102,6 +102,8 @@ async fn stream_pieces<P: ListPieces>(pieces: P, threads: Threads) -> Result<Api
     let rest = stream::unfold(Some((pieces, threads)), |state| async move {
         let (pieces, threads) = state?;
         let served = Arc::clone(&pieces.run().served);
+        // The socket of a fast reader takes one piece after the other, so other requests have their turn between them.
+        tokio::task::yield_now().await;
         match threads.next(pieces).await {
             Ok((pieces, piece)) => piece.map(|piece| (Ok(piece), Some((pieces, threads)))),
             Err(error) => {

@@ -227,7 +227,8 @@ fn add_stored(store: &Store, used: &mut Used) {
     }
 }
 
-fn is_allocated(served: &Served) -> bool {
+/// Whether addresses or ports are allocated to objects of the kind.
+pub fn is_allocated(served: &Served) -> bool {
     served.options().allocation == Allocation::ServiceAddresses
 }
 

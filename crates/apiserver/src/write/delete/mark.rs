@@ -1,11 +1,14 @@
 //! Marks a deleted object: deletion timestamp, grace period and finalizers.
 use jiff::{SignedDuration, Timestamp};
 use kelson_meta::format_seconds;
-use kelson_resources::Deletion;
+use kelson_resources::{Deletion, Parts};
+use kelson_store::Record;
 use serde_json::{Value, json};
 
 use super::options::DeleteOptions;
 use crate::catalog::Served;
+use crate::catalog::record::parse_parts;
+use crate::shared::allocations::is_allocated;
 
 const ORPHAN: &str = "orphan";
 
@@ -19,6 +22,43 @@ pub(super) enum Grace {
     Seconds(i64),
     /// It was marked before, and the request changes nothing.
     Pending,
+}
+
+impl Grace {
+    /// Whether nothing delays the removal except finalizers.
+    pub fn ends_now(&self) -> bool {
+        match self {
+            Self::None => true,
+            Self::Seconds(seconds) => *seconds == 0,
+            Self::Pending => false,
+        }
+    }
+}
+
+/// The parts of an object that decide whether a delete removes it at once.
+const DECIDING: Parts = Parts::Only(&[
+    (
+        "metadata",
+        Parts::Only(&[
+            ("finalizers", Parts::All),
+            ("deletionTimestamp", Parts::All),
+            ("deletionGracePeriodSeconds", Parts::All),
+        ]),
+    ),
+    ("spec", Parts::Only(&[("nodeName", Parts::All), ("terminationGracePeriodSeconds", Parts::All)])),
+    ("status", Parts::Only(&[("phase", Parts::All)])),
+]);
+
+/// Whether a delete removes an object without a change before and without work after, so that its tree is not needed.
+pub(super) fn is_removed_at_once(served: &Served, options: &DeleteOptions, record: &Record) -> bool {
+    let is_simple = matches!(served.options().deletion, Deletion::Immediate | Deletion::Graceful)
+        && !is_allocated(served)
+        && served.is_plain(record);
+    if !is_simple {
+        return false;
+    }
+    let old = parse_parts(record, DECIDING);
+    grace(served, &old, options).ends_now() && finalizers(&old, options, served.options().orphans_dependents).is_empty()
 }
 
 pub(super) fn is_deleting(value: &Value) -> bool {
@@ -133,6 +173,8 @@ pub fn ends_with_update(served: &Served, new: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use kelson_store::{Body, Key, Precondition, RecordMeta, Store, StoreOptions, Write};
+
     use super::*;
 
     fn after(existing: &[&str], orphan: Option<bool>, policy: Option<&str>) -> Vec<String> {
@@ -162,5 +204,34 @@ mod tests {
         assert_eq!(finalizers_after(true, &[], None, Some("Background")), Vec::<String>::new());
         assert_eq!(finalizers_after(true, &[], Some(false), None), Vec::<String>::new());
         assert_eq!(finalizers_after(true, &[FOREGROUND], None, None), [FOREGROUND]);
+    }
+
+    #[tokio::test]
+    async fn what_is_removed_at_once_is_seen_in_a_few_members() {
+        let store = Store::in_memory(StoreOptions::default());
+        let options = DeleteOptions::default();
+        let node = r#""spec":{"nodeName":"n"}"#;
+        for (plural, metadata, rest, expected) in [
+            ("configmaps", "", r#""data":{"a":"b"}"#, true),
+            ("configmaps", r#","finalizers":["a/b"]"#, r#""data":{}"#, false),
+            ("pods", "", r#""spec":{}"#, true),
+            ("pods", "", node, false),
+            ("pods", "", r#""spec":{"nodeName":"n","terminationGracePeriodSeconds":0}"#, true),
+            ("pods", "", r#""spec":{"nodeName":"n"},"status":{"phase":"Failed"}"#, true),
+            ("pods", r#","deletionTimestamp":"2026-01-01T00:00:00Z","deletionGracePeriodSeconds":30"#, node, false),
+            ("services", "", r#""spec":{}"#, false),
+            ("namespaces", "", r#""spec":{}"#, false),
+        ] {
+            let served = crate::catalog::Catalog::builtin().find("", "v1", plural).unwrap();
+            let json = format!(r#"{{"metadata":{{"name":"a","resourceVersion":""{metadata}}},{rest}}}"#);
+            let write = Write::put(
+                Key::new(served.store, "n", "a"),
+                Precondition::Any,
+                Body::locate(json).unwrap(),
+                RecordMeta::default(),
+            );
+            let record = store.commit(write).await.unwrap().record;
+            assert_eq!(is_removed_at_once(&served, &options, &record), expected, "{plural} {metadata} {rest}");
+        }
     }
 }

@@ -8,16 +8,16 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use http::StatusCode;
 use jiff::Timestamp;
-use kelson_admission::Operation;
+use kelson_admission::{LazyObject, Operation};
 use kelson_meta::Status;
 use kelson_resources::Deletion;
 use kelson_store::Record;
 use serde_json::{Value, json};
 
-use mark::{Grace, finalizers, grace, is_deleting, mark, mark_grace, set_finalizers};
+use mark::{Grace, finalizers, grace, is_deleting, is_removed_at_once, mark, mark_grace, set_finalizers};
 
 use crate::catalog::Served;
-use crate::catalog::record::Object;
+use crate::catalog::record::{Object, parse};
 use crate::custom::cleanup;
 use crate::read::{encode, list};
 use crate::request::answer;
@@ -59,7 +59,10 @@ pub async fn delete(cx: &RequestContext, served: &Served, body: RequestBody) -> 
             encode::object(code, &accepted, served, &view, object).await
         }
         Outcome::Gone(object) => {
-            let uid = object.into_tree()["metadata"]["uid"].take();
+            let uid = match object {
+                Object::Record(record) => record.meta().uid.to_string().into(),
+                Object::Tree(mut value) => value["metadata"]["uid"].take(),
+            };
             let mut details =
                 json!({"name": cx.info.name, "group": served.gr.group, "kind": served.gr.resource, "uid": uid});
             if served.gr.group.is_empty()
@@ -106,7 +109,12 @@ pub async fn run(
     let attempt = |record: Arc<Record>| -> BoxFuture<'_, Result<Outcome, WriteError>> {
         Box::pin(async move {
             check_preconditions(served, name, options, &record)?;
-            let old = served.one_working(&record).await?;
+            let old = if served.is_plain(&record) {
+                let record = Arc::clone(&record);
+                LazyObject::new(move || parse(&record))
+            } else {
+                served.one_working(&record).await?.into()
+            };
             if admitted == DeleteAdmission::Required {
                 let make = || options.object();
                 let admission = Admission {
@@ -118,10 +126,15 @@ pub async fn run(
                     dry_run: options.is_dry_run(),
                     options: Some(&make),
                 };
-                admission.mutate(None, Some(&old)).await?;
-                admission.validate(None, Some(&old)).await?;
+                admission.check_delete(&old).await?;
             }
-            match try_delete(&cx.server, served, name, options, &record, old).await {
+            let attempted = if !options.is_dry_run() && is_removed_at_once(served, options, &record) {
+                let deleted = Committer::new(&cx.server).delete(served, &record, None).await;
+                deleted.map(|record| Outcome::Gone(Object::Record(record)))
+            } else {
+                try_delete(&cx.server, served, name, options, &record, old.into_value()).await
+            };
+            match attempted {
                 Err(WriteError::Conflict) if tied => Err(Status::conflict(&served.gr, name, Status::MODIFIED).into()),
                 outcome => outcome,
             }
@@ -160,11 +173,7 @@ pub async fn try_delete(
         Grace::None => {}
     }
     set_finalizers(&mut new, &finalizers);
-    let ends_now = match grace {
-        Grace::Seconds(seconds) => seconds == 0,
-        _ => true,
-    };
-    if ends_now && finalizers.is_empty() {
+    if grace.ends_now() && finalizers.is_empty() {
         return remove(server, served, options, record, new).await;
     }
     if !matches!(grace, Grace::Seconds(_)) {
@@ -249,7 +258,7 @@ async fn definition(
 }
 
 /// Objects of a collection that are deleted concurrently, so that they share the store's syncs.
-const DELETED_AT_ONCE: usize = 16;
+const DELETED_AT_ONCE: usize = 32;
 
 /// Serves DELETE of a collection. The response is the list of the deleted objects, as in upstream's generic registry.
 ///

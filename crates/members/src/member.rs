@@ -242,12 +242,16 @@ impl Member {
         self.admitter.admit(name, peer_urls, changed).await
     }
 
-    /// Stops the member: warns if the cluster has no quorum without it, hands leadership over, then ends etcd. Stores on the
-    /// member must be closed before.
-    pub async fn shutdown(self) {
+    /// Prepares a stop while the API server still works: warns if the cluster has no quorum without this member, and hands
+    /// leadership over.
+    pub async fn hand_over(&self) {
         if tokio::time::timeout(LOOK_MAX, self.leave_in_order()).await.is_err() {
             tracing::warn!("looking at the other etcd members timed out; stopping this one");
         }
+    }
+
+    /// Ends etcd. Stores on the member must be closed before.
+    pub async fn shutdown(&self) {
         self.supervised.stop().await;
         tracing::info!("stopped the etcd member");
     }

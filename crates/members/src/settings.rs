@@ -30,7 +30,7 @@ pub enum Phase {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Settings {
-    format: u32,
+    pub(crate) format: u32,
     /// The name of the member, unique in its cluster: that of the server's node.
     pub name: String,
     /// The URL at which other members reach this one, `https://HOST:PORT`.

@@ -10,10 +10,13 @@ use kelson_serving::Port;
 use crate::admission::AdmissionArgs;
 use crate::args::{HostArgs, LogArgs, OverloadArgs};
 use crate::audit::AuditArgs;
+use crate::cleanup::CleanupArgs;
 use crate::config::{ConfigArgs, ConfigCommand};
 use crate::etcd_flags::EtcdArgs;
+use crate::etcd_member::MemberArgs;
 use crate::identity::IdentityArgs;
 use crate::k3s::MigrateCommand;
+use crate::member::MemberCommand;
 use crate::node::args::{NodeArgs, NodeCommand};
 use crate::tracing_flags::TracingArgs;
 use crate::{config, flags, k3s};
@@ -71,6 +74,9 @@ pub enum Command {
     /// List and renew certificates of a server and its node, or rotate its CAs.
     #[command(subcommand)]
     Certificate(CertificateCommand),
+    /// List, remove and replace the etcd members of a cluster of servers.
+    #[command(subcommand)]
+    Member(MemberCommand),
     /// Save, verify and restore snapshots of a server's objects.
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
@@ -185,6 +191,8 @@ pub struct ServerArgs {
     pub quota_namespace_bytes: u64,
     #[command(flatten)]
     pub etcd: EtcdArgs,
+    #[command(flatten)]
+    pub member: MemberArgs,
     #[command(flatten)]
     pub metrics: MetricsArgs,
     #[command(flatten)]
@@ -362,19 +370,6 @@ pub enum SnapshotCommand {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-}
-
-#[derive(Args, Debug)]
-pub struct CleanupArgs {
-    /// Data directory of the server or agent to clean up.
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
-    pub data_dir: PathBuf,
-    /// Also delete the data directory.
-    #[arg(long)]
-    pub delete_data: bool,
-    /// Socket of the container runtime whose pods are removed [default: that of the node's last start]
-    #[arg(long, value_name = "unix:///…")]
-    pub container_runtime_endpoint: Option<String>,
 }
 
 #[cfg(test)]

@@ -14,15 +14,15 @@ use kelson_auth::token::{IssuerOptions, TokenIssuer};
 use kelson_auth::{UserInfo, user};
 use kelson_client::Client;
 use kelson_controllers::{Authorities, Controllers, ManifestSet, ReservedNames};
-use kelson_encryption::Encryption;
+use kelson_members::Member;
 use kelson_meta::{Clock, SystemClock};
 use kelson_metrics::Registry;
 use kelson_pki::{ClusterPki, PkiError, San};
 use kelson_ranges::Ranges;
 use kelson_scheduler::Scheduler;
 use kelson_serving::{Delegated, Port};
-use kelson_store::{AtRest, Store, StoreOptions};
-use kelson_tasks::{FILES, OnPanic, Tasks};
+use kelson_store::Store;
+use kelson_tasks::{OnPanic, Tasks};
 use tokio::sync::watch;
 
 use crate::args::{feature_gates, runtime_config};
@@ -36,7 +36,7 @@ use crate::identity_files::IdentityFiles;
 use crate::own_objects::OwnObjects;
 use crate::process::within;
 use crate::token::Token;
-use crate::{host, manifests, modes, snapshot, store_limits, token};
+use crate::{etcd_member, host, manifests, modes, snapshot, storage, token};
 
 /// The domain of services and pods in DNS.
 pub const CLUSTER_DOMAIN: &str = "cluster.local";
@@ -44,9 +44,6 @@ pub const CLUSTER_DOMAIN: &str = "cluster.local";
 const DNS_POSITION: usize = 10;
 /// The file with the bootstrap token that nodes join with.
 const TOKEN_FILE: &str = "node-token";
-
-/// The last file that a first start writes for its CAs.
-const LAST_KEY: &str = "sa.key";
 
 /// The timeout for the shutdown of each component. The sum is below 30 s, after which systemd kills the process.
 const PART_END_MAX: Duration = Duration::from_secs(5);
@@ -65,6 +62,7 @@ pub struct ControlPlane {
     local_url: String,
     token: Token,
     cluster: ClusterSettings,
+    member: Option<Arc<Member>>,
 }
 
 /// Adds the command that rotates an expired CA to the error.
@@ -91,8 +89,9 @@ impl ControlPlane {
         let given = [&args.encryption_provider_config, &args.token_auth_file].into_iter().flatten();
         modes::check(dir, &given.map(PathBuf::as_path).collect::<Vec<_>>());
         snapshot::discard_unfetched(dir);
+        let member = etcd_member::start(args, advertised(args), &tasks).await?;
         let encryption = at_rest::start(args, &tasks).await?;
-        let (store, pki, etcd) = open(args, now, encryption.clone(), &tasks).await?;
+        let (store, pki, etcd) = storage::open(args, member.as_deref(), now, encryption.clone(), &tasks).await?;
         let (failed, group) = (store.failed(), tasks.clone());
         tasks.spawn("store-watch", OnPanic::EndProcess, async move { group.fail(&failed.await) });
         let address = advertised(args);
@@ -109,6 +108,7 @@ impl ControlPlane {
             config.snapshots = etcd.is_none().then(|| dir.join(snapshot::DIR));
             config.registries.extend(etcd);
             at_rest::show(encryption.clone(), &mut config);
+            etcd_member::show(member.as_ref(), &mut config);
             config.registries.push(files.registry());
             ApiServer::start(config).await.with_context(|| format!("data directory {}", dir.display()))?
         };
@@ -128,6 +128,7 @@ impl ControlPlane {
             cluster: cluster.clone(),
             token: token.clone(),
         };
+        etcd_member::report(member.as_ref(), &masters, &tasks);
         own.write_or_keep_trying(&api.server().store, encryption.as_deref(), &tasks).await?;
         let manager = Registry::of_component();
         let (signing, signed_with) = watch::channel(authorities::of_controllers(&pki));
@@ -149,7 +150,7 @@ impl ControlPlane {
             Follower { dir, pki, api: api_of, ports, signing, certificates, masters, urls, cluster: cluster_of };
         follower.start(&tasks);
         tracing::info!(url = local_url, kubeconfig = %admin.display(), "API server is ready");
-        Ok(Self { tasks, api, controllers, scheduler, pki: authorities, local_url, token, cluster })
+        Ok(Self { tasks, api, controllers, scheduler, pki: authorities, local_url, token, cluster, member })
     }
 
     /// Returns the URL for clients on this machine, `https://HOST:PORT`.
@@ -182,14 +183,21 @@ impl ControlPlane {
         &self.tasks
     }
 
-    /// Stops the components in order: writers first, then the API server, then the store.
+    /// Stops the components in order: writers first, then the API server, then the store, then its etcd member.
     pub async fn shutdown(self) {
+        if let Some(member) = &self.member {
+            within(PART_END_MAX, "leadership of etcd", member.hand_over()).await;
+        }
         within(PART_END_MAX, "scheduler", self.scheduler.shutdown()).await;
         within(PART_END_MAX, "controllers", self.controllers.shutdown()).await;
         self.tasks.token().cancel();
         within(API_END_MAX, "API server", self.api.shutdown()).await;
         // Acknowledged writes are on disk already; this lets the engine close its file cleanly.
         within(PART_END_MAX, "store", self.api.server().store.close()).await;
+        if let Some(member) = &self.member {
+            // Cut short by the service manager, it loses nothing.
+            member.shutdown().await;
+        }
     }
 }
 
@@ -262,41 +270,6 @@ pub fn identity(name: &str) -> UserInfo {
         Some((namespace, account)) => UserInfo::service_account(namespace, account, ""),
         None => UserInfo::new(name, [user::AUTHENTICATED]),
     }
-}
-
-/// Opens the store and the PKI, which block on the disk, and returns the metrics of an etcd if one is used.
-async fn open(
-    args: &ServerArgs,
-    now: Timestamp,
-    encryption: Option<Arc<Encryption>>,
-    tasks: &Tasks,
-) -> anyhow::Result<(Store, ClusterPki, Option<Registry>)> {
-    let dir = &args.data_dir;
-    let at_rest = encryption.map(|encryption| encryption as Arc<dyn AtRest>);
-    // A first start creates the store before the CAs: if these exist, there was a store.
-    let was_cluster = dir.join(PKI_DIR).join(LAST_KEY).exists();
-    let bytes_max = store_limits::bytes_max(args.quota_backend_bytes);
-    let store_options = StoreOptions {
-        at_rest,
-        must_exist: was_cluster,
-        bytes_max,
-        namespace_bytes_max: store_limits::namespace_bytes_max(args.quota_namespace_bytes, bytes_max),
-        ..StoreOptions::default()
-    };
-    let options = authorities::options(dir);
-    let store = async {
-        if args.etcd.is_used() {
-            let opened = args.etcd.open(store_options, tasks).await?;
-            return Ok((opened.store, Some(opened.metrics)));
-        }
-        let store_dir = dir.join("store");
-        let store = FILES.run(move || Store::open_dir(&store_dir, store_options)).await?;
-        Ok::<_, anyhow::Error>((store.with_context(|| format!("data directory {}", dir.display()))?, None))
-    };
-    let pki = FILES.run(move || ClusterPki::open(&options, now));
-    let (store, pki) = if was_cluster { tokio::join!(store, pki) } else { (Ok(store.await?), pki.await) };
-    let (store, etcd) = store?;
-    Ok((store, pki?.context("cluster PKI")?, etcd))
 }
 
 /// The serving options of the components' ports.

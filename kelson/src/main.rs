@@ -40,6 +40,7 @@ mod controller_manager;
 mod election;
 mod etcd;
 mod etcd_flags;
+mod etcd_member;
 mod flags;
 mod hollow;
 mod host;
@@ -51,6 +52,7 @@ mod lock;
 mod logging;
 mod manifests;
 mod manual;
+mod member;
 mod modes;
 #[cfg(target_os = "linux")]
 mod node;
@@ -66,6 +68,7 @@ mod run;
 mod scheduler;
 mod service;
 mod snapshot;
+mod storage;
 mod store_limits;
 mod sync_flags;
 mod test_server;
@@ -137,6 +140,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::TestServer(args) => test_server::run(&args),
         Command::Token(command) => process::small(token::run(command)),
         Command::Certificate(command) => process::small(certificate::run(command)),
+        Command::Member(command) => process::small(member::run(command)),
         Command::Snapshot(command) => process::small(snapshot::run(command)),
         Command::Config(command) => config::run(command, &Cli::command()),
         Command::Migrate(command) => k3s::run(command, &Cli::command()),

@@ -25,7 +25,12 @@ pub fn server(args: ServerArgs) -> anyhow::Result<()> {
             true => kelson_ranges::settle(&args.data_dir, given).await?,
             false => node::run::settle(&args.data_dir, given).await?,
         };
-        let control_plane = ControlPlane::start(&args, ranges, &process.tasks).await?;
+        // A start may wait for other servers as long as it takes; a signal ends it.
+        let tasks = process.tasks.clone();
+        let control_plane = tokio::select! {
+            started = ControlPlane::start(&args, ranges, &tasks) => started?,
+            ended = process.ended() => return ended,
+        };
         let text = ready(control_plane.local_url(), &args.data_dir, !args.disable_agent);
         // The log has this as well, so a server whose output is closed continues.
         let _ = std::io::stdout().write_all(text.as_bytes());

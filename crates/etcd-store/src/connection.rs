@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use kelson_etcd::client::Client;
+use kelson_etcd::endpoint::{Connector, Endpoints};
 use kelson_etcd::proto::{self, compare, request_op};
 use kelson_store::StoreError;
 use parking_lot::Mutex;
@@ -13,7 +14,6 @@ use tokio::sync::watch;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use crate::endpoint::{Connector, Endpoints};
 use crate::metrics::Metrics;
 
 /// The longest time that a call may take, including the wait for a connection.
@@ -258,8 +258,9 @@ fn failed(status: &Status) -> CallError {
 
 #[cfg(test)]
 mod tests {
+    use kelson_etcd::endpoint::ClientTlsFiles as TlsFiles;
+
     use super::*;
-    use crate::endpoint::TlsFiles;
 
     fn connection(members: &[&str]) -> Connection {
         let members: Vec<String> = members.iter().map(|url| (*url).to_owned()).collect();

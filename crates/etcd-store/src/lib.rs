@@ -12,7 +12,7 @@
 //! | room | holds |
 //! |---|---|
 //! | `version`, `key`, `value/` | pure: keys, values, the old form of definitions |
-//! | `metrics`, `endpoint`, `connection` | the member in use, TLS, which requests may be repeated |
+//! | `metrics`, `connection` | the member in use, TLS, which requests may be repeated |
 //! | `pending`, `lease`, `marker` | writes that wait for the watch, leases, a write that makes a revision visible |
 //! | `fence`, `core`, `health` | the shared state and its health |
 //! | `compact`, `ports`, `raw`, `load`, `follow`, `reach` | compaction, allocated node ports, the first read, and the watch |
@@ -25,7 +25,6 @@
 mod compact;
 mod connection;
 mod core;
-mod endpoint;
 mod fence;
 mod follow;
 mod health;
@@ -44,6 +43,6 @@ mod value;
 mod version;
 mod write;
 
-pub use endpoint::TlsFiles;
+pub use kelson_etcd::endpoint::ClientTlsFiles as TlsFiles;
 pub use open::{EtcdError, EtcdOptions, EtcdStore};
 pub use value::MediaType;

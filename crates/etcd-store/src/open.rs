@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use kelson_etcd::endpoint::{ClientTlsFiles as TlsFiles, Endpoints};
 use kelson_metrics::Registry;
 use kelson_store::{Mirror, Store, StoreOptions};
 use kelson_tasks::{FILES, Tasks};
@@ -12,7 +13,6 @@ use tokio::time::Instant;
 use crate::compact;
 use crate::connection::Connection;
 use crate::core::{Core, Faults, Locked};
-use crate::endpoint::{Endpoints, TlsFiles};
 use crate::fence::Fence;
 use crate::follow;
 use crate::health;

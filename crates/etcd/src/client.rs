@@ -152,6 +152,49 @@ where
         self.unary(method::MEMBER_LIST, request).await
     }
 
+    /// Adds a member. Etcd accepts one learner at a time, and no voter while that could cost the quorum.
+    ///
+    /// # Errors
+    /// As of [`Client::range`].
+    pub async fn member_add(&mut self, request: proto::MemberAddRequest) -> Result<proto::MemberAddResponse, Status> {
+        self.unary(method::MEMBER_ADD, request).await
+    }
+
+    /// Removes a member. Etcd rejects the call while that could cost the quorum.
+    ///
+    /// # Errors
+    /// As of [`Client::range`].
+    pub async fn member_remove(&mut self, id: u64) -> Result<proto::MemberChangeResponse, Status> {
+        self.unary(method::MEMBER_REMOVE, proto::MemberChangeRequest { id }).await
+    }
+
+    /// Makes a learner a voter. Etcd rejects the call while the learner has not caught up with the leader.
+    ///
+    /// # Errors
+    /// As of [`Client::range`].
+    pub async fn member_promote(&mut self, id: u64) -> Result<proto::MemberChangeResponse, Status> {
+        self.unary(method::MEMBER_PROMOTE, proto::MemberChangeRequest { id }).await
+    }
+
+    /// Replaces the peer URLs of a member.
+    ///
+    /// # Errors
+    /// As of [`Client::range`].
+    pub async fn member_update(
+        &mut self,
+        request: proto::MemberUpdateRequest,
+    ) -> Result<proto::MemberChangeResponse, Status> {
+        self.unary(method::MEMBER_UPDATE, request).await
+    }
+
+    /// Hands leadership to another voter. Only the leader accepts the call.
+    ///
+    /// # Errors
+    /// As of [`Client::range`].
+    pub async fn move_leader(&mut self, target_id: u64) -> Result<proto::MoveLeaderResponse, Status> {
+        self.unary(method::MOVE_LEADER, proto::MoveLeaderRequest { target_id }).await
+    }
+
     /// Returns version, sizes and errors of the member.
     ///
     /// # Errors

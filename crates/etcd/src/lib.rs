@@ -7,7 +7,7 @@
 //! | room | holds |
 //! |---|---|
 //! | `proto/`, `error` | messages and errors |
-//! | `client`, `mvcc/` | calls of a client; keys, versions and leases, pure and without a clock |
+//! | `client`, `endpoint`, `mvcc/` | calls of a client, and its connections to members; keys, versions and leases, pure and without a clock |
 //! | `disk/` | a log and snapshots, each frame with a checksum |
 //! | `store/` | the one committer, and the watchers of each key |
 //! | `watch/`, `export/` | a cursor for each stream; the file format of etcd |
@@ -19,6 +19,7 @@
 
 pub mod client;
 pub mod disk;
+pub mod endpoint;
 mod error;
 mod export;
 pub mod mvcc;

@@ -30,6 +30,41 @@ pub struct MemberListResponse {
     pub members: Vec<Member>,
 }
 
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct MemberAddRequest {
+    #[prost(string, repeated, tag = "1")]
+    pub peer_urls: Vec<String>,
+    #[prost(bool, tag = "2")]
+    pub is_learner: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct MemberAddResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    #[prost(message, optional, tag = "2")]
+    pub member: Option<Member>,
+    #[prost(message, repeated, tag = "3")]
+    pub members: Vec<Member>,
+}
+
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct MemberUpdateRequest {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    #[prost(string, repeated, tag = "2")]
+    pub peer_urls: Vec<String>,
+}
+
+/// `MemberRemoveResponse`, `MemberUpdateResponse` and `MemberPromoteResponse`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct MemberChangeResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    #[prost(message, repeated, tag = "2")]
+    pub members: Vec<Member>,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct AuthStatusRequest {}
 

@@ -22,6 +22,7 @@ pub const MOVE_LEADER: &str = "/etcdserverpb.Maintenance/MoveLeader";
 pub const AUTH_STATUS: &str = "/etcdserverpb.Auth/AuthStatus";
 pub const USER_LIST: &str = "/etcdserverpb.Auth/UserList";
 pub const ROLE_LIST: &str = "/etcdserverpb.Auth/RoleList";
+pub const MEMBER_ADD: &str = "/etcdserverpb.Cluster/MemberAdd";
 pub const MEMBER_REMOVE: &str = "/etcdserverpb.Cluster/MemberRemove";
 pub const MEMBER_UPDATE: &str = "/etcdserverpb.Cluster/MemberUpdate";
 pub const MEMBER_PROMOTE: &str = "/etcdserverpb.Cluster/MemberPromote";

@@ -11,8 +11,9 @@ pub mod method;
 mod watch;
 
 pub use cluster::{
-    AuthListRequest, AuthListResponse, AuthStatusRequest, AuthStatusResponse, Member, MemberChangeRequest,
-    MemberListRequest, MemberListResponse,
+    AuthListRequest, AuthListResponse, AuthStatusRequest, AuthStatusResponse, Member, MemberAddRequest,
+    MemberAddResponse, MemberChangeRequest, MemberChangeResponse, MemberListRequest, MemberListResponse,
+    MemberUpdateRequest,
 };
 pub use concurrency::{
     CampaignRequest, CampaignResponse, HeaderResponse, LeaderKey, LeaderRequest, LeaderResponse, LockRequest,

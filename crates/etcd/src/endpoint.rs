@@ -1,4 +1,5 @@
-//! Addresses of etcd's members (`--etcd-servers`) and how a connection to one is made: TCP, TLS, a unix socket.
+//! Addresses of etcd's members (`--etcd-servers`) and how a connection to one is made: TCP, TLS, a unix socket. Certificate
+//! files are read again for each connection, as etcd does, so that renewed ones are used without a restart.
 #![allow(clippy::disallowed_methods, reason = "blocking: reads files, in the lane for files")]
 
 use std::path::{Path, PathBuf};
@@ -12,9 +13,11 @@ use http::Uri;
 use hyper_util::rt::TokioIo;
 use kelson_pki::{Pool, ServerChains};
 use kelson_platform::sockets;
+use kelson_tasks::FILES;
+use parking_lot::RwLock;
 use rustls::ClientConfig;
-use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tower_service::Service;
@@ -25,7 +28,7 @@ const PORT: u16 = 2379;
 
 /// Files for connections by https, as the flags name them.
 #[derive(Clone, Debug, Default)]
-pub struct TlsFiles {
+pub struct ClientTlsFiles {
     /// `--etcd-cafile`: the certificate authorities of the members; without it, those that the system trusts.
     pub ca: Option<PathBuf>,
     /// `--etcd-certfile`: what is shown to the members.
@@ -34,8 +37,12 @@ pub struct TlsFiles {
     pub key: Option<PathBuf>,
 }
 
-impl TlsFiles {
-    fn config(&self) -> Result<ClientConfig, String> {
+impl ClientTlsFiles {
+    /// Reads the files into a configuration of HTTP/2 over TLS.
+    ///
+    /// # Errors
+    /// A file that cannot be read or does not contain what it should, with the flag that names it.
+    pub fn config(&self) -> Result<ClientConfig, String> {
         let read = |path: &Path| std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()));
         let authorities = match &self.ca {
             Some(file) => kelson_pki::bundle_roots(&read(file)?),
@@ -60,14 +67,14 @@ impl TlsFiles {
     }
 }
 
-/// A member of the cluster, by its address.
+/// The address of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Member {
+enum MemberAddress {
     Tcp { host: String, port: u16, tls: bool },
     Unix(PathBuf),
 }
 
-impl fmt::Display for Member {
+impl fmt::Display for MemberAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(f, "unix {}", path.display()),
@@ -76,7 +83,7 @@ impl fmt::Display for Member {
     }
 }
 
-impl Member {
+impl MemberAddress {
     /// Reads `http://HOST:PORT`, `https://HOST:PORT`, `unix:///PATH` or `HOST:PORT`.
     fn parse(url: &str) -> Result<Self, String> {
         let bad = |why: &str| format!("--etcd-servers: {url:?}: {why}");
@@ -101,9 +108,17 @@ impl Member {
 }
 
 /// All members. Any of them serves any request.
-pub(crate) struct Endpoints {
-    members: Vec<Member>,
-    tls: Option<Arc<ClientConfig>>,
+pub struct Endpoints {
+    members: Vec<MemberAddress>,
+    files: ClientTlsFiles,
+    /// The configuration that was read last; `None` without a member by https.
+    tls: Option<RwLock<Arc<ClientConfig>>>,
+}
+
+impl fmt::Debug for Endpoints {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.members).finish()
+    }
 }
 
 impl Endpoints {
@@ -111,14 +126,29 @@ impl Endpoints {
     ///
     /// # Errors
     /// What is wrong with the flags, in words for the operator.
-    pub fn new(servers: &[String], files: &TlsFiles) -> Result<Self, String> {
-        let members: Vec<Member> = servers.iter().map(|url| Member::parse(url.trim())).collect::<Result<_, _>>()?;
+    pub fn new(servers: &[String], files: &ClientTlsFiles) -> Result<Self, String> {
+        let members: Vec<MemberAddress> =
+            servers.iter().map(|url| MemberAddress::parse(url.trim())).collect::<Result<_, _>>()?;
         if members.is_empty() {
             return Err("--etcd-servers must be specified".to_owned());
         }
-        let tls = members.iter().any(|member| matches!(member, Member::Tcp { tls: true, .. }));
-        let tls = tls.then(|| files.config().map(Arc::new)).transpose()?;
-        Ok(Self { members, tls })
+        let tls = members.iter().any(|member| matches!(member, MemberAddress::Tcp { tls: true, .. }));
+        let tls = tls.then(|| files.config().map(|config| RwLock::new(Arc::new(config)))).transpose()?;
+        Ok(Self { members, files: files.clone(), tls })
+    }
+
+    /// Reads the certificate files again. Files that cannot be read now leave the last configuration in use.
+    async fn renewed(&self, last: &RwLock<Arc<ClientConfig>>) -> Arc<ClientConfig> {
+        if self.files.cert.is_none() && self.files.ca.is_none() {
+            return Arc::clone(&last.read());
+        }
+        let files = self.files.clone();
+        match FILES.run(move || files.config()).await {
+            Ok(Ok(config)) => *last.write() = Arc::new(config),
+            Ok(Err(error)) => tracing::warn!(error, "reading the certificates for etcd failed; using the earlier ones"),
+            Err(error) => tracing::warn!(%error, "reading the certificates for etcd failed; using the earlier ones"),
+        }
+        Arc::clone(&last.read())
     }
 
     /// Returns the number of members.
@@ -126,12 +156,17 @@ impl Endpoints {
         self.members.len()
     }
 
+    /// Reports whether there are none, which [`Endpoints::new`] does not accept.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
     /// Returns the address of the member that this turn selects, for messages.
     pub fn name(&self, turn: usize) -> String {
         self.member(turn).to_string()
     }
 
-    fn member(&self, turn: usize) -> &Member {
+    fn member(&self, turn: usize) -> &MemberAddress {
         &self.members[turn % self.members.len()]
     }
 
@@ -139,15 +174,16 @@ impl Endpoints {
         let member = self.member(turn);
         let attempt = async {
             Ok::<Stream, io::Error>(match member {
-                Member::Unix(path) => Box::new(sockets::connect(path).await?),
-                Member::Tcp { host, port, tls } => {
+                MemberAddress::Unix(path) => Box::new(sockets::connect(path).await?),
+                MemberAddress::Tcp { host, port, tls } => {
                     let tcp = TcpStream::connect((host.as_str(), *port)).await?;
                     tcp.set_nodelay(true)?;
                     match self.tls.as_ref().filter(|_| *tls) {
                         None => Box::new(tcp) as Stream,
-                        Some(config) => {
-                            let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
-                            Box::new(tokio_rustls::TlsConnector::from(Arc::clone(config)).connect(name, tcp).await?)
+                        Some(last) => {
+                            let (name, config) = (ServerName::try_from(host.clone()), self.renewed(last).await);
+                            let name = name.map_err(io::Error::other)?;
+                            Box::new(tokio_rustls::TlsConnector::from(config).connect(name, tcp).await?)
                         }
                     }
                 }
@@ -160,13 +196,13 @@ impl Endpoints {
 }
 
 /// Bytes to and from a member.
-pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 type Stream = Box<dyn Duplex>;
 
 /// Makes the connections of a channel, which are all to one member.
-#[derive(Clone)]
-pub(crate) struct Connector {
+#[derive(Clone, Debug)]
+pub struct Connector {
     endpoints: Arc<Endpoints>,
     turn: usize,
 }
@@ -199,24 +235,24 @@ mod tests {
 
     #[test]
     fn addresses_as_the_flag_gives_them() {
-        let tcp = |host: &str, port, tls| Some(Member::Tcp { host: host.to_owned(), port, tls });
+        let tcp = |host: &str, port, tls| Some(MemberAddress::Tcp { host: host.to_owned(), port, tls });
         for (url, want) in [
             ("http://127.0.0.1:2379", tcp("127.0.0.1", 2379, false)),
             ("https://etcd.example.com:1/", tcp("etcd.example.com", 1, true)),
             ("https://[::1]:2379", tcp("::1", 2379, true)),
             ("http://a", tcp("a", 2379, false)),
             ("127.0.0.1:4001", tcp("127.0.0.1", 4001, false)),
-            ("unix:///run/etcd.sock", Some(Member::Unix("/run/etcd.sock".into()))),
+            ("unix:///run/etcd.sock", Some(MemberAddress::Unix("/run/etcd.sock".into()))),
             ("unix://localhost:1", None),
             ("ftp://a:1", None),
             ("http://", None),
             ("http://a:99999", None),
             ("", None),
         ] {
-            assert_eq!(Member::parse(url).ok(), want, "{url}");
+            assert_eq!(MemberAddress::parse(url).ok(), want, "{url}");
         }
-        assert!(Endpoints::new(&[], &TlsFiles::default()).is_err());
-        let half = TlsFiles { cert: Some("a".into()), ..TlsFiles::default() };
+        assert!(Endpoints::new(&[], &ClientTlsFiles::default()).is_err());
+        let half = ClientTlsFiles { cert: Some("a".into()), ..ClientTlsFiles::default() };
         assert!(Endpoints::new(&["https://a:1".to_owned()], &half).is_err());
         assert!(Endpoints::new(&["http://a:1".to_owned()], &half).is_ok(), "files are for https alone");
     }
@@ -227,7 +263,7 @@ mod tests {
         for row in kelson_doubles::chains::rows_of(kelson_pki::Usage::Server) {
             let ca = dir.path().join("ca.pem");
             std::fs::write(&ca, row.bundle_pem()).expect("written");
-            let files = TlsFiles { ca: Some(ca), ..TlsFiles::default() };
+            let files = ClientTlsFiles { ca: Some(ca), ..ClientTlsFiles::default() };
             let believed = kelson_doubles::chains::believes_server(files.config().expect("a client"), &row);
             assert_eq!(believed.is_ok(), row.is_accepted, "{}: {believed:?}", row.what);
         }

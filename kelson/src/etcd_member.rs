@@ -1,0 +1,179 @@
+//! The etcd member that `kelson server` starts and supervises: flags, start, and what the API shows of it.
+#![allow(clippy::disallowed_methods, reason = "blocking: at start")]
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use kelson_apiserver::Config;
+use kelson_client::{Client, EventRecorder, EventType, ObjectRef};
+use kelson_members::{Member, MemberOptions, Start};
+use kelson_meta::SystemClock;
+use kelson_tasks::{OnPanic, Tasks};
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::cli::ServerArgs;
+use crate::etcd_flags::EtcdArgs;
+use crate::host;
+
+/// The etcd member of this server. Its settings are stored in DIR/etcd, so later starts need none of these flags.
+#[derive(Args, Debug, Clone)]
+pub struct MemberArgs {
+    /// Start a cluster of servers: this one stores the objects in an etcd member that it starts and supervises, and other
+    /// servers can join. Has no effect on later starts.
+    #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub cluster_init: bool,
+    /// etcd program of the member, 3.5.13 to 3.7 [default: DIR/bin/etcd, else etcd in PATH]
+    #[arg(long, value_name = "FILE")]
+    pub etcd_binary: Option<PathBuf>,
+    /// Port on which the etcd members of other servers reach this one's, at the advertised address [default: 2380]
+    #[arg(long, value_name = "PORT")]
+    pub etcd_peer_port: Option<u16>,
+    /// Port on the loopback address on which this server reaches its etcd member [default: 2379]
+    #[arg(long, value_name = "PORT")]
+    pub etcd_client_port: Option<u16>,
+}
+
+/// Returns the options of this server's member. `address` is the advertised one.
+pub fn options(args: &ServerArgs, address: IpAddr, tasks: &Tasks) -> anyhow::Result<MemberOptions> {
+    let is_given =
+        args.advertise_address.is_some() || !args.bind_address.is_unspecified() || args.host.node_ip.is_some();
+    Ok(MemberOptions {
+        data_dir: std::path::absolute(&args.data_dir).context("--data-dir")?,
+        binary: args.member.etcd_binary.clone(),
+        name: args.host.node_name.clone().map_or_else(host::name, Ok)?,
+        peer_address: address,
+        peer_address_given: is_given,
+        peer_port: args.member.etcd_peer_port,
+        client_port: args.member.etcd_client_port,
+        quota_bytes: args.quota_backend_bytes,
+        tasks: tasks.clone(),
+        clock: Arc::new(SystemClock),
+    })
+}
+
+/// Starts the member if this server has one, or gets one with `--cluster-init`. Waits until it can serve the API server.
+///
+/// # Errors
+/// The flags contradict each other or the settings on disk; the member cannot run.
+pub async fn start(args: &ServerArgs, address: IpAddr, tasks: &Tasks) -> anyhow::Result<Option<Arc<Member>>> {
+    let has_member = kelson_members::settings(&args.data_dir).await?.is_some();
+    let start = match (has_member, args.member.cluster_init) {
+        (true, _) => Start::Resume,
+        (false, true) => Start::Init,
+        (false, false) => return Ok(None),
+    };
+    if args.etcd.is_used() {
+        bail!(
+            "--etcd-servers cannot be used by a server with an etcd member ({}): use the one or the other",
+            kelson_members::Layout::new(&args.data_dir).dir().display()
+        );
+    }
+    if !has_member {
+        move_embedded(&args.data_dir)?;
+    }
+    let member = Member::start(options(args, address, tasks)?, start).await.context("etcd member")?;
+    Ok(Some(Arc::new(member)))
+}
+
+/// The place where the objects of an embedded store are moved into the first member, before it starts.
+fn move_embedded(data_dir: &Path) -> anyhow::Result<()> {
+    let store = data_dir.join("store");
+    if store.exists() {
+        bail!(
+            "--cluster-init: {} has objects of this server, and moving them into etcd is not supported; start without \
+             --cluster-init, or with an empty --data-dir",
+            store.display()
+        );
+    }
+    Ok(())
+}
+
+/// Returns the flags of a store on the member.
+pub fn storage(member: &Member, etcd: &EtcdArgs) -> EtcdArgs {
+    let tls = member.tls();
+    EtcdArgs {
+        etcd_servers: member.servers(),
+        etcd_cafile: tls.ca,
+        etcd_certfile: tls.cert,
+        etcd_keyfile: tls.key,
+        ..etcd.clone()
+    }
+}
+
+/// Adds the metrics and the health check of the member to those of the API server.
+pub fn show(member: Option<&Arc<Member>>, config: &mut Config) {
+    let Some(member) = member else { return };
+    config.registries.push(member.metrics());
+    let member = Arc::clone(member);
+    config.checks.push(("etcd-member", Arc::new(move || member.fault().map_or(Ok(()), Err))));
+}
+
+/// Writes what happens to members as events of the nodes of their servers.
+pub fn report(member: Option<&Arc<Member>>, client: &Client, tasks: &Tasks) {
+    let Some(member) = member else { return };
+    let recorder = EventRecorder::start_in(tasks, client.clone(), Arc::new(SystemClock), "etcd-member", member.name());
+    let mut events = member.events();
+    tasks.spawn("etcd-member-events", OnPanic::Contain, async move {
+        loop {
+            match events.recv().await {
+                Ok(event) => {
+                    let kind = if event.is_warning() { EventType::Warning } else { EventType::Normal };
+                    let name = event.name().to_owned();
+                    let node =
+                        ObjectRef { api_version: "v1".into(), kind: "Node".into(), name, ..ObjectRef::default() };
+                    recorder.event(&node, kind, event.reason(), event.message());
+                }
+                Err(RecvError::Lagged(lost)) => tracing::warn!(lost, "events of etcd members were lost"),
+                Err(RecvError::Closed) => return,
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn server(dir: &Path, more: &[&str]) -> ServerArgs {
+        let dir = dir.display().to_string();
+        let words = [&["kelson", "server", "--data-dir", &dir, "--node-name", "a"], more].concat();
+        match Cli::parse_from(words).command {
+            Command::Server(args) => *args,
+            _ => panic!("the command is server"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_has_a_member_only_on_request() {
+        let dir = tempfile::tempdir().unwrap();
+        let (tasks, address) = (Tasks::root("test"), IpAddr::from([127, 0, 0, 1]));
+        assert!(start(&server(dir.path(), &[]), address, &tasks).await.unwrap().is_none());
+        let rejected = async |more: &[&str]| {
+            format!("{:#}", start(&server(dir.path(), more), address, &tasks).await.err().unwrap())
+        };
+        let both = rejected(&["--cluster-init", "--etcd-servers=http://a:1"]).await;
+        assert!(both.contains("--etcd-servers cannot be used"), "{both}");
+        let missing = rejected(&["--cluster-init", "--etcd-binary=/none/etcd"]).await;
+        assert!(missing.contains("/none/etcd"), "{missing}");
+        std::fs::create_dir(dir.path().join("store")).unwrap();
+        let embedded = rejected(&["--cluster-init"]).await;
+        assert!(embedded.contains("moving them into etcd"), "{embedded}");
+    }
+
+    #[test]
+    fn an_address_counts_if_the_user_gave_it() {
+        let (dir, tasks) = (Path::new("/d"), Tasks::root("test"));
+        let given = |more: &[&str]| options(&server(dir, more), IpAddr::from([10, 0, 0, 1]), &tasks).unwrap();
+        assert!(!given(&[]).peer_address_given);
+        for flag in ["--advertise-address=10.0.0.1", "--bind-address=10.0.0.1", "--node-ip=10.0.0.1"] {
+            assert!(given(&[flag]).peer_address_given, "{flag}");
+        }
+        assert_eq!(given(&["--etcd-peer-port=1"]).peer_port, Some(1));
+    }
+}

@@ -4,6 +4,7 @@ use kelson_blackbox::{Test, run};
 mod admission;
 mod aggregation;
 mod api_concepts;
+mod availability;
 mod bad_input;
 mod bad_requests;
 mod clients;
@@ -107,6 +108,7 @@ fn main() {
         support::tests(),
         joining::tests(),
         durability::tests(),
+        availability::tests(),
         envtest::tests(),
         etcd::tests(),
         stages::tests(),

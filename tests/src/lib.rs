@@ -16,6 +16,7 @@ pub mod operator;
 mod raw;
 mod reference;
 pub mod registry;
+pub mod servers;
 mod subject;
 pub mod webhook;
 

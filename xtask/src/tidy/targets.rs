@@ -10,9 +10,9 @@ use super::tree::{File, Tree};
 /// The text by which a test says why it cannot share a process with the other tests of its crate.
 const ALONE: &str = "A separate process:";
 /// Crates that only tests and measurements use.
-const DEVELOPMENT: &[&str] = &["kelson-doubles", "kelson-features", "kelson-simulation"];
+const DEVELOPMENT: &[&str] = &["kelson-doubles", "kelson-features", "kelson-history", "kelson-simulation"];
 /// The folders whose crates are not shipped, and so may depend on them.
-const TOOLS: &[&str] = &["bench/", "crates/doubles/", "crates/features/", "crates/simulation/"];
+const TOOLS: &[&str] = &["bench/", "crates/doubles/", "crates/features/", "crates/history/", "crates/simulation/"];
 
 /// Measures the number of integration test binaries.
 pub fn measure(tree: &Tree, all: &mut Measures) {

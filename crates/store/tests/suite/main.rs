@@ -8,7 +8,6 @@ mod durability;
 mod faults;
 mod history;
 mod kills;
-mod linear;
 mod locked;
 mod model;
 mod power;

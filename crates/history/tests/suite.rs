@@ -1,7 +1,7 @@
 //! Tests of the checker of histories: it reports what no single copy would have answered, and accepts what one would have.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use crate::history::{Checked, History, Line, Registers};
+use kelson_history::{Checked, History, Line, Registers};
 
 fn registers(of: &[(&str, u64, &str)]) -> Registers {
     of.iter().map(|(key, at, value)| ((*key).to_owned(), (*at, (*value).to_owned()))).collect()
@@ -19,7 +19,7 @@ fn check(text: &str, before: &[(&str, u64, &str)], after: &[(&str, u64, &str)]) 
 #[test]
 fn histories_of_a_single_copy_pass() {
     type Ends = &'static [(&'static str, u64, &'static str)];
-    let cases: [(&str, &str, Ends, Ends, usize); 9] = [
+    let cases: [(&str, &str, Ends, Ends, usize); 10] = [
         (
             "a create and a read",
             "call 1 k put 0 a; answer 1 written 1; call 2 k read; answer 2 found 1 a",
@@ -65,6 +65,13 @@ fn histories_of_a_single_copy_pass() {
             0,
         ),
         (
+            "one of two is rejected without a word about what it found",
+            "call 1 k put 1 b; call 2 k put 1 c; answer 2 rejected; answer 1 written 2; call 3 k put 0 d; answer 3 rejected",
+            &[("k", 1, "a")],
+            &[("k", 2, "b")],
+            0,
+        ),
+        (
             "a watcher from the middle",
             "watch 9 1; call 1 k put 1 b; answer 1 written 2; event 9 2 k b; call 2 k delete 2; event 9 3 k -",
             &[("k", 1, "a")],
@@ -81,7 +88,7 @@ fn histories_of_a_single_copy_pass() {
 #[test]
 fn other_histories_are_reported() {
     type Ends = &'static [(&'static str, u64, &'static str)];
-    let cases: [(&str, &str, Ends, Ends, &str); 16] = [
+    let cases: [(&str, &str, Ends, Ends, &str); 18] = [
         ("an acknowledged create is lost", "call 1 k put 0 a; answer 1 written 1", &[], &[], "nobody deleted it"),
         (
             "an acknowledged update is lost",
@@ -103,6 +110,20 @@ fn other_histories_are_reported() {
             &[("k", 1, "a")],
             &[("k", 3, "b")],
             "nobody wrote or somebody was refused",
+        ),
+        (
+            "a rejected write without a word is there",
+            "call 1 k put 1 b; answer 1 rejected",
+            &[("k", 1, "a")],
+            &[("k", 2, "b")],
+            "nobody wrote or somebody was refused",
+        ),
+        (
+            "a write is rejected though its condition held",
+            "call 1 k put 1 b; answer 1 rejected",
+            &[("k", 1, "a")],
+            &[("k", 1, "a")],
+            "older than what was answered before",
         ),
         (
             "two swap the same revision",

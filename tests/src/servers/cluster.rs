@@ -1,0 +1,286 @@
+//! Three servers with their etcd and a node each. How the members of etcd come about is [`Datastore`], and nothing else knows it.
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use rustix::process::Signal;
+use rustls::ClientConfig;
+use serde_json::Value;
+
+use super::disk::Disk;
+use super::https::{Https, TOKEN, trust};
+use super::network::Network;
+use super::program::Program;
+use crate::{binary, eventually, repo_root};
+
+/// The port of each server.
+const PORT: u16 = 6443;
+/// The time limit of a start, and of the end of all faults.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+/// The library that gives a process its own clock, from Debian's package `libfaketime`.
+const CLOCK: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
+
+/// Who runs etcd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Datastore {
+    /// The test runs etcd, and the servers are given `--etcd-servers`.
+    External,
+}
+
+/// One machine: its disk, and the processes on it.
+pub struct Station {
+    /// The number of the machine.
+    pub number: usize,
+    /// Its disk, where this machine can mount one.
+    pub disk: Option<Disk>,
+    /// Etcd.
+    pub etcd: Program,
+    /// The server.
+    pub server: Program,
+    /// A node without containers, which knows the server of its machine.
+    pub node: Program,
+    /// The file with the shift of the server's clock, if clocks can be shifted.
+    clock: Option<PathBuf>,
+}
+
+/// The servers of one test.
+pub struct Cluster {
+    /// The machines.
+    pub stations: Vec<Station>,
+    /// Their network.
+    pub network: Network,
+    /// The trust of clients in the servers.
+    pub tls: Arc<ClientConfig>,
+    dir: PathBuf,
+    // The last field: removed after all processes have ended and all disks are unmounted.
+    _scratch: tempfile::TempDir,
+}
+
+/// Returns the etcd that tests use: the one of `scripts/deps`, else the one in PATH.
+pub fn etcd(program: &str) -> PathBuf {
+    let local = repo_root().join(".cache/bin").join(program);
+    if local.exists() { local } else { program.into() }
+}
+
+impl Cluster {
+    /// Starts a cluster of servers. The calling thread moves to their network, so it must be the test's own.
+    pub fn start(datastore: Datastore, servers: usize) -> anyhow::Result<Self> {
+        let scratch = tempfile::Builder::new().prefix("kelson-test-").tempdir()?;
+        let dir = scratch.path().to_owned();
+        let network = Network::start(servers)?;
+        network.enter()?;
+        std::fs::write(dir.join("tokens.csv"), format!("{TOKEN},admin,1,\"system:masters\"\n"))?;
+        let stations = (0..servers).map(|n| Station::new(datastore, &network, &dir, n, servers));
+        let mut stations = stations.collect::<anyhow::Result<Vec<_>>>()?;
+        for station in &mut stations {
+            station.etcd.start()?;
+        }
+        stations[0].server.start()?;
+        let ca = Station::dir(&dir, 0).join("server/pki/ca.crt");
+        let tls =
+            eventually("the first server has a CA", PATIENCE, || trust(&ca)).with_context(|| stations[0].logs())?;
+        let mut cluster = Self { stations, network, tls, dir, _scratch: scratch };
+        cluster.until_ready(0)?;
+        for n in 1..servers {
+            cluster.share_authorities(n)?;
+            cluster.stations[n].server.start()?;
+        }
+        for n in 0..servers {
+            cluster.until_ready(n)?;
+            cluster.stations[n].node.start()?;
+        }
+        Ok(cluster)
+    }
+
+    /// Gives a server the CAs and keys of the first one.
+    fn share_authorities(&self, to: usize) -> anyhow::Result<()> {
+        let (from, to) =
+            (Station::dir(&self.dir, 0).join("server/pki"), Station::dir(&self.dir, to).join("server/pki"));
+        std::fs::create_dir_all(&to)?;
+        for entry in std::fs::read_dir(from)? {
+            let entry = entry?;
+            // What it has issued is for its own address.
+            if entry.file_type()?.is_file() {
+                std::fs::copy(entry.path(), to.join(entry.file_name()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns a client of a server.
+    pub fn client(&self, server: usize) -> Https {
+        Https::new(Network::address(server).into(), PORT, Arc::clone(&self.tls))
+    }
+
+    /// Waits until a server is ready.
+    pub fn until_ready(&self, server: usize) -> anyhow::Result<()> {
+        let mut client = self.client(server);
+        eventually(&format!("server {server} is ready"), PATIENCE, || {
+            let (code, answer) = client.call("GET", "/readyz", &Value::Null)?;
+            ensure!(code == 200, "{code} {answer}");
+            Ok(())
+        })
+        .with_context(|| self.stations[server].logs())
+    }
+
+    /// Returns the machine whose member of etcd is the leader, if one says so.
+    pub fn leader(&self) -> Option<usize> {
+        let said = self.etcdctl(&["endpoint", "status"]).unwrap_or_default();
+        let leader = said.lines().find(|line| line.split(", ").nth(4) == Some("true"))?;
+        (0..self.stations.len()).find(|n| leader.starts_with(&client_url(*n)))
+    }
+
+    /// Replaces a member of etcd whose data is lost.
+    pub fn replace_member(&mut self, lost: usize) -> anyhow::Result<()> {
+        self.stations[lost].etcd.kill();
+        let _ = std::fs::remove_dir_all(Station::dir(&self.dir, lost).join("etcd"));
+        let name = format!("m{lost}");
+        let list = self.etcdctl(&["member", "list"])?;
+        let of_it = |line: &&str| line.split(", ").nth(3) == Some(&*peer_url(lost));
+        if let Some(line) = list.lines().find(of_it) {
+            self.etcdctl(&["member", "remove", line.split(", ").next().context("an ID")?])?;
+        }
+        self.etcdctl(&["member", "add", &name, &format!("--peer-urls={}", peer_url(lost))])?;
+        let args = etcd_args(&Station::dir(&self.dir, lost), lost, self.stations.len(), "existing");
+        self.stations[lost].etcd.set_args(args);
+        self.stations[lost].etcd.start()
+    }
+
+    fn etcdctl(&self, args: &[&str]) -> anyhow::Result<String> {
+        let members: Vec<String> = (0..self.stations.len()).map(client_url).collect();
+        let out = Command::new(etcd("etcdctl"))
+            .env("ETCDCTL_API", "3")
+            .args(["--dial-timeout=1s", "--command-timeout=3s", "--endpoints", &members.join(",")])
+            .args(args)
+            .output()
+            .context("etcdctl")?;
+        // A status of two of three members is a status, although the exit code is not 0.
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        ensure!(out.status.success() || !text.is_empty(), "etcdctl {args:?}: {}", String::from_utf8_lossy(&out.stderr));
+        Ok(text)
+    }
+
+    /// Ends all faults: every process runs, with its own time, network and disk.
+    pub fn heal(&mut self) -> anyhow::Result<()> {
+        self.network.mend()?;
+        for station in &mut self.stations {
+            station.heal_disk();
+            station.set_clock(0)?;
+            station.etcd.signal(Signal::CONT);
+            station.server.signal(Signal::CONT);
+            station.etcd.start()?;
+            station.server.start()?;
+        }
+        Ok(())
+    }
+
+    /// Returns the ends of all logs.
+    pub fn logs(&self) -> String {
+        self.stations.iter().map(Station::logs).collect()
+    }
+}
+
+fn client_url(machine: usize) -> String {
+    format!("http://{}:2379", Network::address(machine))
+}
+
+fn peer_url(machine: usize) -> String {
+    format!("http://{}:2380", Network::address(machine))
+}
+
+impl Station {
+    fn dir(root: &Path, number: usize) -> PathBuf {
+        root.join(format!("m{number}"))
+    }
+
+    fn new(datastore: Datastore, network: &Network, root: &Path, number: usize, all: usize) -> anyhow::Result<Self> {
+        let dir = Self::dir(root, number);
+        let disk = match Disk::mount(&dir) {
+            Ok(disk) => Some(disk),
+            Err(why) => {
+                println!("disks are never slow or full: {why:#}");
+                None
+            }
+        };
+        std::fs::create_dir_all(&dir)?;
+        let (netns, host) = (network.machine(number), format!("m{number}"));
+        let log = |name: &str| root.join(format!("{name}{number}.log"));
+        let Datastore::External = datastore;
+        let etcd = Program::new(&netns, &host, &etcd("etcd"), etcd_args(&dir, number, all, "new"), log("etcd"));
+        let mut server = Program::new(&netns, &host, &binary(), server_args(root, number, all), log("server"));
+        let mut clock = None;
+        if Path::new(CLOCK).exists() {
+            let file = root.join(format!("clock{number}"));
+            std::fs::write(&file, "+0\n")?;
+            server.variable("LD_PRELOAD", CLOCK.to_owned());
+            server.variable("FAKETIME_TIMESTAMP_FILE", file.display().to_string());
+            server.variable("FAKETIME_CACHE_DURATION", "1".to_owned());
+            server.variable("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned());
+            clock = Some(file);
+        }
+        let config = dir.join("server/admin.kubeconfig").display().to_string();
+        let words = ["hollow", "--nodes", "1", "--name-prefix", &format!("{host}-"), "--kubeconfig", &config];
+        let words = words.map(str::to_owned).to_vec();
+        let node = Program::new(&netns, &host, &binary(), words, log("node"));
+        Ok(Self { number, disk, etcd, server, node, clock })
+    }
+
+    /// Shifts the wall clock of the server by seconds, if that is possible here.
+    pub fn set_clock(&self, shift_s: i32) -> anyhow::Result<()> {
+        let Some(file) = &self.clock else { return Ok(()) };
+        Ok(std::fs::write(file, format!("{shift_s:+}\n"))?)
+    }
+
+    /// Ends the faults of the disk.
+    pub fn heal_disk(&self) {
+        if let Some(disk) = &self.disk {
+            disk.thaw();
+            disk.empty();
+        }
+    }
+
+    fn logs(&self) -> String {
+        const LINES: usize = 15;
+        let part = |name: &str, program: &Program| format!("\n-- {name} {}\n{}", self.number, program.log_tail(LINES));
+        part("etcd", &self.etcd) + &part("server", &self.server) + &part("node", &self.node)
+    }
+}
+
+fn etcd_args(dir: &Path, number: usize, all: usize, state: &str) -> Vec<String> {
+    let (client, peer) = (client_url(number), peer_url(number));
+    let cluster: Vec<String> = (0..all).map(|n| format!("m{n}={}", peer_url(n))).collect();
+    vec![
+        format!("--name=m{number}"),
+        format!("--data-dir={}", dir.join("etcd").display()),
+        format!("--listen-client-urls={client}"),
+        format!("--advertise-client-urls={client}"),
+        format!("--listen-peer-urls={peer}"),
+        format!("--initial-advertise-peer-urls={peer}"),
+        format!("--initial-cluster={}", cluster.join(",")),
+        format!("--initial-cluster-state={state}"),
+        // A member that was away gets a snapshot now and then.
+        "--snapshot-count=2000".to_owned(),
+    ]
+}
+
+fn server_args(root: &Path, number: usize, all: usize) -> Vec<String> {
+    let members: Vec<String> = (0..all).map(|n| client_url((number + n) % all)).collect();
+    let address = Network::address(number).to_string();
+    let dir = Station::dir(root, number).join("server").display().to_string();
+    let tokens = root.join("tokens.csv").display().to_string();
+    let port = PORT.to_string();
+    let words = [
+        ["server", "--disable-agent"],
+        ["--data-dir", &dir],
+        ["--etcd-servers", &members.join(",")],
+        ["--bind-address", "0.0.0.0"],
+        ["--advertise-address", &address],
+        ["--secure-port", &port],
+        ["--cluster-cidr", "10.42.0.0/16"],
+        ["--service-cidr", "10.43.0.0/16"],
+        ["--token-auth-file", &tokens],
+    ];
+    words.concat().into_iter().map(str::to_owned).collect()
+}

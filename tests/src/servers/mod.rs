@@ -1,0 +1,30 @@
+//! Several servers on one machine, and what goes wrong with them: machines are network namespaces on one bridge, each with its own
+//! host name and disk. A nemesis follows a schedule that a seed decides, under a load whose history is checked.
+//!
+//! | room | what is in it |
+//! |---|---|
+//! | `round` | one round: load, faults, end, checks |
+//! | `pods`, `watcher`, `load` | what clients do in a round |
+//! | `record` | the history of a round |
+//! | `nemesis` | carries out a schedule |
+//! | `faults` | schedules of faults |
+//! | `cluster` | etcd, servers and nodes, on their machines |
+//! | `https` | a client of one server |
+//! | `program` | a process on a machine |
+//! | `disk`, `network` | disks and the network of the machines |
+
+mod cluster;
+mod disk;
+mod faults;
+mod https;
+mod load;
+mod nemesis;
+mod network;
+mod pods;
+mod program;
+mod record;
+mod round;
+mod watcher;
+
+pub use cluster::{Cluster, Datastore, etcd};
+pub use round::{Report, round};

@@ -32,6 +32,7 @@ use crate::node::runtime::runtime_version;
 use crate::node::sync::NodeSync;
 use crate::objects::Objects;
 use crate::objects::tokens::Tokens;
+use crate::pods::inbox::ManagerInbox;
 use crate::pods::known::PodRegistry;
 use crate::pods::manager::{PodManager, read_manifests, source};
 use crate::pods::parts::Parts;
@@ -86,6 +87,7 @@ pub struct Running {
     ready: watch::Receiver<bool>,
     port: u16,
     known: PodRegistry,
+    manager: ManagerInbox,
     statuses: StatusWriter,
     registry: Registry,
     spans: Spans,
@@ -107,6 +109,10 @@ impl Running {
     /// The metrics registry that the kubelet serves. Other components on the node add their metrics to it.
     pub fn registry(&self) -> Registry {
         self.registry.clone()
+    }
+    /// Returns the inbox of the pod manager, whose [`ManagerInbox::ping`] shows that the kubelet works.
+    pub fn manager(&self) -> ManagerInbox {
+        self.manager.clone()
     }
     /// Ends all tasks of the kubelet, including pod workers, probes and streams, and waits for them. Containers continue to run.
     pub async fn shutdown(self) {
@@ -181,10 +187,10 @@ impl Kubelet {
             let metrics = channels.certificates.clone();
             tasks.supervise("client-certificate", move || certificate.clone().run(metrics.clone()));
         }
-        let statuses = parts.statuses.clone();
+        let (statuses, manager) = (parts.statuses.clone(), channels.manager.clone());
         pods(&tasks, &deps, parts, node, &channels);
         let (registry, spans) = (channels.metrics.registry().clone(), channels.spans.0);
-        Ok(Running { tasks, ready: channels.ready.1, port, known: channels.known, statuses, registry, spans })
+        Ok(Running { tasks, ready: channels.ready.1, port, known: channels.known, manager, statuses, registry, spans })
     }
 }
 

@@ -276,19 +276,18 @@ async fn wait_ready(config: &ContainerdConfig, process: &mut Process) -> Result<
             Err(what) => what,
         },
         how = process.ended() => how,
-        after = silence(|| log_length(config)) => format!("timed out after {} s", after.as_secs()),
+        after = silence(|| log_length(config.log())) => format!("timed out after {} s", after.as_secs()),
     };
     Err(ContainerdError::NotReady { what, log: config.log(), tail: log_tail(&config.log()) })
 }
 
-/// Returns the length of containerd's log in bytes; 0 if it cannot be read.
-async fn log_length(config: &ContainerdConfig) -> u64 {
-    let log = config.log();
+/// Returns the length of a log in bytes; 0 if it cannot be read.
+async fn log_length(log: PathBuf) -> u64 {
     FILES.run(move || std::fs::metadata(log).map_or(0, |file| file.len())).await.unwrap_or(0)
 }
 
 /// Waits until a log has not grown for [`READY_TIMEOUT`], or [`READY_MAX`] has passed; returns how long that took.
-async fn silence(length: impl AsyncFn() -> u64) -> Duration {
+async fn silence<F: Future<Output = u64>>(length: impl Fn() -> F) -> Duration {
     let began = Instant::now();
     let (mut last, mut since) = (length().await, began);
     loop {
@@ -373,11 +372,11 @@ mod tests {
     async fn waited(grows_s: u64) -> u64 {
         let began = Instant::now();
         let length = AtomicU64::new(0);
-        let log = async || {
+        let log = || {
             if began.elapsed() <= Duration::from_secs(grows_s) {
                 length.fetch_add(80, Ordering::Relaxed);
             }
-            length.load(Ordering::Relaxed)
+            std::future::ready(length.load(Ordering::Relaxed))
         };
         silence(log).await.as_secs()
     }

@@ -17,9 +17,9 @@ use tokio::sync::watch;
 
 use crate::cgroups::Cgroups;
 use crate::cgroups::memory::MemoryRules;
-use crate::cgroups::swap::{SwapControl, SwapRules};
+use crate::cgroups::swap::SwapRules;
 use crate::config::Config;
-use crate::config::cgroups::{CgroupDriver, SwapBehavior};
+use crate::config::cgroups::CgroupDriver;
 use crate::config::process::Pacing;
 use crate::effects::{EventReporter, PodEffects};
 use crate::env::resolve::Environment;
@@ -32,6 +32,7 @@ use crate::node::runtime::runtime_version;
 use crate::node::sync::NodeSync;
 use crate::objects::Objects;
 use crate::objects::tokens::Tokens;
+use crate::pods::inbox::ManagerInbox;
 use crate::pods::known::PodRegistry;
 use crate::pods::manager::{PodManager, read_manifests, source};
 use crate::pods::parts::Parts;
@@ -50,6 +51,8 @@ use crate::volumes::persistent::Claims;
 use crate::volumes::usage::VolumeUsages;
 use crate::wiring::{Channels, Dependencies, OnPodCidrs};
 
+/// Longest time that pods' statuses may take to reach the API before the kubelet's tasks end.
+const FLUSH_MAX: Duration = Duration::from_secs(2);
 /// Longest time that the kubelet's tasks may take to end.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(10);
 
@@ -84,6 +87,8 @@ pub struct Running {
     ready: watch::Receiver<bool>,
     port: u16,
     known: PodRegistry,
+    manager: ManagerInbox,
+    statuses: StatusWriter,
     registry: Registry,
     spans: Spans,
 }
@@ -105,8 +110,15 @@ impl Running {
     pub fn registry(&self) -> Registry {
         self.registry.clone()
     }
+    /// Returns the inbox of the pod manager, whose [`ManagerInbox::ping`] shows that the kubelet works.
+    pub fn manager(&self) -> ManagerInbox {
+        self.manager.clone()
+    }
     /// Ends all tasks of the kubelet, including pod workers, probes and streams, and waits for them. Containers continue to run.
     pub async fn shutdown(self) {
+        if !self.statuses.flush(FLUSH_MAX).await {
+            tracing::info!("statuses of pods did not reach the API before the end; the next start writes them");
+        }
         self.tasks.shutdown(SHUTDOWN_MAX).await;
         self.spans.close().await;
     }
@@ -175,9 +187,10 @@ impl Kubelet {
             let metrics = channels.certificates.clone();
             tasks.supervise("client-certificate", move || certificate.clone().run(metrics.clone()));
         }
+        let (statuses, manager) = (parts.statuses.clone(), channels.manager.clone());
         pods(&tasks, &deps, parts, node, &channels);
         let (registry, spans) = (channels.metrics.registry().clone(), channels.spans.0);
-        Ok(Running { tasks, ready: channels.ready.1, port, known: channels.known, registry, spans })
+        Ok(Running { tasks, ready: channels.ready.1, port, known: channels.known, manager, statuses, registry, spans })
     }
 }
 
@@ -186,7 +199,7 @@ impl Kubelet {
 async fn settle(config: &Config) -> Result<(SwapRules, MemoryRules), String> {
     let (behavior, own) = (config.swap_behavior, config.clone());
     let swap = FILES.run(move || facts::swap_rules(behavior)).await.unwrap_or_default();
-    refuse_swap(config, &swap)?;
+    swap.check(config.fail_swap_on)?;
     userns::enough(config.ids_per_pod, config.max_pods)?;
     let memory = FILES.run(move || facts::memory_rules(&own)).await.map_err(|e| e.to_string())??;
     let process = config.process.clone();
@@ -204,18 +217,6 @@ fn paced(client: Client, pacing: Option<Pacing>) -> Client {
         Some(pacing) => client.limited(&RateLimit::new(pacing.per_second, pacing.burst)),
         None => client,
     }
-}
-
-/// Checks that the configuration allows the machine's swap.
-fn refuse_swap(config: &Config, swap: &SwapRules) -> Result<(), String> {
-    if config.swap_behavior == SwapBehavior::LimitedSwap && swap.control == SwapControl::WithMemory {
-        return Err("swap feature is enabled and LimitedSwap but it is only supported with cgroupv2".to_owned());
-    }
-    if config.fail_swap_on && swap.swap > 0 {
-        let why = "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false";
-        return Err(why.to_owned());
-    }
-    Ok(())
 }
 
 /// Creates the manager of pods' cgroups. If the runtime reports its cgroup driver, that one is used (KEP-4033).
@@ -425,24 +426,4 @@ fn watch_node(
         }
     });
     node
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fail_swap_on_rejects_a_machine_with_swap() {
-        let mut config = Config::new("n", std::path::Path::new("/"));
-        let none = SwapRules { control: SwapControl::WithMemory, memory: 4, ..SwapRules::default() };
-        let some = SwapRules { swap: 2, ..none };
-        assert_eq!(refuse_swap(&config, &some), Ok(()));
-        config.fail_swap_on = true;
-        assert_eq!(refuse_swap(&config, &none), Ok(()));
-        assert!(refuse_swap(&config, &some).expect_err("swap is on").contains("--fail-swap-on"));
-        config.swap_behavior = SwapBehavior::LimitedSwap;
-        assert!(refuse_swap(&config, &none).expect_err("no swap limit").contains("cgroupv2"));
-        let unified = SwapRules { control: SwapControl::Apart, ..none };
-        assert_eq!(refuse_swap(&config, &unified), Ok(()));
-    }
 }

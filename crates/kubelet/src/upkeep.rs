@@ -198,7 +198,8 @@ fn shutdown(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channe
     if config.shutdown.is_empty() {
         return;
     }
-    let (deps, parts) = ((Arc::clone(&deps.runtime), Arc::clone(&deps.clock)), parts.effects.events.clone());
+    let deps = (Arc::clone(&deps.runtime), Arc::clone(&deps.clock));
+    let (parts, statuses) = (parts.effects.events.clone(), parts.statuses.clone());
     let (config, known, manager) = (Arc::clone(config), channels.known.clone(), channels.manager.clone());
     let begun = channels.shutdown.0.clone();
     tasks.supervise("shutdown", move || {
@@ -206,6 +207,7 @@ fn shutdown(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channe
             known: known.clone(),
             manager: manager.clone(),
             runtime: Arc::clone(&deps.0),
+            statuses: statuses.clone(),
             dirs: config.dirs(),
             root_dir: config.root_dir.clone(),
             events: parts.clone(),

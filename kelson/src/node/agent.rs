@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use kelson_bootstrap::{ClientCertificate, Discovery, Paths};
+use kelson_check::Host;
 use kelson_client::Client;
 use kelson_client::kubeconfig::{self, Credentials};
 use kelson_cri::containerd::{self, Containerd, ContainerdConfig};
@@ -28,6 +29,7 @@ use super::fields::FieldArgs;
 use super::gate::PolicyGate;
 use super::kubelet::{configure, runtime_client, tell_idle};
 use super::pod_network::PodNetwork;
+use super::scope::RuntimeScope;
 use super::trust::{self, Trust};
 use super::{check, cleanup, credentials, discovery, pod_logs};
 use crate::cluster::ClusterSettings;
@@ -190,7 +192,12 @@ async fn runtime(
         return Ok((None, endpoint.clone()));
     }
     // Both create cgroups and must use the same driver: otherwise containers would run outside their pods' cgroups.
-    let config = ContainerdConfig { systemd_cgroup: driver == CgroupDriver::Systemd, ..ContainerdConfig::new(dir)? };
+    let scope = RuntimeScope::find(&Host::this(), &kelson_net::network_id(dir));
+    let config = ContainerdConfig {
+        systemd_cgroup: driver == CgroupDriver::Systemd,
+        scope: scope.map(|scope| Arc::new(scope) as _),
+        ..ContainerdConfig::new(dir)?
+    };
     let containerd = Containerd::start(config, tasks).await.context("start containerd")?;
     let endpoint = containerd.endpoint();
     Ok((Some(containerd), endpoint))

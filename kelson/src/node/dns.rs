@@ -1,6 +1,7 @@
 //! Cluster DNS: it listens on an address of this machine's node, and the `kube-dns` service refers to it.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
+use std::net::{IpAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -12,6 +13,10 @@ use kelson_tasks::{OnPanic, Tasks};
 use crate::control_plane::{CLUSTER_DOMAIN, ControlPlane};
 use crate::host::NodeIdentity;
 use crate::rbac::DNS_USER;
+
+/// The port of cluster DNS on the node's address, over UDP and TCP: a rule of a firewall can name it. Pods use port 53 of the service's
+/// address, which the service proxy translates. It is below the ports of node services and of outgoing connections.
+const DNS_PORT: u16 = 10053;
 
 /// Running cluster DNS.
 pub struct Dns {
@@ -35,7 +40,8 @@ impl Dns {
         let sources = Arc::new(Sources::new(vec![cluster.ranges.cluster, cluster.ranges.service]));
         sources.put_node(&node.name, [node.address]);
         let nodes = sources.watch(&client);
-        let server = Server::start(node.address, 0, zone, forwarder, sources, &tasks);
+        let port = port_or_any(node.address, DNS_PORT);
+        let server = Server::start(node.address, port, zone, forwarder, sources, &tasks);
         let server = server.await.context("start cluster DNS")?;
         let published = Published { service_ip, endpoint: server.address(), node_name: node.name.clone() };
         tasks.spawn("dns-publish", OnPanic::Contain, async move { kelson_dns::publish(&client, &published).await });
@@ -51,5 +57,34 @@ impl Dns {
     pub fn shutdown(&self) {
         self.tasks.token().cancel();
         self.server.shutdown();
+    }
+}
+
+/// Returns the port, or 0 (any) if another process uses it, for example another server of this machine.
+fn port_or_any(ip: IpAddr, port: u16) -> u16 {
+    match UdpSocket::bind((ip, port)).and_then(|_udp| TcpListener::bind((ip, port))) {
+        Ok(_) => port,
+        Err(error) => {
+            tracing::warn!(port, %error, "port of cluster DNS is in use; selecting a free one, which rules of firewalls cannot name");
+            0
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn cluster_dns_has_its_port_unless_another_process_has_it() {
+        let ip = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let other = UdpSocket::bind((ip, 0)).unwrap();
+        let port = other.local_addr().unwrap().port();
+        assert_eq!(port_or_any(ip, port), 0);
+        drop(other);
+        let other = TcpListener::bind((ip, 0)).unwrap();
+        assert_eq!(port_or_any(ip, other.local_addr().unwrap().port()), 0, "TCP as well");
     }
 }

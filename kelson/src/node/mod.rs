@@ -20,6 +20,7 @@ mod placement;
 mod pod_logs;
 mod pod_network;
 pub mod run;
+mod scope;
 mod status;
 mod support;
 mod trust;

@@ -4,6 +4,9 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
 
 use super::ContainerdError;
 use super::handlers::{self, Handler};
@@ -17,7 +20,7 @@ const SOCKET_PATH_BYTES_MAX: usize = 107 - 6;
 const CAP_SYS_RESOURCE: u32 = 24;
 
 /// The settings of containerd.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct ContainerdConfig {
     /// The absolute path of the server's data directory. All files are in `containerd/`, `registry/` and `log/` below
     /// it.
@@ -28,6 +31,19 @@ pub struct ContainerdConfig {
     pub cni_conf_dir: PathBuf,
     /// Whether systemd manages cgroups (the kubelet must use the same driver).
     pub systemd_cgroup: bool,
+    /// Moves containerd out of this process's service unit; `None` where no service manager ends it with this process.
+    pub scope: Option<Arc<dyn ProcessScope>>,
+}
+
+/// Moves a process into a unit of the service manager that does not end with this process's. Shims of containerd, and containers in the
+/// shims' cgroups, are then safe from a stop of this process's unit, whatever the unit's settings say.
+#[async_trait]
+pub trait ProcessScope: std::fmt::Debug + Send + Sync {
+    /// Moves the process.
+    ///
+    /// # Errors
+    /// The service manager's. The process then stays where it is.
+    async fn enter(&self, pid: i32) -> Result<(), Box<dyn std::error::Error + Send + Sync>>;
 }
 
 impl ContainerdConfig {
@@ -42,6 +58,7 @@ impl ContainerdConfig {
             cni_bin_dir: data_dir.join("cni").join("bin"),
             cni_conf_dir: data_dir.join("cni").join("conf"),
             systemd_cgroup: false,
+            scope: None,
             data_dir,
         };
         let socket = config.socket();
@@ -323,6 +340,7 @@ mod tests {
             cni_bin_dir: "/b".into(),
             cni_conf_dir: "/c".into(),
             systemd_cgroup: false,
+            scope: None,
         }
     }
 

@@ -12,7 +12,7 @@ mod shims;
 mod supervisor;
 
 pub use cleanup::{cleanup, remove_from_runtime};
-pub use config::{ContainerdConfig, Version};
+pub use config::{ContainerdConfig, ProcessScope, Version};
 pub use import::{ImportedImage, Importer};
 pub use preload::load_into;
 pub use supervisor::Containerd;

@@ -20,9 +20,13 @@ use crate::image::pause;
 use crate::proto::{PodSandboxFilter, PodSandboxState, PodSandboxStateValue};
 use crate::{CriClient, Limits, Runtime as _};
 
-/// How long containerd may take to answer after its start.
+/// How long containerd may take to answer after its start, since the last line of its log.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long containerd may take to answer, while its log grows: on a slow board it clears many dead shims first.
+const READY_MAX: Duration = Duration::from_secs(300);
 const READY_INTERVAL: Duration = Duration::from_millis(20);
+/// The interval at which the log is checked for growth meanwhile.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The back-off of restarts.
 const RESTARTS: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 /// The back-off is reset for a containerd that ran this long.
@@ -232,6 +236,13 @@ pub(super) async fn adopt_or_start(
 
 async fn start(config: &ContainerdConfig, program: &Path) -> Result<Process, ContainerdError> {
     let mut process = Process::start(program, config)?;
+    // Before it starts the first shim, which would stay in this process's unit.
+    if let Some(scope) = &config.scope
+        && let Err(error) = scope.enter(process.pid()).await
+    {
+        let pid = process.pid();
+        tracing::warn!(pid, %error, "cannot move containerd into a scope of systemd; pods end with this unit unless it has KillMode=process");
+    }
     match wait_ready(config, &mut process).await {
         Ok(()) => Ok(process),
         Err(e) => {
@@ -265,9 +276,30 @@ async fn wait_ready(config: &ContainerdConfig, process: &mut Process) -> Result<
             Err(what) => what,
         },
         how = process.ended() => how,
-        () = tokio::time::sleep(READY_TIMEOUT) => format!("timed out after {} s", READY_TIMEOUT.as_secs()),
+        after = silence(|| log_length(config.log())) => format!("timed out after {} s", after.as_secs()),
     };
     Err(ContainerdError::NotReady { what, log: config.log(), tail: log_tail(&config.log()) })
+}
+
+/// Returns the length of a log in bytes; 0 if it cannot be read.
+async fn log_length(log: PathBuf) -> u64 {
+    FILES.run(move || std::fs::metadata(log).map_or(0, |file| file.len())).await.unwrap_or(0)
+}
+
+/// Waits until a log has not grown for [`READY_TIMEOUT`], or [`READY_MAX`] has passed; returns how long that took.
+async fn silence<F: Future<Output = u64>>(length: impl Fn() -> F) -> Duration {
+    let began = Instant::now();
+    let (mut last, mut since) = (length().await, began);
+    loop {
+        tokio::time::sleep(LOOK_INTERVAL).await;
+        let now = length().await;
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+        if since.elapsed() >= READY_TIMEOUT || began.elapsed() >= READY_MAX {
+            return began.elapsed();
+        }
+    }
 }
 
 struct Watcher {
@@ -327,5 +359,32 @@ impl Watcher {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    /// Seconds until the wait ends for a log that grows during the first `grows_s` seconds.
+    async fn waited(grows_s: u64) -> u64 {
+        let began = Instant::now();
+        let length = AtomicU64::new(0);
+        let log = || {
+            if began.elapsed() <= Duration::from_secs(grows_s) {
+                length.fetch_add(80, Ordering::Relaxed);
+            }
+            std::future::ready(length.load(Ordering::Relaxed))
+        };
+        silence(log).await.as_secs()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_runtime_whose_log_grows_is_waited_for() {
+        assert_eq!(waited(0).await, 30);
+        assert_eq!(waited(60).await, 90);
+        assert_eq!(waited(100_000).await, 300, "but not without end");
     }
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 pub mod bounds;
+pub mod location;
 pub mod memory;
 pub mod name;
 pub mod node;
@@ -29,6 +30,7 @@ use crate::pod;
 use crate::systemd::bus::Bus;
 use crate::systemd::units::Slices;
 use bounds::{Bounds, ClassMemory};
+use location::CheckedClasses;
 use name::CgroupName;
 use pressure::ResourcePressures;
 use resources::quota;
@@ -65,6 +67,7 @@ struct Inner {
     slices: Option<Slices>,
     /// Whether the cgroups above `pods` are used for pods only.
     own_root: bool,
+    checked: CheckedClasses,
 }
 
 impl Cgroups {
@@ -103,6 +106,7 @@ impl Cgroups {
             memory,
             slices,
             own_root: config.own_root,
+            checked: CheckedClasses::default(),
         };
         let inner = Arc::new(inner);
         let bounds = Bounds::of_best_effort(&inner.page_sizes);
@@ -151,6 +155,11 @@ impl Cgroups {
         if let Some(seconds) = &self.seconds {
             seconds.with_label_values(&[what]).observe(since.elapsed().as_secs_f64());
         }
+    }
+
+    /// The driver that creates the cgroups; `None` without cgroups.
+    pub fn driver(&self) -> Option<CgroupDriver> {
+        self.inner.as_ref().map(|inner| inner.driver)
     }
 
     /// Value of `cgroup_parent` for the pod's sandbox; empty without cgroups.

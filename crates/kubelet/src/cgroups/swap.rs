@@ -54,6 +54,21 @@ pub struct SwapRules {
 }
 
 impl SwapRules {
+    /// Checks that the machine's swap suits the configuration.
+    ///
+    /// # Errors
+    /// Swap cannot be limited as configured, or `failSwapOn` does not allow it.
+    pub fn check(&self, fail_swap_on: bool) -> Result<(), String> {
+        if self.behavior == SwapBehavior::LimitedSwap && self.control == SwapControl::WithMemory {
+            return Err("swap feature is enabled and LimitedSwap but it is only supported with cgroupv2".to_owned());
+        }
+        if fail_swap_on && self.swap > 0 {
+            let why = "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false";
+            return Err(why.to_owned());
+        }
+        Ok(())
+    }
+
     /// Adds the limit to the container's resources for the runtime. Called after the memory limit is set.
     pub fn bind(&self, pod: &Pod, c: &Container, resources: &mut cri::LinuxContainerResources) {
         match self.control {
@@ -97,6 +112,17 @@ mod tests {
         let mut out = cri::LinuxContainerResources { memory_limit_in_bytes: 7, ..Default::default() };
         rules.bind(&pod, &pod.spec.as_ref().expect("spec").containers[0], &mut out);
         out
+    }
+
+    #[test]
+    fn fail_swap_on_rejects_a_machine_with_swap() {
+        let none = SwapRules { control: SwapControl::WithMemory, memory: 4, ..SwapRules::default() };
+        let some = SwapRules { swap: 2, ..none };
+        assert_eq!((some.check(false), none.check(true)), (Ok(()), Ok(())));
+        assert!(some.check(true).expect_err("swap is on").contains("--fail-swap-on"));
+        let limited = SwapRules { behavior: SwapBehavior::LimitedSwap, ..none };
+        assert!(limited.check(true).expect_err("no swap limit").contains("cgroupv2"));
+        assert_eq!(SwapRules { control: SwapControl::Apart, ..limited }.check(true), Ok(()));
     }
 
     #[test]

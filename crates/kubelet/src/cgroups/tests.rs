@@ -4,19 +4,19 @@ use super::*;
 use crate::config::cgroups::MemoryQos;
 use serde_json::json;
 
-fn limited() -> Pod {
+pub(super) fn limited() -> Pod {
     serde_json::from_value(json!({"metadata":{"uid":"u-1"},"spec":{"containers":[{"name":"a","resources":
         {"requests":{"cpu":"500m"},"limits":{"cpu":"1500m","memory":"64Mi"}}}]}}))
     .expect("pod")
 }
 
-fn unified() -> tempfile::TempDir {
+pub(super) fn unified() -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("tempdir");
     std::fs::write(dir.path().join("cgroup.controllers"), "cpuset cpu io memory hugetlb pids\n").expect("write");
     dir
 }
 
-fn split() -> tempfile::TempDir {
+pub(super) fn split() -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("tempdir");
     for controller in ["cpu", "memory", "pids"] {
         std::fs::create_dir(dir.path().join(controller)).expect("mkdir");
@@ -25,7 +25,7 @@ fn split() -> tempfile::TempDir {
     dir
 }
 
-async fn open(dir: &Path, driver: CgroupDriver) -> Cgroups {
+pub(super) async fn open(dir: &Path, driver: CgroupDriver) -> Cgroups {
     let config = CgroupConfig { driver, ..CgroupConfig::below("k") };
     Cgroups::at(dir, &config, (Some(100), MemoryConfig::default()), None).await
 }

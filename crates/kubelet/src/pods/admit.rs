@@ -166,16 +166,12 @@ impl Shortage {
     }
 }
 
-/// Rejects a pod whose requested isolation the runtime cannot provide: such a pod must not run without it. Pods with a RuntimeClass are
-/// checked when the sandbox is created, because the handler is not known here. All pods are checked then until the runtime has reported its
-/// features.
+/// Rejects a pod whose groups the runtime cannot provide: such a pod must not run without them. Until the runtime has reported its features,
+/// the sandbox's creation checks this. User namespaces are checked there alone, like upstream's: a rejected pod of a Deployment is replaced
+/// by another one at once, and a pod that waits is not.
 fn refused_by_runtime(pod: &Pod, runtime: &RuntimeState) -> Result<(), Rejection> {
     if !runtime.answered {
         return Ok(());
-    }
-    if pod::has_own_users(pod) && pod::runtime_class(pod).is_empty() && !runtime.has_user_namespaces("") {
-        let message = "hostUsers is false and the container runtime does not support user namespaces";
-        return Err(("UserNamespacesNotSupported".into(), message.into()));
     }
     if pod::has_strict_groups(pod) && !runtime.supplemental_groups_policy {
         let message = "SupplementalGroupsPolicy=Strict is not supported in this node";
@@ -281,7 +277,6 @@ fn term(t: &NodeSelectorTerm) -> kelson_meta::NodeSelectorTerm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::runtime::HandlerFeatures;
     use serde_json::{Value, json};
 
     fn pod(uid: &str, spec: Value) -> Arc<Pod> {
@@ -359,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn promised_isolation_is_given_or_the_pod_refused() {
+    fn promised_groups_are_given_or_the_pod_is_rejected_and_user_namespaces_are_waited_for() {
         let refused = |spec: Value, runtime: &RuntimeState| {
             let pressure = Pressure::default();
             admit(&nowhere(runtime, pressure), &pod("a", spec), &[]).err().map(|r| r.rejection().0)
@@ -368,13 +363,13 @@ mod tests {
         let groups = json!({"securityContext": {"supplementalGroupsPolicy": "Strict"}});
         let unknown = RuntimeState::default();
         let old = RuntimeState { answered: true, ..Default::default() };
-        let handlers = [(String::new(), HandlerFeatures { user_namespaces: true, ..Default::default() })].into();
-        let new = RuntimeState { answered: true, handlers, supplemental_groups_policy: true, ..Default::default() };
-        assert_eq!(refused(users.clone(), &old).as_deref(), Some("UserNamespacesNotSupported"));
+        let new = RuntimeState { answered: true, supplemental_groups_policy: true, ..Default::default() };
         assert_eq!(refused(groups.clone(), &old).as_deref(), Some("SupplementalGroupsPolicyNotSupported"));
-        assert_eq!(refused(json!({"hostUsers": true}), &old), None);
         for runtime in [&unknown, &new] {
-            assert_eq!((refused(users.clone(), runtime), refused(groups.clone(), runtime)), (None, None));
+            assert_eq!(refused(groups.clone(), runtime), None);
+        }
+        for runtime in [&unknown, &old, &new] {
+            assert_eq!(refused(users.clone(), runtime), None, "the sandbox fails, and the same pod tries again");
         }
     }
 

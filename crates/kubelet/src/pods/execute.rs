@@ -353,6 +353,7 @@ impl Executor {
         started.map_err(|e| StartError::new(StartReason::Run, e.message))?;
         logging::link(parts, pod, (name, &id), log).await;
         events.container(pod, m.role, name, EventType::Normal, "Started", "Container started");
+        self.check_location(name, &id).await;
         Ok(id)
     }
 

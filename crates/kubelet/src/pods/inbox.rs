@@ -2,10 +2,11 @@
 //! they change.
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use super::event::Eviction;
 use crate::runtime::events::RunningPod;
@@ -49,7 +50,12 @@ pub struct Pending {
     pub statics: BTreeMap<ManifestSource, Vec<Arc<Pod>>>,
     /// Requested evictions, by UID.
     pub evictions: HashMap<String, Eviction>,
+    /// Checks that the manager works; each is answered when all of the above was processed.
+    pub pings: Vec<oneshot::Sender<()>>,
 }
+
+/// Maximum number of checks that wait; an earlier one's caller has given up by then.
+const PINGS_MAX: usize = 4;
 
 impl Pending {
     /// Returns what may have freed resources for deferred resizes, as the label of `kubelet_pod_deferred_accepted_resizes_total`.
@@ -82,6 +88,8 @@ pub struct ManagerInbox(Arc<WaitingEvents>);
 struct WaitingEvents {
     pending: Mutex<Pending>,
     wake: Notify,
+    /// Whether the manager has begun to take events, which may be long after the kubelet's start.
+    is_taken: AtomicBool,
 }
 
 impl ManagerInbox {
@@ -137,8 +145,27 @@ impl ManagerInbox {
         self.put(|p| drop(p.evictions.insert(uid.to_owned(), eviction)));
     }
 
+    /// Waits until the manager has processed all earlier events. Returns at once if it has not begun.
+    pub async fn ping(&self) {
+        if !self.0.is_taken.load(Ordering::Relaxed) {
+            return;
+        }
+        let (answer, answered) = oneshot::channel();
+        self.put(|p| {
+            if p.pings.len() >= PINGS_MAX {
+                p.pings.remove(0);
+            }
+            p.pings.push(answer);
+        });
+        if answered.await.is_err() {
+            // Without an answer the manager has ended, or newer checks wait: the caller's limit decides.
+            std::future::pending::<()>().await;
+        }
+    }
+
     /// Waits for events and takes all of them.
     pub async fn next(&self) -> Pending {
+        self.0.is_taken.store(true, Ordering::Relaxed);
         self.0.wake.notified().await;
         std::mem::take(&mut *self.0.pending.lock())
     }
@@ -146,6 +173,8 @@ impl ManagerInbox {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn pod(uid: &str) -> Arc<Pod> {
@@ -168,5 +197,25 @@ mod tests {
         let changes = pending.changes();
         assert!(matches!(&changes[..], [PodChange::Gone(a), PodChange::Is(b)]
             if crate::pod::uid(a) == "a" && crate::pod::uid(b) == "b"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_manager_that_hangs_answers_no_check() {
+        const LIMIT: Duration = Duration::from_secs(5);
+        let inbox = ManagerInbox::default();
+        inbox.ping().await;
+        inbox.synced();
+        drop(inbox.next().await);
+        for _ in 0..2 * PINGS_MAX {
+            assert!(tokio::time::timeout(LIMIT, inbox.ping()).await.is_err(), "it takes nothing");
+        }
+        let pending = inbox.next().await;
+        assert_eq!(pending.pings.len(), PINGS_MAX);
+        let manager = async {
+            let pending = inbox.next().await;
+            pending.pings.into_iter().for_each(|ping| drop(ping.send(())));
+        };
+        let (answered, ()) = tokio::join!(tokio::time::timeout(LIMIT, inbox.ping()), manager);
+        assert!(answered.is_ok());
     }
 }

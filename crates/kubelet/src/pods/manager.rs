@@ -135,14 +135,15 @@ impl PodManager {
         loop {
             // No event reports that a node grew, so deferred resizes are also retried periodically.
             let waits = self.workers.values().any(|e| e.start.deferred.is_some());
-            let pending = tokio::select! {
+            let mut pending = tokio::select! {
                 pending = self.inbox.next() => pending,
                 () = tokio::time::sleep(RESIZE_RETRY), if waits => Pending::default(),
             };
-            let trigger = pending.retry_trigger();
+            let (trigger, pings) = (pending.retry_trigger(), std::mem::take(&mut pending.pings));
             self.take(pending).await;
             self.rooms_left();
             self.retry_deferred(trigger);
+            pings.into_iter().for_each(|ping| drop(ping.send(())));
         }
     }
 

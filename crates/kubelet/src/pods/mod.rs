@@ -10,6 +10,7 @@ pub mod health;
 pub(crate) mod in_flight;
 pub mod inbox;
 pub mod known;
+mod location;
 mod logging;
 pub mod manager;
 pub mod manifests;

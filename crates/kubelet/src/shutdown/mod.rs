@@ -21,6 +21,8 @@ use kept::ShutdownTimes;
 pub const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
 /// Delay before reconnecting to logind after an error.
 const RECONNECT: Duration = Duration::from_secs(1);
+/// Longest time that statuses of ended pods may take to reach the API, which may be of the same machine.
+const REPORT_MAX: Duration = Duration::from_secs(5);
 /// Interval at which ending pods are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -33,6 +35,8 @@ pub trait ShutdownPods: Send + Sync {
     fn end(&self, pod: &Arc<Pod>, grace: Duration);
     /// Returns whether containers or volumes of any of these pods remain.
     async fn remain(&self, pods: &[Arc<Pod>]) -> bool;
+    /// Returns whether the API has the end of these pods.
+    fn is_reported(&self, pods: &[Arc<Pod>]) -> bool;
     /// Records an event about the node.
     fn say(&self, what: &str);
     /// Stores start and end of the shutdown for the next kubelet.
@@ -103,6 +107,7 @@ impl<P: ShutdownPods, M: Machine> Shutdown<P, M> {
     async fn end_pods(&self) {
         let mut times = ShutdownTimes { began: Some(self.clock.now()), ended: None };
         self.pods.keep(times).await;
+        let mut ended = Vec::new();
         for group in plan::groups(&self.periods, self.pods.active()) {
             tracing::info!(pods = group.pods.len(), period = ?group.period, "the node is shutting down; ending pods");
             group.pods.iter().for_each(|p| self.pods.end(p, plan::grace(p, group.period)));
@@ -114,9 +119,23 @@ impl<P: ShutdownPods, M: Machine> Shutdown<P, M> {
                 }
                 tokio::time::sleep_until((Instant::now() + LOOK_EVERY).min(until)).await;
             }
+            ended.extend(group.pods);
         }
+        self.report(&ended).await;
         times.ended = Some(self.clock.now());
         self.pods.keep(times).await;
+    }
+
+    /// Waits until the API has the end of the pods. Without it they would be running pods again after the machine's start.
+    async fn report(&self, pods: &[Arc<Pod>]) {
+        let until = Instant::now() + REPORT_MAX;
+        while !self.pods.is_reported(pods) {
+            if Instant::now() >= until {
+                tracing::warn!(limit = ?REPORT_MAX, "the statuses of ended pods did not reach the API in time; the pods restart with the machine");
+                return;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
     }
 }
 

@@ -22,6 +22,7 @@ use crate::pods::event::Eviction;
 use crate::pods::inbox::ManagerInbox;
 use crate::pods::known::PodRegistry;
 use crate::runtime::labels;
+use crate::status::writer::StatusWriter;
 use crate::systemd::logind::{Logind, ShutdownLock};
 
 /// The pods of this node.
@@ -32,6 +33,8 @@ pub struct NodePods {
     pub manager: ManagerInbox,
     /// Client of the runtime, to check whether pods have ended.
     pub runtime: Arc<dyn Runtime>,
+    /// Writer of the pods' statuses.
+    pub statuses: StatusWriter,
     /// Paths of pods' volumes.
     pub dirs: PodDirs,
     /// The kubelet's root directory, for the record of the shutdown.
@@ -63,6 +66,10 @@ impl ShutdownPods for NodePods {
         }
         let dirs: Vec<PathBuf> = pods.iter().map(|p| self.dirs.pod(pod::uid(p)).join("volumes")).collect();
         FILES.run(move || dirs.iter().any(|d| d.exists())).await.unwrap_or(false)
+    }
+
+    fn is_reported(&self, pods: &[Arc<Pod>]) -> bool {
+        pods.iter().all(|p| self.statuses.has_ended(pod::uid(p)))
     }
 
     fn say(&self, what: &str) {

@@ -13,6 +13,8 @@ use crate::pod;
 struct Node {
     /// Name, priority, and seconds until it has ended.
     pods: Vec<(&'static str, i32, u64)>,
+    /// Seconds from the end of a pod until the API has it.
+    report: u64,
     ends: Mutex<Vec<(String, Instant)>>,
     trace: Mutex<Vec<String>>,
     began: Mutex<Option<Instant>>,
@@ -44,6 +46,11 @@ impl ShutdownPods for Arc<Node> {
     async fn remain(&self, pods: &[Arc<Pod>]) -> bool {
         let over = |p: &Arc<Pod>| self.ends.lock().iter().any(|(n, at)| n == pod::name(p) && *at <= Instant::now());
         !pods.iter().all(over)
+    }
+    fn is_reported(&self, pods: &[Arc<Pod>]) -> bool {
+        let delay = Duration::from_secs(self.report);
+        let ends = self.ends.lock();
+        pods.iter().all(|p| ends.iter().any(|(n, at)| n == pod::name(p) && *at + delay <= Instant::now()))
     }
     fn say(&self, what: &str) {
         self.note(what);
@@ -85,7 +92,11 @@ impl Clock for FixedClock {
 }
 
 async fn trace(pods: Vec<(&'static str, i32, u64)>, says: Vec<Result<bool, String>>) -> (Vec<String>, bool) {
-    let node = Arc::new(Node { pods, ..Node::default() });
+    trace_of(Node { pods, ..Node::default() }, says).await
+}
+
+async fn trace_of(node: Node, says: Vec<Result<bool, String>>) -> (Vec<String>, bool) {
+    let node = Arc::new(node);
     let (to, from) = mpsc::channel(8);
     let from = Arc::new(tokio::sync::Mutex::new(from));
     let period = |priority, seconds| ShutdownPeriod { priority, grace: Duration::from_secs(seconds) };
@@ -134,8 +145,15 @@ async fn a_pod_that_does_not_end_delays_the_shutdown_by_its_period_at_most() {
     let (trace, _) = trace(vec![("stuck", 0, 1000), ("dns", 2_000_000_000, 1000)], vec![Ok(true)]).await;
     assert_eq!(
         trace[3..],
-        ["0 s: stuck ends within 12 s", "20 s: dns ends within 10 s", "30 s: kept: over", "30 s: let go",]
+        ["0 s: stuck ends within 12 s", "20 s: dns ends within 10 s", "35 s: kept: over", "35 s: let go",]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_machine_waits_until_the_api_has_the_end_of_its_pods() {
+    let node = Node { pods: vec![("web", 0, 1)], report: 3, ..Node::default() };
+    let (trace, _) = trace_of(node, vec![Ok(true)]).await;
+    assert_eq!(trace[3..], ["0 s: web ends within 12 s", "4 s: kept: over", "4 s: let go"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -174,6 +174,27 @@ impl StatusWriter {
         tokio::time::timeout(limit, wait).await.is_ok()
     }
 
+    /// Waits until the statuses of all pods were written, or `limit` has passed. Returns whether they were written.
+    pub async fn flush(&self, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        let uids: Vec<String> = self.shared.pods.lock().keys().cloned().collect();
+        for uid in uids {
+            if !self.flushed(&uid, until.saturating_duration_since(Instant::now())).await {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Returns whether the API has a final phase of the pod, or the pod is gone. A static pod counts as ended: its mirror pod may be absent.
+    pub fn has_ended(&self, uid: &str) -> bool {
+        let is_final = |status: &StatusText| {
+            matches!(status.tree().get("phase").and_then(Value::as_str), Some("Succeeded" | "Failed"))
+        };
+        let is_written = |e: &StatusEntry| e.wanted.is_none() && !e.busy;
+        self.shared.pods.lock().get(uid).is_none_or(|e| e.is_static || is_written(e) && is_final(&e.last))
+    }
+
     /// Sets the mirror pod of a static pod. A new mirror pod gets the complete status.
     pub fn mirrored(&self, uid: &str, mirror: Option<String>) {
         let before = match mirror.clone() {

@@ -1,4 +1,5 @@
-//! systemd slices: cgroups that systemd creates, and whose limits it sets again when it reloads.
+//! systemd slices: cgroups that systemd creates, and whose limits it sets again when it reloads. And scopes: units of processes that systemd
+//! has not started.
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ const NO_SUCH: &str = "org.freedesktop.systemd1.NoSuchUnit";
 /// A limit of a slice by systemd's name, such as `MemoryMax`, and its value.
 pub type Property = (&'static str, u64);
 
-/// Creates and stops slices. Clones share the connection.
+/// Creates and stops slices, and creates scopes. Clones share the connection.
 #[derive(Clone, Debug)]
 pub struct Slices {
     socket: PathBuf,
@@ -52,6 +53,29 @@ impl Slices {
             Err(BusError::Refused { name, .. }) if name == EXISTS => Ok(()),
             other => other,
         }
+    }
+
+    /// Moves a process into a new scope, which exists until the last process in it has ended. Stopping the unit in which the process was
+    /// started does not end it then. systemd leaves the cgroups below the scope alone, and does not end its processes at a shutdown of the
+    /// machine before all units are stopped.
+    ///
+    /// # Errors
+    /// systemd could not create it, or it exists.
+    pub async fn scope(&self, name: &str, description: &str, pid: u32) -> Result<(), BusError> {
+        let properties = vec![
+            property("Description", Value::text(description)),
+            property("PIDs", Value::Array("u".into(), vec![Value::U32(pid)])),
+            property("Delegate", Value::Bool(true)),
+            property("DefaultDependencies", Value::Bool(false)),
+            property("CollectMode", Value::text("inactive-or-failed")),
+        ];
+        let body = vec![
+            Value::text(name),
+            Value::text("fail"),
+            Value::Array("(sv)".into(), properties),
+            Value::Array("(sa(sv))".into(), Vec::new()),
+        ];
+        self.call("StartTransientUnit", body).await
     }
 
     /// Sets limits of an existing slice.

@@ -22,6 +22,8 @@ struct Machine {
     /// Other ends of the locks that were handed out.
     locks: Mutex<Vec<OwnedFd>>,
     units: Mutex<Vec<String>>,
+    /// Properties of the last unit that was created.
+    properties: Mutex<Vec<Value>>,
     connections: Mutex<Vec<UnixStream>>,
 }
 
@@ -120,6 +122,9 @@ impl Machine {
                     return Err("org.freedesktop.systemd1.UnitExists");
                 }
                 self.units.lock().push(name);
+                if let Some(Value::Array(_, properties)) = call.body.get(2) {
+                    self.properties.lock().clone_from(properties);
+                }
                 Ok(vec![Value::Path("/org/freedesktop/systemd1/job/1".to_owned())])
             }
             "StopUnit" => {
@@ -207,6 +212,28 @@ async fn slices_are_made_once_and_end() {
     let asked = machine.asked.lock().clone();
     let count = |what: &str| asked.iter().filter(|a| a.starts_with(what)).count();
     assert_eq!((count("Hello"), count("SetUnitProperties"), count("StopUnit")), (2, 1, 2), "{asked:?}");
+}
+
+#[tokio::test]
+async fn a_process_is_moved_into_its_scope() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("bus");
+    let machine = Machine::listen(&socket);
+    let slices = Slices::new(&socket);
+    slices.scope("kelson-1-containerd-77.scope", "containerd", 77).await.expect("made");
+    assert_eq!(*machine.units.lock(), ["kelson-1-containerd-77.scope"]);
+    let properties = machine.properties.lock().clone();
+    let value = |name: &str| {
+        properties.iter().find_map(|p| match p {
+            Value::Struct(pair) if pair[0] == Value::text(name) => Some(pair[1].clone()),
+            _ => None,
+        })
+    };
+    let variant = |value: Value| Some(Value::Variant(Box::new(value)));
+    assert_eq!(value("PIDs"), variant(Value::Array("u".into(), vec![Value::U32(77)])));
+    assert_eq!(value("Delegate"), variant(Value::Bool(true)));
+    let again = slices.scope("kelson-1-containerd-77.scope", "containerd", 77).await;
+    assert!(again.is_err(), "the process would not be in it");
 }
 
 #[tokio::test]

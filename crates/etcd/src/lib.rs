@@ -20,7 +20,7 @@
 pub mod client;
 pub mod disk;
 mod error;
-mod export;
+pub mod export;
 pub mod mvcc;
 pub mod proto;
 pub mod server;

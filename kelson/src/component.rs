@@ -212,15 +212,13 @@ impl Alone<'_> {
     where
         W: AsyncFnOnce(&mut Ending<'_>) -> anyhow::Result<()>,
     {
-        let Election { elects, namespace, name, times } = &self.election;
-        if !elects {
+        if !self.election.elects {
             return work(&mut Ending { process, candidate: None }).await;
         }
         let identity = format!("{}_{:032x}", crate::host::name()?, rand::random::<u128>());
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let mut candidate = Candidate::new(self.client.clone(), clock, namespace, name, &identity).by(*times);
+        let mut candidate = self.election.candidate(self.client.clone(), &identity);
         tokio::select! {
-            () = candidate.won() => tracing::info!(lease = name, "became leader"),
+            () = candidate.won() => tracing::info!(lease = self.election.name, "became leader"),
             ended = process.ended() => return ended,
         }
         let result = work(&mut Ending { process, candidate: Some(&mut candidate) }).await;

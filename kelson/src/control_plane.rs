@@ -8,18 +8,15 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use jiff::Timestamp;
-use jiff::tz::TimeZone;
 use kelson_apiserver::{ApiServer, Config, KubeletConfig, KubeletTrust, Running, ServiceAccountConfig, ServingConfig};
-use kelson_auth::token::{IssuerOptions, TokenIssuer};
 use kelson_auth::{UserInfo, user};
 use kelson_client::Client;
-use kelson_controllers::{Authorities, Controllers, ManifestSet, ReservedNames};
+use kelson_controllers::ReservedNames;
 use kelson_members::Member;
 use kelson_meta::{Clock, SystemClock};
 use kelson_metrics::Registry;
 use kelson_pki::{ClusterPki, PkiError, San};
 use kelson_ranges::Ranges;
-use kelson_scheduler::Scheduler;
 use kelson_serving::{Delegated, Port};
 use kelson_store::Store;
 use kelson_tasks::{OnPanic, Tasks};
@@ -31,12 +28,14 @@ use crate::authorities::{self, Follower, PKI_DIR};
 use crate::certificates::{self, Certificates, CurrentPki};
 use crate::cli::{BuiltIn, ServerArgs};
 use crate::cluster::{Bundles, ClusterSettings};
+use crate::elected::Elected;
 use crate::host::nth;
 use crate::identity_files::IdentityFiles;
+use crate::leading::Part;
 use crate::own_objects::OwnObjects;
 use crate::process::within;
 use crate::token::Token;
-use crate::{etcd_member, host, manifests, modes, snapshot, storage, token};
+use crate::{etcd_member, host, leading, manifests, modes, snapshot, storage, token};
 
 /// The domain of services and pods in DNS.
 pub const CLUSTER_DOMAIN: &str = "cluster.local";
@@ -56,8 +55,8 @@ const API_END_MAX: Duration = Duration::from_secs(14);
 pub struct ControlPlane {
     tasks: Tasks,
     api: Running,
-    controllers: kelson_controllers::Running,
-    scheduler: kelson_scheduler::Running,
+    controllers: Part,
+    scheduler: Part,
     pki: CurrentPki,
     local_url: String,
     token: Token,
@@ -92,7 +91,7 @@ impl ControlPlane {
         let member = etcd_member::start(args, advertised(args), &tasks).await?;
         let encryption = at_rest::start(args, &tasks).await?;
         let (store, pki, etcd) = storage::open(args, member.as_deref(), now, encryption.clone(), &tasks).await?;
-        let (failed, group) = (store.failed(), tasks.clone());
+        let (is_shared, failed, group) = (etcd.is_some(), store.failed(), tasks.clone());
         tasks.spawn("store-watch", OnPanic::EndProcess, async move { group.fail(&failed.await) });
         let address = advertised(args);
         let authorities = CurrentPki::new(pki);
@@ -130,20 +129,29 @@ impl ControlPlane {
         };
         etcd_member::report(member.as_ref(), &masters, &tasks);
         own.write_or_keep_trying(&api.server().store, encryption.as_deref(), &tasks).await?;
-        let manager = Registry::of_component();
+        let (manager, scheduling) = (Registry::of_component(), Registry::of_component());
         let (signing, signed_with) = watch::channel(authorities::of_controllers(&pki));
-        let manifests = manifests::follow(dir, args.manifests_prune, &tasks).await?;
-        let controllers = (tasks.child("controllers"), manager.clone(), signed_with);
-        let controllers = start_controllers(args, &ranges, &api, &pki, address, controllers, manifests)?;
-        let scheduler = client(&api, UserInfo::new(user::KUBE_SCHEDULER, [user::AUTHENTICATED]), "scheduler");
-        let scheduler = Scheduler::start(scheduling(args)?, scheduler, Arc::clone(&clock), None, &tasks);
+        let of_api = api.clone();
+        let elected = Elected {
+            args,
+            ranges: &ranges,
+            pki: &pki,
+            reserved_names: reserved_names(args, &ranges, address)?,
+            authorities: signed_with,
+            manifests: manifests::follow(dir, args.manifests_prune, &tasks).await?,
+            transports: Arc::new(move |user: &str| of_api.in_process(identity(user))),
+            identity: is_shared.then(|| leading::identity(dir)).transpose()?,
+            tasks: &tasks,
+            end_max: PART_END_MAX,
+        };
+        let (controllers, scheduler) = (elected.start_controllers(&manager)?, elected.start_scheduler(&scheduling)?);
         for name in ["controller-manager", "scheduler"] {
             api.register_component(name, Box::new(running(&tasks)));
         }
         let issued = dir.join(PKI_DIR).join(certificates::ISSUED_DIR);
         certificates::keep(&tasks, &manager, Arc::clone(&clock), certificates.all(), &authorities, issued);
         let ports = Ports { args, tasks: &tasks, api: &api, pki: &pki, certificates: &certificates, clock };
-        let ports = ports.serve_all(scheduler.metrics(), manager).await?;
+        let ports = ports.serve_all(scheduling, manager).await?;
         let (dir, pki, urls) = (dir.clone(), authorities.clone(), (local_url.clone(), public_url));
         let (api_of, cluster_of) = (api.clone(), cluster.clone());
         let follower =
@@ -185,11 +193,10 @@ impl ControlPlane {
 
     /// Stops the components in order: writers first, then the API server, then the store, then its etcd member.
     pub async fn shutdown(self) {
+        tokio::join!(self.scheduler.shutdown(), self.controllers.shutdown());
         if let Some(member) = &self.member {
             within(PART_END_MAX, "leadership of etcd", member.hand_over()).await;
         }
-        within(PART_END_MAX, "scheduler", self.scheduler.shutdown()).await;
-        within(PART_END_MAX, "controllers", self.controllers.shutdown()).await;
         self.tasks.token().cancel();
         within(API_END_MAX, "API server", self.api.shutdown()).await;
         // Acknowledged writes are on disk already; this lets the engine close its file cleanly.
@@ -201,42 +208,14 @@ impl ControlPlane {
     }
 }
 
-fn start_controllers(
-    args: &ServerArgs,
-    ranges: &Ranges,
-    api: &Running,
-    pki: &ClusterPki,
-    address: IpAddr,
-    (tasks, metrics, authorities): (Tasks, Registry, watch::Receiver<Authorities>),
-    manifests: watch::Receiver<Arc<ManifestSet>>,
-) -> anyhow::Result<kelson_controllers::Running> {
-    let issuer = TokenIssuer::new(pki.service_account.clone(), IssuerOptions::default());
-    let sign = move |namespace: &str, account: &str, uid: &str, secret: &str| {
-        issuer.legacy_token(namespace, account, uid, secret).map_err(|e| e.message)
-    };
-    let config = kelson_controllers::Config {
-        controllers: controllers(args).into_iter().map(String::from).collect(),
-        cluster_cidrs: vec![ranges.cluster],
-        service_cidr: Some(ranges.service),
-        authorities,
-        reserved_names: ReservedNames {
-            control_plane: ClusterPki::server_sans(CLUSTER_DOMAIN, nth(ranges.service, 1)?, &[]),
-            server: machine_names(args, address),
-            server_node: own_node(args).unwrap_or_default(),
-            service_cidrs: vec![ranges.service],
-        },
-        control_plane_node: own_node(args).filter(|_| !args.disable_agent).unwrap_or_default(),
-        legacy_tokens: Some(Arc::new(sign)),
-        feature_gates: Arc::new(feature_gates(&args.feature_gates, |_| true)?),
-        time_zone: TimeZone::system(),
-        metrics,
-        service_load_balancer: !args.disable.contains(&BuiltIn::ServiceLb),
-        manifests,
-        ..kelson_controllers::Config::default()
-    };
-    let api = api.clone();
-    let factory = move |name: &str| client(&api, identity(name), "controller-manager");
-    Ok(Controllers::start(config, Box::new(factory), Arc::new(SystemClock), tasks))
+/// Returns the names for which no kubelet gets a serving certificate.
+fn reserved_names(args: &ServerArgs, ranges: &Ranges, address: IpAddr) -> anyhow::Result<ReservedNames> {
+    Ok(ReservedNames {
+        control_plane: ClusterPki::server_sans(CLUSTER_DOMAIN, nth(ranges.service, 1)?, &[]),
+        server: machine_names(args, address),
+        server_node: own_node(args).unwrap_or_default(),
+        service_cidrs: vec![ranges.service],
+    })
 }
 
 /// Returns the settings that nodes read from the cluster.
@@ -244,15 +223,6 @@ fn settings(args: &ServerArgs, ranges: Ranges) -> anyhow::Result<ClusterSettings
     let network_policy = !args.disable.contains(&BuiltIn::NetworkPolicy);
     let dns = nth(ranges.service, DNS_POSITION)?;
     Ok(ClusterSettings { ranges, dns, domain: CLUSTER_DOMAIN.to_owned(), network_policy })
-}
-
-/// Returns the controllers to run.
-fn controllers(args: &ServerArgs) -> Vec<&'static str> {
-    let mut names = [&["*"][..], &crate::controller_manager::CONTROLLERS_ADDED].concat();
-    if !args.disable.contains(&BuiltIn::LocalStorage) {
-        names.push("local-path-provisioner");
-    }
-    names
 }
 
 /// The health check of components: all are in one process, and it fails when the process is ending.
@@ -316,12 +286,6 @@ impl Ports<'_> {
         kelson_serving::start(self.tasks, address, port, component).await.with_context(|| format!("serve {name}"))?;
         Ok(access)
     }
-}
-
-/// Returns the scheduler's configuration.
-fn scheduling(args: &ServerArgs) -> anyhow::Result<kelson_scheduler::Config> {
-    let gates = Arc::new(feature_gates(&args.feature_gates, |_| true)?);
-    Ok(kelson_scheduler::Config { gates, host: crate::host::name()?, ..kelson_scheduler::Config::default() })
 }
 
 /// Returns the CAs of kubelets by `--kubelet-certificate-authority`.

@@ -1,9 +1,12 @@
 //! Leader election of a component: upstream's flags, over the settings of a configuration file.
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::{ArgAction, Args};
-use kelson_client::leader::Times;
+use kelson_client::Client;
+use kelson_client::leader::{Candidate, Times};
+use kelson_meta::SystemClock;
 use kelson_scheduler::configuration::LeaderElection;
 
 use crate::args::duration;
@@ -53,6 +56,19 @@ pub struct Election {
     pub name: String,
     /// The durations of the election.
     pub times: Times,
+}
+
+impl Election {
+    /// Returns the default settings of a component.
+    pub fn of(component: &str) -> Self {
+        let (namespace, name) = (NAMESPACE.to_owned(), component.to_owned());
+        Self { elects: true, namespace, name, times: Times::default() }
+    }
+
+    /// Returns a candidate for the lease. `identity` differs from that of all other candidates.
+    pub fn candidate(&self, client: Client, identity: &str) -> Candidate {
+        Candidate::new(client, Arc::new(SystemClock), &self.namespace, &self.name, identity).by(self.times)
+    }
 }
 
 impl ElectionArgs {

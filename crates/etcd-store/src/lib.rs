@@ -15,9 +15,10 @@
 //! | `metrics`, `connection` | the member in use, TLS, which requests may be repeated |
 //! | `pending`, `lease`, `marker` | writes that wait for the watch, leases, a write that makes a revision visible |
 //! | `fence`, `core`, `health` | the shared state and its health |
-//! | `compact`, `ports`, `raw`, `load`, `follow`, `reach` | compaction, allocated node ports, the first read, and the watch |
+//! | `compact`, `floors`, `ports`, `raw`, `load`, `follow`, `reach` | compaction, first revisions of watches after a move, allocated node ports, the first read, and the watch |
 //! | `write`, `servers` | objects; leases of API servers |
 //! | `open` | the interface |
+//! | `migrate/` | moves between an embedded store and an etcd member |
 //!
 //! The path of each resource is in `schema/src/storage.rs`, because encryption authenticates values with it.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
@@ -26,6 +27,7 @@ mod compact;
 mod connection;
 mod core;
 mod fence;
+mod floors;
 mod follow;
 mod health;
 mod key;
@@ -33,6 +35,7 @@ mod lease;
 mod load;
 mod marker;
 mod metrics;
+pub mod migrate;
 mod open;
 mod pending;
 mod ports;

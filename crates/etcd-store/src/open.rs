@@ -14,6 +14,7 @@ use crate::compact;
 use crate::connection::Connection;
 use crate::core::{Core, Faults, Locked};
 use crate::fence::Fence;
+use crate::floors;
 use crate::follow;
 use crate::health;
 use crate::key::Keys;
@@ -120,7 +121,11 @@ impl EtcdStore {
         })?;
         let (revision, objects) = (loaded.revision, loaded.records.len());
         tracing::info!(version = status.version, revision, objects, "read all objects from etcd");
+        let floors = floors::read(&core, revision).await.map_err(|error| unavailable(error.to_string()))?;
         loaded.show(&core);
+        if let Some(floors) = floors {
+            core.mirror.resume_from(&floors);
+        }
         let store = core.mirror.store(Arc::new(Writes(Arc::clone(&core))));
         let (health_max, compaction, size) = (options.health_max, options.compaction_every, options.size_every);
         keep(&options.tasks, &core, health_max);

@@ -21,7 +21,7 @@ pub mod client;
 pub mod disk;
 pub mod endpoint;
 mod error;
-mod export;
+pub mod export;
 pub mod mvcc;
 pub mod proto;
 pub mod server;

@@ -93,6 +93,12 @@ impl Registry {
         self.included.lock().unwrap_or_else(PoisonError::into_inner).push(other);
     }
 
+    /// Shows the families of another registry in place of those that were included before: of a part that has been
+    /// started again, since a metric can be registered only once.
+    pub fn include_only(&self, other: Registry) {
+        *self.included.lock().unwrap_or_else(PoisonError::into_inner) = vec![other];
+    }
+
     /// All of it in the classic text format, by name.
     pub fn text(&self) -> String {
         let mut families = self.gather();
@@ -155,6 +161,19 @@ impl fmt::Debug for Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_that_is_started_again_has_each_metric_once() {
+        let (registry, part) = (Registry::new(), Registry::new());
+        registry.include(part.clone());
+        for start in 1..=2 {
+            let own = Registry::new();
+            own.counter("starts_total", "Starts.").inc_by(start);
+            part.include_only(own);
+        }
+        assert_eq!(registry.text().matches("\nstarts_total ").count(), 1);
+        assert!(registry.text().contains("\nstarts_total 2\n"), "{}", registry.text());
+    }
 
     #[test]
     fn counted_and_read_families_by_name() {

@@ -24,7 +24,7 @@
 //! | `shared`, `health` | the state that all parts share, and whether it works |
 //! | `publish`, `unlock` | publication of changes, decryption when a key is available |
 //! | `commit`, `cursor` | the one writer; a watch |
-//! | `store`, `fork`, `mirror`, `open` | the interface, copies for tests, a store that mirrors etcd, start |
+//! | `store`, `fork`, `mirror`, `inventory`, `open` | the interface, copies for tests, a store that mirrors etcd, moves to another storage, start |
 //!
 //! `Store::health` says whether writes are accepted, and `Store::failed` resolves when only a restart of the process can help.
 //! A store can be a mirror (`mirror`): its data is elsewhere, changes arrive with revisions that others assigned, and writes go
@@ -45,6 +45,7 @@ mod expiry;
 mod fork;
 mod health;
 mod indexed;
+mod inventory;
 mod key;
 mod loaded;
 mod locked;
@@ -82,6 +83,7 @@ pub use engine::format::{FORMAT as FORMAT_WRITTEN, FORMAT_UNCHECKED as FORMAT_OL
 pub use error::StoreError;
 pub use event::{Event, EventKind, Frame};
 pub use health::Health;
+pub use inventory::{Floors, Inventory};
 pub use key::{Key, Resource};
 pub use meta::{FieldNames, Fields, Labels, RecordMeta, Uid};
 pub use mirror::{Mirror, Seen, SeenValue};

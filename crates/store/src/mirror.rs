@@ -165,6 +165,11 @@ impl Mirror {
         self.shared.state.write().forget_before(revision);
     }
 
+    pub(crate) fn with_state(&self, change: impl FnOnce(&mut State)) {
+        let _feed = self.feed.lock();
+        change(&mut self.shared.state.write());
+    }
+
     /// Makes changes visible, in the order of their revisions, up to `revision`.
     pub fn apply(&self, changes: Vec<Seen>, revision: u64) {
         let mut feed = self.feed.lock();

@@ -39,6 +39,11 @@ impl Record {
         Self { key, revision, create_revision, revision_at, mark: AtomicU32::new(0), meta, texts }
     }
 
+    /// The same record with other values beside its bytes.
+    pub(crate) fn with_meta(&self, meta: RecordMeta) -> Self {
+        Self::new(self.key.clone(), self.bytes(), self.revision_at, self.revision, self.create_revision, meta)
+    }
+
     /// The record's key.
     #[must_use]
     pub fn key(&self) -> &Key {

@@ -137,6 +137,20 @@ impl State {
         self.slots.iter().map(|(resource, slot)| (*resource, slot))
     }
 
+    /// The floor of the logs of resources that have no slot yet.
+    pub fn base_floor(&self) -> u64 {
+        self.base_floor
+    }
+
+    /// Lets watches start at these revisions, after which nothing has changed until now.
+    pub fn resume_from(&mut self, base: u64, floors: &HashMap<Resource, u64>) {
+        self.base_floor = base.min(self.revision);
+        for (resource, floor) in floors {
+            let floor = (*floor).min(self.revision);
+            self.slot_mut(*resource).log = Log::starting_at(floor);
+        }
+    }
+
     /// A snapshot of every table, with the revision of all of them.
     pub fn tables(&self) -> (u64, Vec<(Resource, Table)>) {
         let mut tables: Vec<_> = self.slots().map(|(resource, slot)| (resource, slot.table.clone())).collect();

@@ -140,7 +140,15 @@ fn beside(row: Option<&Row>, tree: &Value) -> RecordMeta {
 /// # Errors
 /// [`StoreError::BadBody`] if the body is not an object of the key's kind, which is a bug of the caller.
 pub(crate) fn encode(media: MediaType, key: &Key, body: &Body) -> Result<Vec<u8>, StoreError> {
-    let mut tree: Value = serde_json::from_slice(body.json()).map_err(|_| StoreError::BadBody)?;
+    encode_json(media, key, body.json())
+}
+
+/// Returns the value to store for an object in JSON, with or without a `resourceVersion`.
+///
+/// # Errors
+/// As [`encode`].
+pub(crate) fn encode_json(media: MediaType, key: &Key, object: &[u8]) -> Result<Vec<u8>, StoreError> {
+    let mut tree: Value = serde_json::from_slice(object).map_err(|_| StoreError::BadBody)?;
     let metadata = tree.get_mut("metadata").and_then(Value::as_object_mut).ok_or(StoreError::BadBody)?;
     metadata.remove("resourceVersion");
     let ty = key::row(key.resource).filter(|_| !AS_JSON.contains(&key.resource.group())).and_then(|row| row.ty);

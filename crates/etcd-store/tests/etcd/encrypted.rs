@@ -11,9 +11,9 @@ use tempfile::TempDir;
 
 use super::fixture::{Etcd, body, create, key, meta, resource, shown, until, update};
 
-const KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+pub const KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
-async fn encryption(dir: &TempDir, providers: serde_json::Value, tasks: &Tasks) -> Arc<dyn AtRest> {
+pub async fn encryption(dir: &TempDir, providers: serde_json::Value, tasks: &Tasks) -> Arc<dyn AtRest> {
     let file = dir.path().join("encryption.json");
     let config = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "EncryptionConfiguration",
         "resources": [{"resources": ["secrets"], "providers": providers}]});

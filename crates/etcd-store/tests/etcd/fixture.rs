@@ -73,6 +73,15 @@ impl Etcd {
         etcd
     }
 
+    /// Starts the first member of a new cluster on data that was made for it.
+    pub async fn on(data: &Path) -> Self {
+        let dir = TempDir::new().unwrap();
+        std::fs::rename(data, dir.path().join("data-default")).unwrap();
+        let mut etcd = Self { socket: dir.path().join("c:1"), dir, process: None, tasks: Tasks::root("test") };
+        etcd.run().await;
+        etcd
+    }
+
     /// Starts the process on the data there is, and waits until it answers.
     pub async fn run(&mut self) {
         // Sockets of a process that was killed are in the way.

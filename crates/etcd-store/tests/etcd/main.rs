@@ -7,4 +7,5 @@ mod faults;
 mod fixture;
 mod kine;
 mod members;
+mod migrate;
 mod shared;

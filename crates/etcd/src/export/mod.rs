@@ -48,6 +48,15 @@ impl Export {
         Self { versions, leases, compacted: state.compacted(), commits }
     }
 
+    /// Creates the data of a new cluster from versions in any order and leases (ID, seconds). Everything before the
+    /// revision `compacted`, which is at least the highest one, is compacted. A member that has no log yet
+    /// (`member/wal`) starts with the file as its data, as the first member of a new cluster.
+    pub fn new(mut versions: Vec<(Bytes, Version)>, mut leases: Vec<(i64, i64)>, compacted: i64) -> Self {
+        versions.sort_unstable_by_key(|(_, version)| version.revision);
+        leases.sort_unstable_by_key(|(id, _)| id.cast_unsigned());
+        Self { versions, leases, compacted, commits: 0 }
+    }
+
     /// Writes the file from its beginning and seeks back to it; returns its size in bytes.
     ///
     /// # Errors
@@ -79,14 +88,20 @@ impl Export {
     fn meta(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         const TERM: u64 = 2;
         let pair = |name: &str, value: Vec<u8>| (name.as_bytes().to_vec(), value);
-        let mut pairs = vec![pair("consistent_index", self.commits.to_be_bytes().to_vec())];
+        let mut pairs = Vec::new();
+        // A member skips the entries of its log up to this index. The log of a new cluster begins with 1.
+        if self.commits > 0 {
+            pairs.push(pair("consistent_index", self.commits.to_be_bytes().to_vec()));
+        }
         if self.compacted >= 0 {
             let revision = crate::mvcc::Revision { main: self.compacted, sub: 0 };
             let compacted = stored_name(revision, false);
             pairs.push(pair("finishedCompactRev", compacted.clone()));
             pairs.push(pair("scheduledCompactRev", compacted));
         }
-        pairs.push(pair("term", TERM.to_be_bytes().to_vec()));
+        if self.commits > 0 {
+            pairs.push(pair("term", TERM.to_be_bytes().to_vec()));
+        }
         pairs
     }
 }

@@ -16,100 +16,16 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use http::Method;
 use http_body_util::BodyExt as _;
-use kelson_client::Client;
-use kelson_client::kubeconfig::{Config, Credentials};
-use kelson_client::remote::Remote;
 use serde_json::{Value, json};
 
 use crate::block_on;
 use crate::control_plane::{Cluster, PODS, pod};
+use crate::growth;
+use crate::sides::{ALL, JSON, PROTOBUF, Side, TABLE, print};
 
-const JSON: &str = "application/json";
-const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 const METADATA_PROTOBUF: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
-const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
-/// CPU time after which a row is not repeated, in milliseconds; the clock of processes counts ten at a time.
-const CPU_ENOUGH_MS: u64 = 400;
-/// Ticks in a second of the CPU time that `/proc` shows (USER_HZ).
-const TICKS_A_SECOND: u64 = 100;
-const REPEATS_MAX: usize = 200;
-const ALL: &str = "/api/v1/pods";
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
-
-/// A server that is measured.
-struct Side {
-    client: Client,
-    pids: Vec<u32>,
-}
-
-impl Side {
-    /// The server that variables with this prefix name.
-    fn named(prefix: &str) -> anyhow::Result<Option<Self>> {
-        let variable = |name: &str| std::env::var(format!("{prefix}_{name}")).ok().filter(|value| !value.is_empty());
-        let Some(server) = variable("URL") else { return Ok(None) };
-        let credentials = Credentials::Token(variable("TOKEN").context("a token is missing")?);
-        let config = Config { server, insecure_skip_tls_verify: true, credentials, ..Config::default() };
-        let remote = Remote::new(config).map_err(|error| anyhow::anyhow!("{error}"))?;
-        let pids = variable("PIDS").context("the server's processes are missing")?;
-        let pids = pids.split(',').map(|pid| pid.trim().parse().context("a process")).collect::<Result<_, _>>()?;
-        Ok(Some(Self { client: Client::new(Arc::new(remote), "curves"), pids }))
-    }
-
-    /// CPU time of the server's processes so far, in milliseconds.
-    fn cpu_ms(&self) -> u64 {
-        let ticks = |pid: &u32| {
-            let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-            let fields: Vec<&str> = text.rsplit_once(')').unwrap().1.split_whitespace().collect();
-            fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
-        };
-        self.pids.iter().map(ticks).sum::<u64>() * 1000 / TICKS_A_SECOND
-    }
-
-    fn peak_mb(&self) -> u64 {
-        let peak = |pid: &u32| {
-            let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-            let line = text.lines().find(|line| line.starts_with("VmHWM:")).unwrap().to_owned();
-            line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
-        };
-        self.pids.iter().map(peak).sum()
-    }
-
-    async fn send(&self, method: Method, path: &str, body: &Value) -> anyhow::Result<()> {
-        let kind = if method == Method::PATCH { "application/merge-patch+json" } else { JSON };
-        Ok(self.client.call_unread(method, path, kind, Bytes::from(body.to_string())).await?)
-    }
-
-    /// Reads a response to its end and drops it.
-    async fn read(&self, path: &str, accept: &'static str) -> anyhow::Result<()> {
-        let response = self.client.raw_accepting(Method::GET, path, "", accept, Bytes::new()).await?;
-        let mut body = response.into_body();
-        while let Some(frame) = body.frame().await {
-            frame?;
-        }
-        Ok(())
-    }
-
-    /// CPU time of one turn of `work`, in milliseconds.
-    async fn cost<F: Future<Output = anyhow::Result<()>>>(
-        &self,
-        mut work: impl FnMut(usize) -> F,
-    ) -> anyhow::Result<f64> {
-        // What is made on first use (indexes, encoded forms) is made before.
-        work(0).await?;
-        let (before, mut turns) = (self.cpu_ms(), 0);
-        while turns < REPEATS_MAX && self.cpu_ms() - before < CPU_ENOUGH_MS {
-            turns += 1;
-            work(turns).await?;
-        }
-        Ok((self.cpu_ms() - before) as f64 / turns as f64)
-    }
-}
-
-fn print(what: &str, size: usize, costs: &[f64]) {
-    let costs: String = costs.iter().map(|ms| format!(" {ms:>12.3}")).collect();
-    println!("{what:<44} {size:>8}{costs}");
-}
 
 /// Measures the rows of all sizes.
 pub fn run(args: &[String]) -> anyhow::Result<()> {
@@ -132,11 +48,15 @@ async fn measure(sizes: &[usize]) -> anyhow::Result<()> {
         }
         made = made.max(*size);
         lists(&sides, *size).await?;
+        growth::single(&sides, *size).await?;
+        growth::beside_listers(&sides, *size).await?;
         watchers(&sides, (*size / 10).max(10)).await?;
     }
     for size in sizes.iter().map(|size| size / 10) {
         bindings(&sides, size).await?;
         roles(&sides, size / 4).await?;
+        growth::resumed(&sides, size.div_ceil(10)).await?;
+        growth::collection(&sides, size).await?;
     }
     std::process::exit(0)
 }

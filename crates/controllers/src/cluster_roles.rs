@@ -2,15 +2,20 @@
 //! installer of a kind can thus extend `admin`, `edit` and `view`. Upstream `pkg/controller/clusterroleaggregation`.
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kelson_client::{Change, PatchKind, WorkQueue, WriteOptions};
 use kelson_meta::ObjectKey;
+use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::shared::context::{Context, SyncError, WORKERS};
 use crate::shared::informers::SharedInformer;
 use crate::views::{ClusterRoleView, PolicyRule};
 
+/// Changes of members in this period are one write of the aggregated role: its rules may be thousands, and an installer creates many
+/// members at once. Decisions of RBAC do not wait for the write, since they aggregate by themselves.
+const BATCH_PERIOD: Duration = Duration::from_millis(100);
 /// The field manager of the written rules.
 const MANAGER: &str = "clusterrole-aggregation-controller";
 
@@ -19,12 +24,19 @@ pub fn start(ctx: &Arc<Context>) {
     let client = ctx.client();
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     let roles = ctx.informers.cluster_roles.reader();
-    let (q, all) = (queue.clone(), roles.clone());
+    let (q, all, aggregated) = (queue.clone(), roles.clone(), Mutex::new(HashSet::new()));
     roles.on_change(move |change| {
-        let concerned = all.list().into_iter().filter(|role| concerns(change, role));
-        concerned.for_each(|role| q.add(ObjectKey::new("", &role.metadata.name)));
-        if change.object().aggregation_rule.is_some() {
-            q.add(ObjectKey::new("", &change.object().metadata.name));
+        let key = ObjectKey::new("", &change.object().metadata.name);
+        let mut aggregated = aggregated.lock();
+        // Few roles are aggregated, so the others are not visited for each change.
+        for role in aggregated.iter().filter_map(|key| all.get(key)).filter(|role| concerns(change, role)) {
+            q.add_after(ObjectKey::new("", &role.metadata.name), BATCH_PERIOD);
+        }
+        if matches!(change, Change::Deleted(_)) || change.object().aggregation_rule.is_none() {
+            aggregated.remove(&key);
+        } else {
+            aggregated.insert(key.clone());
+            q.add(key);
         }
     });
     ctx.run_queue_of(roles.clone(), &queue, WORKERS, move |key| {
@@ -85,9 +97,11 @@ fn wanted(role: &ClusterRoleView, roles: &SharedInformer<ClusterRoleView>) -> Op
 
 #[cfg(test)]
 mod tests {
+    use kelson_client::{ListParams, WatchEvent};
     use kelson_simulation::Api;
     use serde_json::{Value, json};
 
+    use super::*;
     use crate::Config;
     use crate::testing::run;
 
@@ -123,5 +137,29 @@ mod tests {
         api.remove(ROLES, "", "b").await;
         api.settle().await;
         assert_eq!(resources(&api, "gathering").await, ["apples"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_new_members_are_one_write_of_the_aggregated_role() {
+        let api = Api::start().await;
+        let _running = run(&api, &["clusterrole-aggregation-controller"], Config::default()).await;
+        let mut gathering = role("gathering", json!({}), "none");
+        gathering["rules"] = json!([]);
+        gathering["aggregationRule"] = json!({"clusterRoleSelectors": [{"matchLabels": {"to": "it"}}]});
+        let created = api.create(ROLES, gathering).await;
+        api.settle().await;
+        let resource_version = created["metadata"]["resourceVersion"].as_str().expect("a revision").to_owned();
+        let params = ListParams { resource_version, ..ListParams::default() };
+        let mut watch = api.client().watch::<ClusterRoleView>("", &params, false).await.expect("a watch");
+        for n in 0..30 {
+            api.create(ROLES, role(&format!("r{n:02}"), json!({"to": "it"}), &format!("things{n}"))).await;
+        }
+        api.settle().await;
+        assert_eq!(resources(&api, "gathering").await.len(), 30);
+        let mut writes = 0;
+        while let Ok(Ok(Some(event))) = tokio::time::timeout(Duration::from_secs(1), watch.next()).await {
+            writes += usize::from(matches!(event, WatchEvent::Modified(role) if role.metadata.name == "gathering"));
+        }
+        assert_eq!(writes, 1);
     }
 }

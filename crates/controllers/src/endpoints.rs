@@ -1,6 +1,7 @@
 //! The legacy Endpoints object of each service with a selector: what `kubectl get endpoints` shows. Upstream
 //! `pkg/controller/endpoint`.
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
 use http::Method;
@@ -11,7 +12,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::endpointslice::{HEADLESS, addresses, find_port, hostname, is_headless};
-use crate::shared::context::{Context, SyncError, WORKERS, enqueue_self};
+use crate::shared::context::{Context, SyncError, WORKERS};
 use crate::shared::informers::SharedInformer;
 use crate::views::{Address, EndpointsView, PodView, ServicePortView, ServiceView, Subset, SubsetPort, TargetRef};
 
@@ -24,6 +25,8 @@ const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
 
 /// Returns the sorted subsets of a service, one per set of ports, and whether addresses were truncated.
 pub fn subsets(s: &ServiceView, pods: &[Arc<PodView>]) -> (Vec<Subset>, bool) {
+    #[cfg(test)]
+    tests::COMPUTED.set(tests::COMPUTED.get() + 1);
     let family = s.spec.ip_families.first().map_or("IPv4", String::as_str);
     let mut by_ports: BTreeMap<Vec<SubsetPort>, Subset> = BTreeMap::new();
     let mut pods: Vec<&Arc<PodView>> = pods.iter().collect();
@@ -49,7 +52,13 @@ pub fn subsets(s: &ServiceView, pods: &[Arc<PodView>]) -> (Vec<Subset>, bool) {
             node_name: (!pod.spec.node_name.is_empty()).then(|| pod.spec.node_name.clone()),
             target_ref: Some(TargetRef::pod(pod)),
         };
-        let subset = by_ports.entry(ports.clone()).or_insert_with(|| Subset { ports, ..Subset::default() });
+        let subset = match by_ports.get_mut(&ports) {
+            Some(subset) => subset,
+            None => {
+                let new = Subset { ports: ports.clone(), ..Subset::default() };
+                by_ports.entry(ports).or_insert(new)
+            }
+        };
         if s.spec.publish_not_ready_addresses || pod.is_ready() {
             subset.addresses.push(address);
         } else {
@@ -81,6 +90,32 @@ struct EndpointsController {
     /// Services whose deletion was observed. Their endpoints are deleted regardless of who created them. Other
     /// endpoints without a service are kept, as their service may be created later.
     gone: Arc<Mutex<HashSet<ObjectKey>>>,
+    written: Arc<WrittenEndpoints>,
+}
+
+/// A hash of what was written last for each service. The event of the controller's write then needs no second look at all pods.
+#[derive(Default)]
+struct WrittenEndpoints {
+    hasher: RandomState,
+    hashes: Mutex<HashMap<ObjectKey, u64>>,
+}
+
+impl WrittenEndpoints {
+    fn hash(&self, labels: &BTreeMap<String, String>, subsets: &[Subset], cut: bool) -> u64 {
+        self.hasher.hash_one((labels, subsets, cut))
+    }
+
+    fn insert(&self, key: &ObjectKey, labels: &BTreeMap<String, String>, subsets: &[Subset], cut: bool) {
+        let hash = self.hash(labels, subsets, cut);
+        self.hashes.lock().insert(key.clone(), hash);
+    }
+
+    /// Whether this is what was written last.
+    fn is_own(&self, endpoints: &EndpointsView) -> bool {
+        let Some(hash) = self.hashes.lock().get(&endpoints.key()).copied() else { return false };
+        let cut = endpoints.metadata.annotations.contains_key(OVER_CAPACITY);
+        hash == self.hash(&endpoints.metadata.labels, &endpoints.subsets, cut)
+    }
 }
 
 /// Starts the endpoints controller.
@@ -93,6 +128,7 @@ pub fn start(ctx: &Arc<Context>) {
         pods: i.pods.reader(),
         endpoints: i.endpoints.reader(),
         gone: Arc::default(),
+        written: Arc::default(),
     });
     let (q, gone) = (queue.clone(), Arc::clone(&me.gone));
     me.services.on_change(move |change| {
@@ -102,7 +138,12 @@ pub fn start(ctx: &Arc<Context>) {
         }
         q.add(key);
     });
-    me.endpoints.on_change(enqueue_self(&queue));
+    let (q, written) = (queue.clone(), Arc::clone(&me.written));
+    me.endpoints.on_change(move |change| {
+        if matches!(change, Change::Deleted(_)) || !written.is_own(change.object()) {
+            q.add(change.object().key());
+        }
+    });
     crate::endpointslice::enqueue_services_of_pods(ctx, &queue, ctx.config.batch_periods.endpoints);
     ctx.run_queue_of(me.services.clone(), &queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
@@ -122,6 +163,7 @@ impl EndpointsController {
                 }
             }
             self.gone.lock().remove(key);
+            self.written.hashes.lock().remove(key);
             return Ok(());
         };
         self.gone.lock().remove(key);
@@ -140,6 +182,7 @@ impl EndpointsController {
         } else {
             labels.remove(HEADLESS);
         }
+        self.written.insert(key, &labels, &subsets, cut);
         let result = match current {
             Some(e) => {
                 let noted = e.metadata.annotations.contains_key(OVER_CAPACITY);
@@ -200,7 +243,46 @@ struct EndpointsDocument<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
+    use kelson_simulation::Api;
+
     use super::*;
+    use crate::Config;
+    use crate::testing::run;
+
+    thread_local! {
+        /// How often the subsets of a service were computed in this thread.
+        pub static COMPUTED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_readiness_change_is_computed_once() {
+        let api = Api::start().await;
+        let _running = run(&api, &["endpoints-controller"], Config::default()).await;
+        api.namespace("a").await;
+        let spec = json!({"selector": {"app": "web"}, "ports": [{"port": 80}]});
+        api.create("v1/services", json!({"metadata": {"name": "web", "namespace": "a"}, "spec": spec})).await;
+        let status = |ip: &str, ready: &str| json!({"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "conditions": [{"type": "Ready", "status": ready}]});
+        for (name, ip) in [("p", "10.0.0.1"), ("q", "10.0.0.2")] {
+            let pod = json!({"metadata": {"name": name, "namespace": "a", "labels": {"app": "web"}},
+                "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}});
+            api.create("v1/pods", pod).await;
+            api.change("v1/pods", "a", name, |v| v["status"] = status(ip, "True")).await;
+        }
+        api.settle().await;
+        COMPUTED.set(0);
+        api.change("v1/pods", "a", "p", |v| v["status"] = status("10.0.0.1", "False")).await;
+        api.settle().await;
+        let seen = api.get("v1/endpoints", "a", "web").await.unwrap();
+        assert_eq!(seen["subsets"][0]["notReadyAddresses"][0]["ip"], "10.0.0.1");
+        assert_eq!(COMPUTED.get(), 1, "the event of the controller's own write is no reason to compute again");
+        // What another client writes is replaced.
+        api.change("v1/endpoints", "a", "web", |v| v["subsets"] = json!([])).await;
+        api.settle().await;
+        let seen = api.get("v1/endpoints", "a", "web").await.unwrap();
+        assert_eq!(seen["subsets"][0]["addresses"][0]["ip"], "10.0.0.2");
+    }
 
     fn pod(name: &str, ip: &str, ready: &str) -> Arc<PodView> {
         Arc::new(

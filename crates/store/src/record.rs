@@ -205,8 +205,8 @@ impl Record {
     }
 
     /// Notes that the record was compared with the samples.
-    pub(crate) fn compared(&self) {
-        self.texts.lock().compared();
+    pub(crate) fn set_compared(&self) {
+        self.texts.lock().set_compared();
     }
 
     /// The bytes of the protobuf form in memory.

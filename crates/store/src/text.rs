@@ -161,7 +161,7 @@ impl Texts {
     }
 
     /// Notes that the record was compared with the samples, and drops the protobuf form if it is plain.
-    pub fn compared(&mut self) {
+    pub fn set_compared(&mut self) {
         self.compared = true;
         self.drop_plain_protobuf();
     }

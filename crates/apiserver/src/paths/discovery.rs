@@ -203,7 +203,9 @@ fn resource_list(server: &Server, group: &str, version: &str) -> Option<Value> {
         }
     }
     let gv = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
-    let mut list = json!({"kind": "APIResourceList", "groupVersion": gv, "resources": resources});
+    // `json!` would copy a tree that it is given.
+    let mut list = json!({"kind": "APIResourceList", "groupVersion": gv});
+    list["resources"] = resources.into();
     if !group.is_empty() {
         list["apiVersion"] = "v1".into();
     }
@@ -257,19 +259,24 @@ fn aggregate(server: &Server, core: bool, version: &str) -> Value {
                     return Some(aggregated_remote(&remote));
                 }
                 let resources: Vec<Value> = catalog.of(&group, v)?.iter().map(|r| aggregated_resource(r)).collect();
-                Some(json!({"version": v, "resources": resources, "freshness": "Current"}))
+                let mut served = json!({"version": v, "freshness": "Current"});
+                served["resources"] = resources.into();
+                Some(served)
             })
             .collect();
         let metadata = if group.is_empty() { json!({}) } else { json!({"name": group}) };
-        json!({"metadata": metadata, "versions": versions})
+        let mut of_group = json!({"metadata": metadata});
+        of_group["versions"] = versions.into();
+        of_group
     };
     let items: Vec<Value> = groups(server).into_iter().filter(|(g, _)| g.is_empty() == core).map(item).collect();
-    json!({
+    let mut list = json!({
         "kind": "APIGroupDiscoveryList",
         "apiVersion": format!("apidiscovery.k8s.io/{version}"),
         "metadata": {},
-        "items": items,
-    })
+    });
+    list["items"] = items.into();
+    list
 }
 
 fn aggregated_resource(r: &Served) -> Value {

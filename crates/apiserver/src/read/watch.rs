@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::catalog::Served;
 use crate::read::frames::{Framer, Piece};
+use crate::read::page::VISITED_MAX;
 use crate::read::{choose, websocket};
 use crate::request::answer::{self, Answer};
 use crate::request::body::ApiBody;
@@ -289,11 +290,13 @@ impl State {
             return None;
         }
         let frame = |bytes| vec![Piece::Frame(bytes)];
-        if let Some(view) = self.initial.take() {
-            return match self.initial_events(view).await {
-                Ok(pieces) => Some(pieces),
-                Err(error) => self.end_with_error(&error).map(frame),
-            };
+        while let Some(view) = self.initial.take() {
+            match self.initial_events(view).await {
+                // None of these records matches, and other requests have their turn before the next.
+                Ok(pieces) if pieces.is_empty() && self.initial.is_some() => tokio::task::yield_now().await,
+                Ok(pieces) => return Some(pieces),
+                Err(error) => return self.end_with_error(&error).map(frame),
+            }
         }
         self.counted.initial_permit = None;
         loop {
@@ -386,9 +389,9 @@ impl State {
             if everything || matcher.matches(record) {
                 records.push(Arc::clone(record));
                 bytes += record.len();
-                if bytes >= PIECE_BYTES {
-                    break;
-                }
+            }
+            if bytes >= PIECE_BYTES || taken >= VISITED_MAX {
+                break;
             }
         }
         if self.by_object {

@@ -95,7 +95,7 @@ pub struct EndpointConditions {
 }
 
 /// Reference to a pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TargetRef {
     pub kind: String,

@@ -19,7 +19,7 @@ impl Indexed for EndpointsView {}
 slim_object!(EndpointsView, ResourceType::namespaced("", "v1", "endpoints", "Endpoints"));
 
 /// `v1.EndpointSubset`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Subset {
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -32,7 +32,7 @@ pub struct Subset {
 }
 
 /// `v1.EndpointAddress`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Address {
     pub ip: String,
@@ -45,7 +45,7 @@ pub struct Address {
 }
 
 /// `v1.EndpointPort`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SubsetPort {
     #[serde(skip_serializing_if = "String::is_empty")]

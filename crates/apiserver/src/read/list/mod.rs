@@ -19,7 +19,7 @@ use run::{ListPieces, Run};
 
 use crate::catalog::Served;
 use crate::read::choose;
-use crate::read::page::{Page, PageRequest, Records, page, page_by_object};
+use crate::read::page::{PIECE_BYTES, Page, PageRequest, Records, page, page_by_object};
 use crate::request::answer::{self, Answer};
 use crate::request::body::ApiBody;
 use crate::request::negotiate::{Accepted, View};
@@ -64,7 +64,7 @@ pub(crate) async fn select_page(
 ) -> Result<Page, Status> {
     match choose::needs_objects(served, &selectors) {
         true => page_by_object(asked, view, served, &selectors).await,
-        false => Ok(page(asked, view, selectors)),
+        false => Ok(page(asked, view, selectors).await),
     }
 }
 
@@ -95,24 +95,35 @@ pub(crate) async fn write(
 /// Makes the body of a list. The first piece is made before the response begins, so that a failed conversion is an error status. If a
 /// later piece fails, the body is aborted, so that clients do not take it as complete.
 async fn stream_pieces<P: ListPieces>(pieces: P, threads: Threads) -> Result<ApiBody, Status> {
-    let (pieces, first) = threads.next(pieces).await?;
-    if pieces.run().ended {
-        return Ok(ApiBody::parts(first));
+    let (mut pieces, mut first, mut bytes) = (pieces, Vec::new(), 0);
+    // Pieces may be small, or empty where few records match.
+    while bytes < PIECE_BYTES {
+        let (next, piece) = threads.next(pieces).await?;
+        pieces = next;
+        bytes += piece.as_ref().map_or(0, Bytes::len);
+        first.extend(piece);
+        if pieces.run().ended {
+            return Ok(ApiBody::parts(first));
+        }
+        tokio::task::yield_now().await;
     }
     let rest = stream::unfold(Some((pieces, threads)), |state| async move {
-        let (pieces, threads) = state?;
+        let (mut pieces, threads) = state?;
         let served = Arc::clone(&pieces.run().served);
-        // The socket of a fast reader takes one piece after the other, so other requests have their turn between them.
-        tokio::task::yield_now().await;
-        match threads.next(pieces).await {
-            Ok((pieces, piece)) => piece.map(|piece| (Ok(piece), Some((pieces, threads)))),
-            Err(error) => {
-                tracing::error!(resource = %served.gr, %error, "aborting a list: an object cannot be converted");
-                Some((Err(TransportError::new(error)), None))
+        loop {
+            // The socket of a fast reader takes one piece after the other, so other requests have their turn between them.
+            tokio::task::yield_now().await;
+            match threads.next(pieces).await {
+                Ok((next, Some(piece))) if piece.is_empty() => pieces = next,
+                Ok((pieces, piece)) => return piece.map(|piece| (Ok(piece), Some((pieces, threads)))),
+                Err(error) => {
+                    tracing::error!(resource = %served.gr, %error, "aborting a list: an object cannot be converted");
+                    return Some((Err(TransportError::new(error)), None));
+                }
             }
         }
     });
-    Ok(ApiBody::stream(stream::iter(first.map(Ok::<Bytes, TransportError>)).chain(rest)))
+    Ok(ApiBody::stream(stream::iter(first.into_iter().map(Ok::<Bytes, TransportError>)).chain(rest)))
 }
 
 /// The threads for pieces that compute for long: those of large objects that are converted or formatted.

@@ -43,25 +43,16 @@ impl Run {
     /// The records of the next piece, about [`PIECE_BYTES`]; fewer if they are computed, which takes some ten times as long as to copy
     /// them.
     pub fn records(&mut self) -> Vec<Arc<Record>> {
-        let (mut records, mut bytes, mut next) = (Vec::new(), 0, self.next);
         let enough = if self.computed { PIECE_BYTES / COMPUTED_PART } else { PIECE_BYTES };
-        let mut ended = true;
-        for (after, record) in self.page.records.from(self.next) {
-            records.push(Arc::clone(record));
-            (next, bytes) = (after, bytes + record.len());
-            if bytes >= enough {
-                ended = false;
-                break;
-            }
-        }
-        (self.next, self.ended) = (next, ended);
+        let (records, next) = self.page.records.batch(self.next, enough);
+        self.ended = next.is_none();
+        self.next = next.unwrap_or(self.next);
         records
     }
 
     /// Whether the next piece computes for long.
     pub fn is_heavy(&self) -> bool {
-        let next = || self.page.records.from(self.next).next();
-        self.computed && next().is_some_and(|(_, record)| record.len() >= HEAVY_BYTES_MIN)
+        self.computed && self.page.records.peek(self.next).is_some_and(|record| record.len() >= HEAVY_BYTES_MIN)
     }
 
     /// Starts again with the first record.

@@ -2,6 +2,7 @@
 //! API server, so it works while that is down.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::path::Path;
 
 use kelson_etcd::proto::Member;
@@ -26,6 +27,16 @@ pub enum Role {
     Voter,
     /// A member that copies the data and does not count yet.
     Learner,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Leader => "leader",
+            Self::Voter => "voter",
+            Self::Learner => "learner",
+        })
+    }
 }
 
 /// One member, for a list.

@@ -62,11 +62,11 @@ impl Member {
         let layout = options.layout();
         let program = Program::find(&options).await?;
         let (files, given) = (layout.clone(), options.clone());
-        let (may_create, now) = (matches!(start, Start::Init), options.clock.now());
+        let now = options.clock.now();
         let settings = FILES.run(move || {
             let settings = settle(&files, &given, &start)?;
             let certificates = Certificates::new(&files, &settings.name, &settings.peer_url);
-            certificates.ensure(may_create, now)?;
+            certificates.ensure(settings.phase == Phase::New, now)?;
             settings.write(&files)?;
             Ok::<_, MemberError>(settings)
         });

@@ -3,7 +3,8 @@
 use super::alias::{Alias, Converted, arguments, converts, named, parts, refused, same, unneeded};
 
 const HELM: &str = "no Helm controller is built in; run Helm, or put manifests into DIR/manifests";
-const ETCD: &str = "with --cluster-init the server starts etcd with flags of its choice; etcd members of your own: --etcd-servers";
+const ETCD: &str =
+    "with --cluster-init the server starts etcd with flags of its choice; etcd members of your own: --etcd-servers";
 const SNAPSHOT: &str = "snapshots are made by `kelson snapshot save`, from a timer of the system";
 const S3: &str = "snapshots are files; copy them to object storage with its own client";
 const COMPONENT: &str = "all components are one process";

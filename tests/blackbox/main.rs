@@ -27,6 +27,7 @@ mod jobs;
 mod joining;
 mod load_balancers;
 mod manifests;
+mod members;
 mod metrics_api;
 mod network_policies;
 mod node_claims;
@@ -107,6 +108,7 @@ fn main() {
         support::tests(),
         joining::tests(),
         durability::tests(),
+        members::tests(),
         envtest::tests(),
         etcd::tests(),
         stages::tests(),

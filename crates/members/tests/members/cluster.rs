@@ -118,3 +118,34 @@ async fn a_removal_below_quorum_is_rejected_and_names_who_is_missing() {
         member.shutdown().await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_waits_for_a_quorum_shows_who_is_missing() {
+    let (machines, members) = three().await;
+    put(&members[0], "one").await;
+    for member in &members {
+        member.shutdown().await;
+    }
+    // One of three starts: it waits, and its list says for whom.
+    let waits = machines[0].start(Start::Resume);
+    let shown = machines[0].until("the others are missing", |rows| {
+        let running = |name: &str| rows.iter().any(|row| row.name == name && row.is_running);
+        rows.len() == 3 && running("a") && !running("b") && !running("c")
+    });
+    tokio::select! {
+        _ = waits => panic!("it started without a quorum"),
+        rows = shown => assert_eq!(leader(&rows), None),
+    }
+    // The dropped start has stopped its etcd; with a second server both are a quorum.
+    let stopped = async {
+        while machines[0].pid().is_some() {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(super::fixture::PATIENCE, stopped).await.expect("it is stopped");
+    let (first, second) = tokio::join!(machines[0].start(Start::Resume), machines[1].start(Start::Resume));
+    let (first, second) = (first.unwrap(), second.unwrap());
+    assert!(has(&first, "one").await && has(&second, "one").await);
+    first.shutdown().await;
+    second.shutdown().await;
+}

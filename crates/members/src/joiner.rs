@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use kelson_pki::{ClientChains, provider};
 use kelson_tasks::{FILES, Scoped};
 use rustls::ServerConfig;
@@ -24,6 +26,8 @@ use crate::pki::Certificates;
 const REQUEST_BYTES_MAX: usize = 4096;
 /// How long one check may take.
 const CHECK_MAX: Duration = Duration::from_secs(5);
+/// Checks at a time.
+const CHECKS_MAX: usize = 16;
 /// The pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -99,19 +103,25 @@ fn serving(layout: &Layout) -> Result<ServerConfig, MemberError> {
     builder.with_single_cert(chain.map_err(pem)?, key).map_err(tls)
 }
 
-/// Answers checks, one at a time: the cluster has one learner at a time as well.
+/// Answers checks, a bounded number at a time: members of the cluster connect here as well once the server was added.
 async fn serve(listener: TcpListener, acceptor: TlsAcceptor, greeting: String) {
+    let mut answers = FuturesUnordered::new();
     loop {
-        match listener.accept().await {
-            Ok((stream, from)) => {
-                let answered = tokio::time::timeout(CHECK_MAX, answer(stream, &acceptor, &greeting)).await;
-                if let Err(error) = answered.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-                    tracing::warn!(%error, %from, "answering the check of the peer URL failed");
+        tokio::select! {
+            accepted = listener.accept(), if answers.len() < CHECKS_MAX => match accepted {
+                Ok((stream, from)) => {
+                    let answer = tokio::time::timeout(CHECK_MAX, answer(stream, &acceptor, &greeting));
+                    answers.push(async move { (answer.await, from) });
                 }
-            }
-            Err(error) => {
-                tracing::warn!(%error, "accepting a connection at the peer URL failed; retrying");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+                Err(error) => {
+                    tracing::warn!(%error, "accepting a connection at the peer URL failed; retrying");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            Some((answered, from)) = answers.next() => {
+                if let Err(error) = answered.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+                    tracing::debug!(%error, %from, "answering a connection at the peer URL failed");
+                }
             }
         }
     }

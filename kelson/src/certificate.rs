@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kelson_bootstrap::files::Store;
 use kelson_client::ListParams;
+use kelson_members::Layout;
 use kelson_pki::kubeconfig::KubeconfigFile;
 use kelson_pki::{BACKDATE, CertInfo, ClusterPki, rotation};
 
@@ -194,6 +195,11 @@ pub fn find(dir: &Path) -> Vec<Row> {
     issued.sort();
     for file in issued {
         add(&file.file_stem().unwrap_or_default().to_string_lossy(), read(file.clone()), "by the server");
+    }
+    let etcd = Layout::new(dir);
+    add("etcd-ca", read(etcd.pki_file("ca.crt")), "no rotation");
+    for name in ["peer", "server", "client"] {
+        add(&format!("etcd-{name}"), read(etcd.pki_file(&format!("{name}.crt"))), "by the server");
     }
     add("admin.kubeconfig", admin(&dir.join("admin.kubeconfig")), "when the server starts");
     for name in ["kubelet-client", "kubelet-server"] {

@@ -82,18 +82,17 @@ impl ControlPlane {
     pub async fn start(args: &ServerArgs, ranges: Ranges, tasks: &Tasks) -> anyhow::Result<Self> {
         let tasks = tasks.child("control-plane");
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let dir = &args.data_dir;
+        let (dir, now) = (&args.data_dir, Timestamp::now());
         let cluster = settings(args, ranges)?;
-        let now = Timestamp::now();
         let given = [&args.encryption_provider_config, &args.token_auth_file].into_iter().flatten();
         modes::check(dir, &given.map(PathBuf::as_path).collect::<Vec<_>>());
         snapshot::discard_unfetched(dir);
-        let member = etcd_member::start(args, advertised(args), &tasks).await?;
+        let address = advertised(args);
+        let member = etcd_member::start(args, address, &tasks).await?;
         let encryption = at_rest::start(args, &tasks).await?;
         let (store, pki, etcd) = storage::open(args, member.as_deref(), now, encryption.clone(), &tasks).await?;
         let (is_shared, failed, group) = (etcd.is_some(), store.failed(), tasks.clone());
         tasks.spawn("store-watch", OnPanic::EndProcess, async move { group.fail(&failed.await) });
-        let address = advertised(args);
         let authorities = CurrentPki::new(pki);
         let pki = authorities.get();
         let names = ClusterPki::server_sans(CLUSTER_DOMAIN, nth(ranges.service, 1)?, &machine_names(args, address));

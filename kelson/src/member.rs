@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use kelson_members::{Cluster, MemberRow, Role};
+use kelson_members::{Cluster, MemberRow};
 
 /// The server whose etcd member is asked.
 #[derive(Args, Debug)]
@@ -80,24 +80,20 @@ fn table(rows: &[MemberRow]) -> String {
     };
     line(["NAME", "ID", "ROLE", "STATE", "VERSION", "SIZE", "LAG", "PEER URLS"]);
     for row in rows {
-        let role = match row.role {
-            Role::Leader => "leader",
-            Role::Voter => "voter",
-            Role::Learner => "learner",
-        };
+        let role = row.role.to_string();
         let state = if row.is_running { "running" } else { "down" };
         let status = row.status.as_ref();
         let version = status.map_or("-", |status| status.version.as_str());
         let size = status.map_or("-".to_owned(), |status| format!("{} MiB", (status.size_bytes + MB / 2) / MB));
         let lag = row.lag.map_or("-".to_owned(), |lag| lag.to_string());
-        line([&row.name, &row.id, role, state, version, &size, &lag, &row.peer_urls.join(",")]);
+        line([&row.name, &row.id, &role, state, version, &size, &lag, &row.peer_urls.join(",")]);
     }
     out
 }
 
 #[cfg(test)]
 mod tests {
-    use kelson_members::MemberStatus;
+    use kelson_members::{MemberStatus, Role};
 
     use super::*;
 

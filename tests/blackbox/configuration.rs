@@ -92,13 +92,13 @@ fn settings_of_k3s(_: &Subject) -> Outcome {
     ensure!(value("disable") == r#"["local-storage"]"#, "{view:#}");
     let variables = write(&dir.path().join("k3s.env"), "K3S_KUBECONFIG_MODE=644\nHTTP_PROXY=http://proxy\n")?;
     let words =
-        ["migrate", "k3s", "--check", "--config", &file, "--env-file", &variables, "--", "server", "--cluster-init"];
+        ["migrate", "k3s", "--check", "--config", &file, "--env-file", &variables, "--", "server", "--cluster-reset"];
     let out = kelson(&words)?;
     let report = text(&out.stdout);
     ensure!(out.status.code() == Some(1), "{:?}: {report}", out.status);
     let refused: Vec<&str> = report.lines().filter(|line| line.starts_with('!')).collect();
     ensure!(refused.len() == 2, "{report}");
-    ensure!(refused[0].contains("K3S_KUBECONFIG_MODE") && refused[1].contains("cluster-init"), "{report}");
+    ensure!(refused[0].contains("K3S_KUBECONFIG_MODE") && refused[1].contains("cluster-reset"), "{report}");
     ensure!(report.contains("https-listen-port = 7443 -> secure-port: 7443"), "{report}");
     Ok(())
 }

@@ -28,6 +28,7 @@ mod jobs;
 mod joining;
 mod load_balancers;
 mod manifests;
+mod members;
 mod metrics_api;
 mod network_policies;
 mod node_claims;
@@ -109,6 +110,7 @@ fn main() {
         joining::tests(),
         durability::tests(),
         availability::tests(),
+        members::tests(),
         envtest::tests(),
         etcd::tests(),
         stages::tests(),

@@ -2,6 +2,7 @@
 //! API server, so it works while that is down.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::path::Path;
 
 use kelson_etcd::proto::Member;
@@ -26,6 +27,16 @@ pub enum Role {
     Voter,
     /// A member that copies the data and does not count yet.
     Learner,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Leader => "leader",
+            Self::Voter => "voter",
+            Self::Learner => "learner",
+        })
+    }
 }
 
 /// One member, for a list.
@@ -54,6 +65,7 @@ pub struct MemberRow {
 pub struct Cluster {
     local: Local,
     peers: Peers,
+    peer_url: String,
 }
 
 impl Cluster {
@@ -67,7 +79,8 @@ impl Cluster {
             let why = "this server has no etcd member; it was not started with --cluster-init or --server".to_owned();
             return Err(MemberError::Layout { path: layout.dir().to_owned(), why });
         };
-        Ok(Self { local: Local::new(&layout, settings.client_port).await?, peers: Peers::new(&layout) })
+        let local = Local::new(&layout, settings.client_port).await?;
+        Ok(Self { local, peers: Peers::new(&layout), peer_url: settings.peer_url })
     }
 
     /// Returns all members in the order of their names.
@@ -75,12 +88,22 @@ impl Cluster {
     /// # Errors
     /// The member of this server does not answer.
     pub async fn list(&self) -> Result<Vec<MemberRow>, MemberError> {
-        let own = self.local.status().await.map_err(|e| called(&e))?;
-        let members = self.local.members(false).await.map_err(|e| called(&e))?;
+        let (leader, members) = match self.known().await {
+            Ok(known) => known,
+            // A member without a quorum since its start answers its peers only.
+            Err(status) => (0, self.peers.members(&self.peer_url).await.map_err(|_| called(&status))?),
+        };
         let running = running(&self.peers, &members).await;
         // Without a quorum there is none to read.
-        let statuses = status::all(&self.local).await.unwrap_or_default();
-        Ok(rows(&members, &running, own.leader, &statuses))
+        let statuses = match leader {
+            0 => Vec::new(),
+            _ => status::all(&self.local).await.unwrap_or_default(),
+        };
+        Ok(rows(&members, &running, leader, &statuses))
+    }
+
+    async fn known(&self) -> Result<(u64, Vec<Member>), Status> {
+        Ok((self.local.status().await?.leader, self.local.members(false).await?))
     }
 
     /// Removes a member. Its server cannot join again with its data.

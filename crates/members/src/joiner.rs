@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use kelson_pki::{ClientChains, provider};
 use kelson_tasks::{FILES, Scoped};
 use rustls::ServerConfig;
@@ -24,6 +26,8 @@ use crate::pki::Certificates;
 const REQUEST_BYTES_MAX: usize = 4096;
 /// How long one check may take.
 const CHECK_MAX: Duration = Duration::from_secs(5);
+/// Checks at a time.
+const CHECKS_MAX: usize = 16;
 /// The pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -51,7 +55,13 @@ impl Joiner {
         let port = options.peer_port.unwrap_or(crate::options::PEER_PORT);
         let address = SocketAddr::new(options.peer_address, port);
         let listener = TcpListener::bind(address).await;
-        let listener = listener.map_err(|source| MemberError::Listen { address: address.to_string(), source })?;
+        let failed = |source| MemberError::Listen { address: address.to_string(), source };
+        let listener = listener.map_err(failed)?;
+        // Port 0 is any free one, for tests.
+        let peer_url = match port {
+            0 => crate::options::peer_url(listener.local_addr().map_err(failed)?),
+            _ => peer_url,
+        };
         let greeting = Greeting { joiner: Some(options.name.clone()), ..Greeting::default() };
         let greeting = serde_json::to_string(&greeting).unwrap_or_default();
         let listener = options.tasks.scoped("etcd-join-check", serve(listener, acceptor, greeting));
@@ -93,19 +103,25 @@ fn serving(layout: &Layout) -> Result<ServerConfig, MemberError> {
     builder.with_single_cert(chain.map_err(pem)?, key).map_err(tls)
 }
 
-/// Answers checks, one at a time: the cluster has one learner at a time as well.
+/// Answers checks, a bounded number at a time: members of the cluster connect here as well once the server was added.
 async fn serve(listener: TcpListener, acceptor: TlsAcceptor, greeting: String) {
+    let mut answers = FuturesUnordered::new();
     loop {
-        match listener.accept().await {
-            Ok((stream, from)) => {
-                let answered = tokio::time::timeout(CHECK_MAX, answer(stream, &acceptor, &greeting)).await;
-                if let Err(error) = answered.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-                    tracing::warn!(%error, %from, "answering the check of the peer URL failed");
+        tokio::select! {
+            accepted = listener.accept(), if answers.len() < CHECKS_MAX => match accepted {
+                Ok((stream, from)) => {
+                    let answer = tokio::time::timeout(CHECK_MAX, answer(stream, &acceptor, &greeting));
+                    answers.push(async move { (answer.await, from) });
                 }
-            }
-            Err(error) => {
-                tracing::warn!(%error, "accepting a connection at the peer URL failed; retrying");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+                Err(error) => {
+                    tracing::warn!(%error, "accepting a connection at the peer URL failed; retrying");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            Some((answered, from)) = answers.next() => {
+                if let Err(error) = answered.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+                    tracing::debug!(%error, %from, "answering a connection at the peer URL failed");
+                }
             }
         }
     }
@@ -138,7 +154,50 @@ fn response(request: &[u8], greeting: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+    use std::path::Path;
+
+    use kelson_meta::SystemClock;
+    use kelson_tasks::Tasks;
+
     use super::*;
+    use crate::peer::Peers;
+
+    fn options(dir: &Path, name: &str) -> MemberOptions {
+        MemberOptions {
+            data_dir: dir.to_owned(),
+            binary: None,
+            name: name.to_owned(),
+            peer_address: IpAddr::from([127, 0, 0, 1]),
+            peer_address_given: true,
+            peer_port: Some(0),
+            client_port: None,
+            quota_bytes: 0,
+            tasks: Tasks::root("test"),
+            clock: Arc::new(SystemClock),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_joining_server_answers_to_its_cluster_only() {
+        let (own, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let now = jiff::Timestamp::now();
+        for (dir, name) in [(&own, "b"), (&other, "x")] {
+            Certificates::new(&Layout::new(dir.path()), name, "https://127.0.0.1:1").ensure(true, now).unwrap();
+        }
+        let joiner = Joiner::prepare(options(own.path(), "b")).await.unwrap();
+        let urls = joiner.peer_urls();
+        // The second question finds the first one answered and the listener free.
+        for _ in 0..2 {
+            let (greeting, _) = Peers::new(&Layout::new(own.path())).ask(&urls[0]).await.unwrap();
+            assert_eq!((greeting.joiner.as_deref(), greeting.server), (Some("b"), None));
+        }
+        assert!(!Peers::new(&Layout::new(own.path())).is_running(&urls).await, "it is no member yet");
+        let foreign = Peers::new(&Layout::new(other.path())).ask(&urls[0]).await;
+        assert!(foreign.is_err(), "another CA: {foreign:?}");
+        drop(joiner.into_options().await);
+        assert!(Peers::new(&Layout::new(own.path())).ask(&urls[0]).await.is_err(), "the listener is closed");
+    }
 
     #[test]
     fn only_the_version_is_served() {

@@ -62,11 +62,11 @@ impl Member {
         let layout = options.layout();
         let program = Program::find(&options).await?;
         let (files, given) = (layout.clone(), options.clone());
-        let (may_create, now) = (matches!(start, Start::Init), options.clock.now());
+        let now = options.clock.now();
         let settings = FILES.run(move || {
             let settings = settle(&files, &given, &start)?;
             let certificates = Certificates::new(&files, &settings.name, &settings.peer_url);
-            certificates.ensure(may_create, now)?;
+            certificates.ensure(settings.phase == Phase::New, now)?;
             settings.write(&files)?;
             Ok::<_, MemberError>(settings)
         });
@@ -165,13 +165,16 @@ impl Member {
             Some(status) if status.is_learner => {
                 tracing::info!("the etcd member copies the data of the cluster; waiting until it is a voter");
             }
-            Some(_) => {
-                let members = self.local.members(false).await.unwrap_or_default();
+            _ => {
+                let url = self.settings.lock().peer_url.clone();
+                let members = self.admitter.peers.members(&url).await.unwrap_or_default();
                 let running = self.running(&members).await;
                 let missing: Vec<&str> = members.iter().filter(|m| !running.contains(&m.id)).map(label).collect();
-                tracing::warn!(missing = missing.join(", "), "etcd has no leader; waiting for a quorum of its members");
+                tracing::warn!(
+                    missing = missing.join(", "),
+                    "etcd has no leader yet; waiting for a quorum of its members"
+                );
             }
-            None => tracing::warn!("the etcd member does not answer yet; waiting"),
         }
     }
 

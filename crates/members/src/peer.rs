@@ -5,6 +5,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use kelson_etcd::proto::Member;
 use kelson_tasks::FILES;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -20,8 +22,10 @@ use crate::version::Version;
 
 /// The path that etcd serves to peers with its version.
 pub(crate) const PATH: &str = "/version";
-/// The largest answer.
-const ANSWER_BYTES_MAX: usize = 4096;
+/// The path that etcd serves to peers with its list of members.
+const MEMBERS_PATH: &str = "/members";
+/// The largest answer: a list of members.
+const ANSWER_BYTES_MAX: usize = 256 << 10;
 /// How long a question may take, with the connection.
 const ASK_MAX: Duration = Duration::from_secs(3);
 
@@ -46,6 +50,18 @@ impl Greeting {
     }
 }
 
+/// A member in etcd's list for peers.
+#[derive(Deserialize)]
+struct ListedMember {
+    id: u64,
+    #[serde(default, rename = "peerURLs")]
+    peer_urls: Vec<String>,
+    #[serde(default)]
+    name: String,
+    #[serde(default, rename = "isLearner")]
+    is_learner: bool,
+}
+
 /// Asks peers with the certificate of this server's member.
 #[derive(Clone, Debug)]
 pub(crate) struct Peers {
@@ -63,11 +79,34 @@ impl Peers {
     /// # Errors
     /// Nothing answers there in time, or something that is not of this cluster.
     pub async fn ask(&self, url: &str) -> io::Result<(Greeting, Duration)> {
-        let asked = tokio::time::timeout(ASK_MAX, self.ask_now(url)).await;
-        asked.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "timed out")))
+        let (body, round_trip) = self.get(url, PATH).await?;
+        Ok((serde_json::from_slice(&body)?, round_trip))
     }
 
-    async fn ask_now(&self, url: &str) -> io::Result<(Greeting, Duration)> {
+    /// Returns the members that the one at this URL knows. A member that has just started answers its clients only when it
+    /// has a leader, and its peers at once.
+    ///
+    /// # Errors
+    /// As of [`Peers::ask`].
+    pub async fn members(&self, url: &str) -> io::Result<Vec<Member>> {
+        let (body, _) = self.get(url, MEMBERS_PATH).await?;
+        let listed: Vec<ListedMember> = serde_json::from_slice(&body)?;
+        let of = |member: ListedMember| Member {
+            id: member.id,
+            name: member.name,
+            peer_urls: member.peer_urls,
+            client_urls: Vec::new(),
+            is_learner: member.is_learner,
+        };
+        Ok(listed.into_iter().map(of).collect())
+    }
+
+    async fn get(&self, url: &str, path: &str) -> io::Result<(Bytes, Duration)> {
+        let got = tokio::time::timeout(ASK_MAX, self.get_now(url, path)).await;
+        got.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "timed out")))
+    }
+
+    async fn get_now(&self, url: &str, path: &str) -> io::Result<(Bytes, Duration)> {
         let (host, port) = host_and_port(url).ok_or_else(|| io::Error::other("must be https://HOST:PORT"))?;
         let config = self.config().await.map_err(io::Error::other)?;
         let begun = Instant::now();
@@ -75,8 +114,7 @@ impl Peers {
         let round_trip = begun.elapsed();
         let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
         let stream = TlsConnector::from(config).connect(name, tcp).await?;
-        let body = http::get(stream, &host, PATH, ANSWER_BYTES_MAX).await?;
-        Ok((serde_json::from_slice(&body)?, round_trip))
+        Ok((http::get(stream, &host, path, ANSWER_BYTES_MAX).await?, round_trip))
     }
 
     /// The files are read for each question: they may have been renewed.

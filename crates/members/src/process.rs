@@ -22,6 +22,8 @@ use crate::system::{ask_to_end, end_with_parent};
 
 /// How long etcd may take to end after SIGTERM; a leader hands its leadership over first.
 const STOP_MAX: Duration = Duration::from_secs(8);
+/// How long the log of an ended process may take to be read.
+const LOG_END_MAX: Duration = Duration::from_secs(2);
 /// Longer lines of the log are split.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
@@ -73,7 +75,7 @@ pub(crate) struct Process {
     child: Child,
     /// Keeps the thread that started the process: Linux kills it when that thread ends.
     _thread: std::sync::mpsc::Sender<()>,
-    _log: Scoped<()>,
+    log: Scoped<()>,
     tail: Tail,
     sign: Arc<Mutex<Option<Sign>>>,
 }
@@ -119,7 +121,7 @@ impl Process {
                 relay(stderr, &kept, &seen).await;
             }
         });
-        Ok(Self { child, _thread: thread, _log: log, tail, sign })
+        Ok(Self { child, _thread: thread, log, tail, sign })
     }
 
     /// Returns the process ID; `None` after its end.
@@ -133,6 +135,10 @@ impl Process {
             Ok(status) => shown(status),
             Err(e) => format!("ended ({e})"),
         };
+        // Its last lines may still be in the pipe; they say why it ended.
+        if tokio::time::timeout(LOG_END_MAX, &mut self.log).await.is_err() {
+            tracing::warn!("etcd's log does not end; its last lines may be missing");
+        }
         End { how, tail: self.tail.text(), sign: *self.sign.lock() }
     }
 

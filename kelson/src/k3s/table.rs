@@ -4,7 +4,7 @@ use super::alias::{Alias, Converted, arguments, converts, named, parts, refused,
 
 const HELM: &str = "no Helm controller is built in; run Helm, or put manifests into DIR/manifests";
 const ETCD: &str =
-    "no etcd is embedded: objects are kept in the data directory, or on etcd members of your own (--etcd-servers)";
+    "with --cluster-init the server starts etcd with flags of its choice; etcd members of your own: --etcd-servers";
 const SNAPSHOT: &str = "snapshots are made by `kelson snapshot save`, from a timer of the system";
 const S3: &str = "snapshots are files; copy them to object storage with its own client";
 const COMPONENT: &str = "all components are one process";
@@ -63,7 +63,7 @@ pub const ALIASES: &[Alias] = &[
     refused("cluster-secret", "it is k3s' old name of token").variable("K3S_CLUSTER_SECRET").secret(),
     same("server").letter('s').agent().variable("K3S_URL"),
     refused("server", "several servers share an etcd of your own (--etcd-servers)").letter('s').server().variable("K3S_URL"),
-    refused("cluster-init", ETCD).server().variable("K3S_CLUSTER_INIT").truth(),
+    same("cluster-init").server().variable("K3S_CLUSTER_INIT").truth().note("the machine must have an etcd, 3.5.13 to 3.7"),
     refused("cluster-reset", ETCD).server().variable("K3S_CLUSTER_RESET").truth(),
     refused("cluster-reset-restore-path", "`kelson snapshot restore` loads a snapshot into a stopped server").server(),
     // Flags of components.

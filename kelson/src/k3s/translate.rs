@@ -200,7 +200,8 @@ mod tests {
             ),
             ("datastore-endpoint", &["https://a:1,https://b:1"], "etcd-servers=https://a:1 etcd-servers=https://b:1"),
             ("flannel-backend", &["vxlan"], "unneeded: this is the default"),
-            ("cluster-init", &["false"], "unneeded: this is the default"),
+            ("etcd-expose-metrics", &["false"], "unneeded: this is the default"),
+            ("cluster-init", &["true"], "cluster-init=true"),
             ("K3S_KUBECONFIG_OUTPUT", &["/k"], "kubeconfig-out=/k"),
         ] {
             assert_eq!(translated("server", name, values), want, "{name}");
@@ -213,7 +214,7 @@ mod tests {
             ("datastore-endpoint", &["mysql://u:p@h/d"][..], "only etcd is supported"),
             ("cluster-cidr", &["10.42.0.0/16,fd00::/56"], "invalid value"),
             ("cluster-cidr", &["10.42.0.0/16", "fd00::/56"], "takes one value"),
-            ("cluster-init", &["true"], "no etcd is embedded"),
+            ("etcd-expose-metrics", &["true"], "with flags of its choice"),
             ("no-such-flag", &["1"], "is not known to have it"),
             ("flannel-backend", &["host-gw"], "the pod network is built in"),
         ] {

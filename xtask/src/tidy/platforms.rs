@@ -8,9 +8,15 @@ use super::tree::{File, Tree};
 const NODE: &[&str] = &["check", "credentials", "cri", "dns", "kubelet", "net", "network-policy", "proxy"];
 /// Crates and folders that only run on Linux: tests of nodes, and tools for this repository.
 const TOOLS: &[&str] = &["bench", "features", "simulation", "tests", "xtask", "fuzz"];
-/// The places that may use system-specific names: the platform crate, the node itself, and the place that chooses
-/// whether there is a node.
-const PLACES: &[&str] = &["crates/platform/src/", "kelson/src/node/", "kelson/src/absent/", "kelson/src/main.rs"];
+/// The places that may use system-specific names: the platform crate, the room with the end of a child process, the node
+/// itself, and the place that chooses whether there is a node.
+const PLACES: &[&str] = &[
+    "crates/platform/src/",
+    "crates/members/src/system/",
+    "kelson/src/node/",
+    "kelson/src/absent/",
+    "kelson/src/main.rs",
+];
 /// Dependencies for one kind of system.
 const SYSTEM: &[&str] = &["libc", "nix", "rtnetlink", "rustix"];
 /// System-specific names, and checks of the current system.
@@ -30,7 +36,8 @@ const NAMES: &[&str] = &[
 
 /// Reports whether a file replaces others on systems other than Linux: both are never compiled into one program.
 pub fn is_alternate(path: &str) -> bool {
-    path.starts_with("crates/platform/src/windows/") || path.starts_with("kelson/src/absent/")
+    let places = ["crates/platform/src/windows/", "crates/members/src/system/windows.rs", "kelson/src/absent/"];
+    places.iter().any(|place| path.starts_with(place))
 }
 
 /// Returns system-specific names and dependencies in code for several systems.

@@ -2,6 +2,7 @@
 use std::path::PathBuf;
 
 use jiff::Timestamp;
+use kelson_members::MemberRow;
 use serde::Serialize;
 
 /// The whole state; what does not exist or did not answer is `None`.
@@ -24,6 +25,8 @@ pub struct Facts {
     pub listens: Vec<String>,
     /// The API, as seen by its administrator.
     pub api: Option<ApiFacts>,
+    /// The etcd members of the cluster, if this server has one.
+    pub members: Option<MembersFacts>,
     /// Certificates and kubeconfigs.
     pub certificates: Vec<CertificateFacts>,
     /// The file system of the data directory.
@@ -66,6 +69,16 @@ pub struct NodeFacts {
     pub version: String,
     /// Value of `spec.unschedulable`.
     pub unschedulable: bool,
+}
+
+/// The etcd members, as seen by that of this server.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MembersFacts {
+    /// Why they cannot be listed; `None` when they can.
+    pub unavailable: Option<String>,
+    /// The members.
+    pub members: Vec<MemberRow>,
 }
 
 /// A certificate of the data directory.

@@ -14,9 +14,12 @@ use k8s_openapi::api::core::v1::Node;
 use kelson_check::Host;
 use kelson_client::{Client, ListParams};
 use kelson_cri::{CriClient, CriResult, Limits, Runtime as _};
+use kelson_members::Cluster;
 use kelson_meta::version;
 
-use super::facts::{ApiFacts, CertificateFacts, ContainerFacts, DiskRoom, Facts, NodeFacts, ProcessFacts};
+use super::facts::{
+    ApiFacts, CertificateFacts, ContainerFacts, DiskRoom, Facts, MembersFacts, NodeFacts, ProcessFacts,
+};
 use crate::lock::LOCK_FILE;
 use crate::node::cleanup;
 use crate::{certificate, token};
@@ -47,6 +50,7 @@ pub async fn gather(dir: &Path) -> anyhow::Result<Facts> {
         Some(endpoint) => Some(containers(endpoint).await),
         None => None,
     };
+    let members = members(&dir, pid.is_some()).await;
     let processes = kelson_check::processes(&host);
     let facts = |pid: u32| ProcessFacts {
         pid,
@@ -71,6 +75,7 @@ pub async fn gather(dir: &Path) -> anyhow::Result<Facts> {
         runtime: runtime.collect(),
         listens,
         api,
+        members,
         certificates: certificates.collect(),
         disk: room(&dir),
         containers,
@@ -153,6 +158,21 @@ fn node(node: &Node) -> NodeFacts {
             .unwrap_or_default(),
         unschedulable: node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or_default(),
     }
+}
+
+/// Lists the etcd members through that of this server; `None` if it has none or does not run.
+async fn members(dir: &Path, runs: bool) -> Option<MembersFacts> {
+    let has_member = kelson_members::settings(dir).await.is_ok_and(|settings| settings.is_some());
+    if !has_member || !runs {
+        return None;
+    }
+    let listed = async { Cluster::open(dir).await?.list().await };
+    let (unavailable, members) = match tokio::time::timeout(ANSWER_MAX * 2, listed).await {
+        Ok(Ok(members)) => (None, members),
+        Ok(Err(e)) => (Some(e.to_string()), Vec::new()),
+        Err(_) => (Some("no answer in time".to_owned()), Vec::new()),
+    };
+    Some(MembersFacts { unavailable, members })
 }
 
 async fn containers(endpoint: String) -> ContainerFacts {

@@ -47,6 +47,10 @@ pub fn text(facts: &Facts, warnings: &[Finding]) -> String {
             line("node", format!("{} {ready} {}", node.name, node.version));
         }
     }
+    for member in facts.members.iter().flat_map(|facts| &facts.members) {
+        let state = if member.is_running { "running" } else { "down" };
+        line("etcd member", format!("{} {} {state}", member.name, member.role));
+    }
     if let Some(containers) = facts.containers.as_ref().filter(|containers| containers.unavailable.is_none()) {
         let runtime = &containers.runtime;
         let (pods, images, mib) = (containers.pods, containers.images, containers.image_bytes / MIB);

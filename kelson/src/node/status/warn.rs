@@ -1,8 +1,9 @@
 //! Derives warnings from the status: what is wrong or soon will be, and what to do about it.
 use jiff::Timestamp;
 use kelson_check::{Finding, Level};
+use kelson_members::{MemberRow, Role};
 
-use super::facts::{CertificateFacts, Facts};
+use super::facts::{CertificateFacts, Facts, MembersFacts};
 
 const DAY_S: i64 = 24 * 3600;
 /// A leaf certificate is renewed long before this; one with less time left was not renewed.
@@ -67,7 +68,37 @@ pub fn warnings(facts: &Facts) -> Vec<Finding> {
         let meaning = "Images are deleted and pods evicted; without any room, writes to the API fail.";
         add("disk", Level::Warning, found, meaning, "Free space on the disk of the data directory.");
     }
+    all.extend(facts.members.iter().flat_map(of_members));
     all
+}
+
+/// Returns the warnings about etcd members.
+fn of_members(facts: &MembersFacts) -> Vec<Finding> {
+    let finding = |level, found: String, meaning: &str, action: String| Finding {
+        probe: "etcd",
+        level,
+        found,
+        meaning: meaning.to_owned(),
+        action,
+    };
+    if let Some(why) = &facts.unavailable {
+        let found = format!("the etcd members cannot be listed: {why}");
+        let action = "Look at the log of this server.".to_owned();
+        return vec![finding(Level::Error, found, "The API answers only what it has in memory.", action)];
+    }
+    let voters = facts.members.iter().filter(|member| member.role != Role::Learner);
+    let has_quorum = voters.clone().filter(|member| member.is_running).count() > voters.count() / 2;
+    let (level, meaning) = match has_quorum {
+        true => (Level::Warning, "One more loss may stop all writes to the API."),
+        false => (Level::Error, "Without a quorum of members the API rejects writes."),
+    };
+    let down = facts.members.iter().filter(|member| !member.is_running);
+    let of = |member: &MemberRow| {
+        let name = &member.name;
+        let action = format!("Start its server; if it is lost: kelson member replace {name}.");
+        finding(level, format!("etcd member {name} is down"), meaning, action)
+    };
+    down.map(of).collect()
 }
 
 /// Returns the warning about a certificate that expires soon.
@@ -118,6 +149,7 @@ mod tests {
             runtime: Vec::new(),
             listens: Vec::new(),
             api: Some(ApiFacts { not_ready: None, nodes: Vec::new() }),
+            members: None,
             certificates: Vec::new(),
             disk: DiskRoom { total_bytes: 100, free_bytes: 50 },
             containers: None,
@@ -160,6 +192,26 @@ mod tests {
             ("disk", Level::Warning),
         ];
         assert_eq!(levels(&broken), wanted);
+    }
+
+    #[test]
+    fn a_member_that_is_down_is_an_error_without_a_quorum() {
+        let member = |name: &str, role, is_running| MemberRow {
+            name: name.to_owned(),
+            id: name.to_owned(),
+            role,
+            is_running,
+            peer_urls: Vec::new(),
+            lag: None,
+            status: None,
+        };
+        let of = |members| Facts { members: Some(MembersFacts { unavailable: None, members }), ..facts() };
+        let (a, b) = (member("a", Role::Leader, true), member("b", Role::Voter, true));
+        let (c, d) = (member("c", Role::Voter, false), member("d", Role::Learner, false));
+        assert_eq!(levels(&of(vec![a.clone(), b.clone()])), []);
+        assert_eq!(levels(&of(vec![a.clone(), b, c.clone()])), [("etcd", Level::Warning)]);
+        assert_eq!(levels(&of(vec![a.clone(), c])), [("etcd", Level::Error)]);
+        assert_eq!(levels(&of(vec![a, d])), [("etcd", Level::Warning)]);
     }
 
     #[test]

@@ -71,6 +71,9 @@ pub enum Command {
     /// List and renew certificates of a server and its node, or rotate its CAs.
     #[command(subcommand)]
     Certificate(CertificateCommand),
+    /// Move the data of a stopped server between its etcd member and its embedded store, or reset its cluster.
+    #[command(subcommand)]
+    Cluster(crate::cluster_data::ClusterCommand),
     /// Save, verify and restore snapshots of a server's objects.
     #[command(subcommand)]
     Snapshot(SnapshotCommand),

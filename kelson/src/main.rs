@@ -32,6 +32,7 @@ mod certificates;
 mod cleanup;
 mod cli;
 mod cluster;
+mod cluster_data;
 mod component;
 mod config;
 mod control_plane;
@@ -139,6 +140,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::TestServer(args) => test_server::run(&args),
         Command::Token(command) => process::small(token::run(command)),
         Command::Certificate(command) => process::small(certificate::run(command)),
+        Command::Cluster(command) => process::small(cluster_data::run(command)),
         Command::Snapshot(command) => process::small(snapshot::run(command)),
         Command::Config(command) => config::run(command, &Cli::command()),
         Command::Migrate(command) => k3s::run(command, &Cli::command()),

@@ -13,6 +13,7 @@ use kelson_auth::{UserInfo, user};
 use kelson_client::Client;
 use kelson_controllers::ReservedNames;
 use kelson_encryption::Encryption;
+use kelson_etcd_store::migrate::place;
 use kelson_meta::{Clock, SystemClock};
 use kelson_metrics::Registry;
 use kelson_pki::{ClusterPki, PkiError, San};
@@ -87,6 +88,7 @@ impl ControlPlane {
         let dir = &args.data_dir;
         let cluster = settings(args, ranges)?;
         let now = Timestamp::now();
+        place::settle(dir).with_context(|| format!("data directory {}", dir.display()))?;
         let given = [&args.encryption_provider_config, &args.token_auth_file].into_iter().flatten();
         modes::check(dir, &given.map(PathBuf::as_path).collect::<Vec<_>>());
         snapshot::discard_unfetched(dir);

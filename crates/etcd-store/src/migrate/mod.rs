@@ -21,7 +21,7 @@ use kelson_store::StoreError;
 use kelson_tasks::LaneError;
 
 pub use from_etcd::into_embedded;
-pub use into_etcd::{IntoEtcd, into_etcd};
+pub use into_etcd::{IntoEtcd, before_first_member, into_etcd};
 pub use offline::{Members, OfflineMember};
 pub use reset::reset;
 

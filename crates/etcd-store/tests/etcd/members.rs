@@ -43,7 +43,7 @@ impl Cluster {
     }
 
     /// Ends all processes without a word.
-    async fn kill(&mut self) {
+    async fn kill_all(&mut self) {
         for mut member in self.members.drain(..) {
             member.kill().await.unwrap();
         }
@@ -173,7 +173,7 @@ async fn one_of_three_members_continues_alone_after_a_reset() {
     // The member that is kept has it too.
     cluster.until_it_answers(2).await;
     store.close().await;
-    cluster.kill().await;
+    cluster.kill_all().await;
 
     let dir = TempDir::new().unwrap();
     let absent = reset(dir.path(), &binary()).await.unwrap_err();
@@ -186,7 +186,8 @@ async fn one_of_three_members_continues_alone_after_a_reset() {
     std::fs::write(place::Change::Reset.unfinished(dir.path()).join("half"), "").unwrap();
     let no_program = reset(dir.path(), &dir.path().join("none")).await.unwrap_err();
     assert!(no_program.to_string().contains("none"), "{no_program}");
-    let others = OfflineMember::start(&binary(), &data, Members::Kept);
+    let program = binary();
+    let others = OfflineMember::start(&program, &data, Members::Kept);
     let alone = tokio::time::timeout(std::time::Duration::from_secs(2), others).await;
     assert!(alone.is_err(), "without the others it has no leader");
 

@@ -77,6 +77,9 @@ pub enum Command {
     /// List, remove and replace the etcd members of a cluster of servers.
     #[command(subcommand)]
     Member(MemberCommand),
+    /// Move the data of a stopped server between its etcd member and its embedded store, or reset its cluster.
+    #[command(subcommand)]
+    Cluster(crate::cluster_data::ClusterCommand),
     /// Save, verify and restore snapshots of a server's objects.
     #[command(subcommand)]
     Snapshot(SnapshotCommand),

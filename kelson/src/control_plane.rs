@@ -11,7 +11,8 @@ use jiff::Timestamp;
 use kelson_apiserver::{ApiServer, Config, KubeletConfig, KubeletTrust, Running, ServiceAccountConfig, ServingConfig};
 use kelson_auth::{UserInfo, user};
 use kelson_client::Client;
-use kelson_controllers::ReservedNames;
+use kelson_controllers::{Authorities, ReservedNames};
+use kelson_etcd_store::migrate::place;
 use kelson_members::Member;
 use kelson_meta::{Clock, SystemClock};
 use kelson_metrics::Registry;
@@ -35,7 +36,7 @@ use crate::leading::Part;
 use crate::own_objects::OwnObjects;
 use crate::process::within;
 use crate::token::Token;
-use crate::{etcd_member, host, leading, manifests, modes, snapshot, storage, token};
+use crate::{etcd_member, host, leading, manifests, modes, own_objects, snapshot, storage, token};
 
 /// The domain of services and pods in DNS.
 pub const CLUSTER_DOMAIN: &str = "cluster.local";
@@ -84,6 +85,7 @@ impl ControlPlane {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let (dir, now) = (&args.data_dir, Timestamp::now());
         let cluster = settings(args, ranges)?;
+        place::settle(dir).with_context(|| format!("data directory {}", dir.display()))?;
         let given = [&args.encryption_provider_config, &args.token_auth_file].into_iter().flatten();
         modes::check(dir, &given.map(PathBuf::as_path).collect::<Vec<_>>());
         snapshot::discard_unfetched(dir);
@@ -130,19 +132,7 @@ impl ControlPlane {
         own.write_or_keep_trying(&api.server().store, encryption.as_deref(), &tasks).await?;
         let (manager, scheduling) = (Registry::of_component(), Registry::of_component());
         let (signing, signed_with) = watch::channel(authorities::of_controllers(&pki));
-        let of_api = api.clone();
-        let elected = Elected {
-            args,
-            ranges: &ranges,
-            pki: &pki,
-            reserved_names: reserved_names(args, &ranges, address)?,
-            authorities: signed_with,
-            manifests: manifests::follow(dir, args.manifests_prune, &tasks).await?,
-            transports: Arc::new(move |user: &str| of_api.in_process(identity(user))),
-            identity: is_shared.then(|| leading::identity(dir)).transpose()?,
-            tasks: &tasks,
-            end_max: PART_END_MAX,
-        };
+        let elected = elected(args, &ranges, &api, &pki, (address, is_shared), signed_with, &tasks).await?;
         let (controllers, scheduler) = (elected.start_controllers(&manager)?, elected.start_scheduler(&scheduling)?);
         for name in ["controller-manager", "scheduler"] {
             api.register_component(name, Box::new(running(&tasks)));
@@ -205,6 +195,36 @@ impl ControlPlane {
             member.shutdown().await;
         }
     }
+}
+
+/// Prepares the components that one server runs for the cluster, with the address of this server and whether others have
+/// the same store.
+async fn elected<'a>(
+    args: &'a ServerArgs,
+    ranges: &'a Ranges,
+    api: &Running,
+    pki: &'a ClusterPki,
+    (address, is_shared): (IpAddr, bool),
+    authorities: watch::Receiver<Authorities>,
+    tasks: &'a Tasks,
+) -> anyhow::Result<Elected<'a>> {
+    if let Some(node) = own_node(args).filter(|_| is_shared && !args.disable_agent) {
+        let masters = client(api, UserInfo::new(user::API_SERVER, [user::MASTERS]), "server");
+        own_objects::label_own_node(masters, node, tasks);
+    }
+    let of_api = api.clone();
+    Ok(Elected {
+        args,
+        ranges,
+        pki,
+        reserved_names: reserved_names(args, ranges, address)?,
+        authorities,
+        manifests: manifests::follow(&args.data_dir, args.manifests_prune, tasks).await?,
+        transports: Arc::new(move |user: &str| of_api.in_process(identity(user))),
+        identity: is_shared.then(|| leading::identity(&args.data_dir)).transpose()?,
+        tasks,
+        end_max: PART_END_MAX,
+    })
 }
 
 /// Returns the names for which no kubelet gets a serving certificate.

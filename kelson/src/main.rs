@@ -32,6 +32,7 @@ mod certificates;
 mod cleanup;
 mod cli;
 mod cluster;
+mod cluster_data;
 mod component;
 mod config;
 mod control_plane;
@@ -143,6 +144,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Token(command) => process::small(token::run(command)),
         Command::Certificate(command) => process::small(certificate::run(command)),
         Command::Member(command) => process::small(member::run(command)),
+        Command::Cluster(command) => process::small(cluster_data::run(command)),
         Command::Snapshot(command) => process::small(snapshot::run(command)),
         Command::Config(command) => config::run(command, &Cli::command()),
         Command::Migrate(command) => k3s::run(command, &Cli::command()),

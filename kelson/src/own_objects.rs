@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use kelson_client::Client;
+use k8s_openapi::api::core::v1::Node;
+use kelson_client::{Client, PatchKind, WriteOptions};
 use kelson_encryption::Encryption;
 use kelson_store::Store;
 use kelson_tasks::{OnPanic, Tasks};
+use serde_json::json;
 
 use crate::cluster::{self, Bundles, ClusterSettings};
 use crate::token::Token;
@@ -13,6 +15,24 @@ use crate::{rbac, token};
 
 /// The pause between attempts while the store rejects writes.
 const RETRY: Duration = Duration::from_secs(10);
+
+/// The label of a node's role, whose value is empty (kubeadm).
+const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
+
+/// Sets the role label on the node of this machine as soon as the node exists. Its kubelet may not set it. The
+/// controllers set it on the node of the leader only.
+pub fn label_own_node(masters: Client, node: String, tasks: &Tasks) {
+    tasks.spawn("control-plane-label", OnPanic::Contain, async move {
+        let (patch, options) = (json!({"metadata": {"labels": {CONTROL_PLANE: ""}}}), WriteOptions::default());
+        loop {
+            match masters.patch::<Node>("", &node, "", PatchKind::Merge, &patch, &options).await {
+                Ok(()) => return,
+                Err(error) => tracing::debug!(%error, node, "labeling the node of this server failed; retrying"),
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    });
+}
 
 /// The objects of a server: policy, settings for nodes, and its node's token.
 pub struct OwnObjects {

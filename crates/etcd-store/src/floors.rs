@@ -1,12 +1,15 @@
 //! The revisions from which watches can start in data that was moved from an embedded store: what changed last in each
 //! resource is known there, although its history is not. They are kept under a key beside those of objects.
 
+use std::sync::Arc;
+
 use kelson_etcd::proto::RangeRequest;
 use kelson_store::Floors;
 use serde_json::{Value, json};
 
-use crate::connection::CallError;
+use crate::connection::{CallError, revision_of};
 use crate::core::Core;
+use crate::load::{LoadError, Loaded, load_at};
 
 /// The key, below `--etcd-prefix`, where no API server stores an object.
 pub(crate) const KEY: &str = "kelson/floors";
@@ -16,25 +19,37 @@ pub(crate) fn encode(revision: u64, floors: &Floors) -> Vec<u8> {
     json!({"revision": revision, "base": floors.base, "resources": floors.resources}).to_string().into_bytes()
 }
 
-fn decode(value: &[u8], revision: u64) -> Option<Floors> {
+fn decode(value: &[u8]) -> Option<(u64, Floors)> {
     let tree: Value = serde_json::from_slice(value).ok()?;
-    // After a later change nothing is known about what came between.
-    if tree["revision"].as_u64()? != revision {
-        return None;
-    }
     let floors = tree["resources"].as_object()?.iter();
     let resources = floors.map(|(name, floor)| Some((name.clone(), floor.as_u64()?))).collect::<Option<_>>()?;
-    Some(Floors { base: tree["base"].as_u64()?, resources })
+    Some((tree["revision"].as_u64()?, Floors { base: tree["base"].as_u64()?, resources }))
 }
 
-/// Returns the floors if the data has not changed since it was moved, and `revision` is the current revision.
+/// The state at the revision of a move, and the current revision.
+pub(crate) struct Beginning {
+    /// Everything at the revision of the move.
+    pub loaded: Loaded,
+    /// The revisions from which watches can start.
+    pub floors: Floors,
+    /// The current revision.
+    pub current: u64,
+}
+
+/// Reads everything as it was moved, if etcd still has that revision. From there the watch brings all later changes.
 ///
 /// # Errors
 /// Etcd cannot be read.
-pub(crate) async fn read(core: &Core, revision: u64) -> Result<Option<Floors>, CallError> {
+pub(crate) async fn load(core: &Arc<Core>) -> Result<Option<Beginning>, LoadError> {
     let request = RangeRequest { key: core.keys.beside(KEY).into(), ..Default::default() };
     let answer = core.connection.range("get", request).await?;
-    Ok(answer.kvs.first().and_then(|kv| decode(&kv.value, revision)))
+    let current = revision_of(answer.header.as_ref());
+    let Some((revision, floors)) = answer.kvs.first().and_then(|kv| decode(&kv.value)) else { return Ok(None) };
+    match load_at(core, revision).await {
+        Ok(loaded) => Ok(Some(Beginning { loaded, floors, current })),
+        Err(LoadError::Call(CallError::Compacted)) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]
@@ -42,14 +57,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn floors_hold_for_the_revision_of_the_move() {
+    fn floors_are_read_as_they_were_written() {
         let floors =
             Floors { base: 0, resources: [("pods".to_owned(), 7), ("example.com/widgets".to_owned(), 9)].into() };
         let stored = encode(9, &floors);
-        assert_eq!(decode(&stored, 9), Some(floors));
-        assert_eq!(decode(&stored, 10), None);
+        assert_eq!(decode(&stored), Some((9, floors)));
         for damaged in [&b""[..], b"{}", br#"{"revision":9,"base":0,"resources":{"pods":"x"}}"#] {
-            assert_eq!(decode(damaged, 9), None);
+            assert_eq!(decode(damaged), None);
         }
     }
 }

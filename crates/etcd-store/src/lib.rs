@@ -15,7 +15,7 @@
 //! | `metrics`, `connection` | the member in use, TLS, which requests may be repeated |
 //! | `pending`, `lease`, `marker` | writes that wait for the watch, leases, a write that makes a revision visible |
 //! | `fence`, `core`, `health` | the shared state and its health |
-//! | `compact`, `floors`, `ports`, `raw`, `load`, `follow`, `reach` | compaction, first revisions of watches after a move, allocated node ports, the first read, and the watch |
+//! | `compact`, `ports`, `raw`, `load`, `floors`, `follow`, `reach` | compaction, allocated node ports, the first read (after a move: as it was moved), and the watch |
 //! | `write`, `servers` | objects; leases of API servers |
 //! | `open` | the interface |
 //! | `migrate/` | moves between an embedded store and an etcd member |

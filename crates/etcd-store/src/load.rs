@@ -50,7 +50,7 @@ impl Loaded {
 /// resource.
 pub(crate) async fn load(core: &Arc<Core>) -> Result<Loaded, LoadError> {
     for _ in 0..ATTEMPTS_MAX {
-        match pages(core).await {
+        match pages(core, 0).await {
             Err(LoadError::Call(CallError::Compacted)) => {}
             other => return other,
         }
@@ -58,9 +58,18 @@ pub(crate) async fn load(core: &Arc<Core>) -> Result<Loaded, LoadError> {
     Err(CallError::Compacted.into())
 }
 
-async fn pages(core: &Arc<Core>) -> Result<Loaded, LoadError> {
+/// Reads everything that etcd held at a revision.
+///
+/// # Errors
+/// As [`load`]; etcd has compacted the revision.
+pub(crate) async fn load_at(core: &Arc<Core>, revision: u64) -> Result<Loaded, LoadError> {
+    pages(core, revision).await
+}
+
+/// Reads page by page, at a revision or at the current one (0).
+async fn pages(core: &Arc<Core>, revision: u64) -> Result<Loaded, LoadError> {
     let (mut key, end) = core.keys.range();
-    let mut loaded = Loaded::default();
+    let mut loaded = Loaded { revision, ..Loaded::default() };
     loop {
         let request = RangeRequest {
             key: key.clone().into(),

@@ -23,6 +23,7 @@ use crate::load::{LoadError, load};
 use crate::marker::Marker;
 use crate::metrics::Metrics;
 use crate::pending::Pending;
+use crate::reach::reach;
 use crate::value::MediaType;
 use crate::version;
 use crate::write::Writes;
@@ -115,20 +116,27 @@ impl EtcdStore {
             locked: Locked::default(),
             connection,
         });
-        let loaded = load(&core).await.map_err(|error| match error {
+        let sealed_or = |error| match error {
             LoadError::Sealed(unreadable) => unavailable(format!("{unreadable} (--encryption-provider-config)")),
             other => unavailable(other.to_string()),
-        })?;
+        };
+        let beginning = floors::load(&core).await.map_err(sealed_or)?;
+        let (loaded, moved) = match beginning {
+            Some(beginning) => (beginning.loaded, Some((beginning.floors, beginning.current))),
+            None => (load(&core).await.map_err(sealed_or)?, None),
+        };
         let (revision, objects) = (loaded.revision, loaded.records.len());
         tracing::info!(version = status.version, revision, objects, "read all objects from etcd");
-        let floors = floors::read(&core, revision).await.map_err(|error| unavailable(error.to_string()))?;
         loaded.show(&core);
-        if let Some(floors) = floors {
-            core.mirror.resume_from(&floors);
+        if let Some((floors, _)) = &moved {
+            core.mirror.resume_from(floors);
         }
         let store = core.mirror.store(Arc::new(Writes(Arc::clone(&core))));
         let (health_max, compaction, size) = (options.health_max, options.compaction_every, options.size_every);
         keep(&options.tasks, &core, health_max);
+        if let Some((_, current)) = moved {
+            reach(&core, current, START_MAX).await.map_err(|error| unavailable(error.to_string()))?;
+        }
         if !compaction.is_zero() {
             let compactor = Arc::clone(&core);
             options.tasks.supervise("etcd-compact", move || compact::run(Arc::clone(&compactor), compaction));

@@ -35,6 +35,21 @@ pub struct IntoEtcd {
     pub store: StoreOptions,
 }
 
+/// Moves the embedded store, if there is one, before the first member of a new cluster starts. To be called by a server
+/// that has no member yet and is to get one.
+///
+/// # Errors
+/// See [`MoveError`].
+pub async fn before_first_member(options: IntoEtcd) -> Result<Option<Moved>, MoveError> {
+    let data_dir = options.data_dir.clone();
+    FILES.run(move || place::settle(&data_dir)).await?.map_err(io_at(&options.data_dir))?;
+    let data_dir = options.data_dir.clone();
+    match FILES.run(move || place::has_store(&data_dir)).await? {
+        true => into_etcd(options).await.map(Some),
+        false => Ok(None),
+    }
+}
+
 /// Makes the data of a new etcd member of the embedded store in `store`. The member must be started as the first one of a
 /// new cluster, with `--data-dir` [`place::member_data`]. Objects have the same revisions there, but the version of a
 /// key, which the store does not count, is 1 or 2: created, or changed since.

@@ -10,7 +10,9 @@
 
 mod from_etcd;
 mod into_etcd;
+mod offline;
 pub mod place;
+mod reset;
 
 use std::io;
 use std::path::PathBuf;
@@ -19,7 +21,9 @@ use kelson_store::StoreError;
 use kelson_tasks::LaneError;
 
 pub use from_etcd::into_embedded;
-pub use into_etcd::{IntoEtcd, into_etcd};
+pub use into_etcd::{IntoEtcd, before_first_member, into_etcd};
+pub use offline::{Members, OfflineMember};
+pub use reset::reset;
 
 use crate::open::EtcdError;
 
@@ -28,7 +32,7 @@ use crate::open::EtcdError;
 pub struct Moved {
     /// The revision at which the data continues.
     pub revision: u64,
-    /// The number of objects.
+    /// The number of objects; after a reset, of all keys.
     pub objects: usize,
     /// The directory in which the data of before is kept.
     pub aside: PathBuf,
@@ -59,6 +63,20 @@ pub enum MoveError {
     /// Etcd cannot be read.
     #[error(transparent)]
     Etcd(#[from] EtcdError),
+    /// The etcd process of a move failed.
+    #[error("etcd: {why}{}{log}", if log.is_empty() { "" } else { "; its log ends with: " })]
+    Member {
+        /// The fault.
+        why: String,
+        /// The end of its log.
+        log: String,
+    },
+    /// Other members have the same data.
+    #[error("the etcd cluster has {0} members; remove the others first (kelson member remove)")]
+    Members(usize),
+    /// The member has not caught up with the cluster.
+    #[error("the member was still joining and may lack data; use a server that was a full member of the cluster")]
+    Learner,
     /// The disk failed or is full.
     #[error("{}: {source}", .path.display())]
     Io {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use kelson_etcd::proto::RangeRequest;
 use kelson_etcd_store::EtcdStore;
+use kelson_etcd_store::migrate::{Members, MoveError, OfflineMember, place, reset};
 use kelson_store::{Store, StoreError};
 use kelson_tasks::Tasks;
 use tempfile::TempDir;
@@ -39,6 +40,13 @@ impl Cluster {
         }
         let all: Vec<String> = (0..MEMBERS).map(|n| format!("m{n}=unix://p{n}:1")).collect();
         spawn(self.dir.path(), &[&name, &client, &peer], &all.join(","))
+    }
+
+    /// Ends all processes without a word.
+    async fn kill_all(&mut self) {
+        for mut member in self.members.drain(..) {
+            member.kill().await.unwrap();
+        }
     }
 
     fn socket(&self, n: usize) -> PathBuf {
@@ -149,4 +157,51 @@ async fn a_member_that_is_away_from_the_start_is_no_hindrance() {
         insist(store.clone(), "m".to_owned()).await;
         assert_eq!(shown(&store, "m").as_deref(), Some("1"));
     }
+}
+
+/// Returns the etcd of these tests.
+fn binary() -> PathBuf {
+    std::env::var_os("ETCD").unwrap_or_else(|| "etcd".into()).into()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_three_members_continues_alone_after_a_reset() {
+    let mut cluster = Cluster::start().await;
+    let store = EtcdStore::open(options(vec![format!("unix://{}", cluster.socket(1).display())], &cluster.tasks, None));
+    let store = store.await.unwrap().store;
+    let made = create(&store, "m", "1").await.unwrap();
+    // The member that is kept has it too.
+    cluster.until_it_answers(2).await;
+    store.close().await;
+    cluster.kill_all().await;
+
+    let dir = TempDir::new().unwrap();
+    let absent = reset(dir.path(), &binary()).await.unwrap_err();
+    assert!(matches!(absent, MoveError::Absent(_)), "{absent}");
+    let data = place::member_data(dir.path());
+    std::fs::create_dir_all(data.parent().unwrap()).unwrap();
+    std::fs::rename(cluster.dir.path().join("data-m2"), &data).unwrap();
+    // What an attempt left that was killed while it copied.
+    std::fs::create_dir(place::Change::Reset.unfinished(dir.path())).unwrap();
+    std::fs::write(place::Change::Reset.unfinished(dir.path()).join("half"), "").unwrap();
+    let no_program = reset(dir.path(), &dir.path().join("none")).await.unwrap_err();
+    assert!(no_program.to_string().contains("none"), "{no_program}");
+    let program = binary();
+    let others = OfflineMember::start(&program, &data, Members::Kept);
+    let alone = tokio::time::timeout(std::time::Duration::from_secs(2), others).await;
+    assert!(alone.is_err(), "without the others it has no leader");
+
+    let first = reset(dir.path(), &binary()).await.unwrap();
+    assert!(first.revision >= made.revision, "{first:?}");
+    assert!(place::has_member(dir.path()) && first.aside.join("member").join("wal").exists());
+    let again = reset(dir.path(), &binary()).await.unwrap();
+    assert_eq!((again.revision, again.objects), (first.revision, first.objects));
+    let names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 3, "the member and the data before each reset: {names:?}");
+
+    let etcd = Etcd::on(&data).await;
+    let store = etcd.open().await;
+    assert_eq!(shown(&store, "m").as_deref(), Some("1"));
+    assert_eq!(store.get(resource("configmaps"), "default", "m").unwrap().revision(), made.revision);
+    create(&store, "n", "2").await.unwrap();
 }

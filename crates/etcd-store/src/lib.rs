@@ -15,7 +15,8 @@
 //! | `metrics`, `endpoint`, `connection` | the member in use, TLS, which requests may be repeated |
 //! | `pending`, `lease`, `marker` | writes that wait for the watch, leases, a write that makes a revision visible |
 //! | `fence`, `core`, `health` | the shared state and its health |
-//! | `compact`, `ports`, `raw`, `load`, `follow`, `reach` | compaction, allocated node ports, the first read, and the watch |
+//! | `compact`, `ports`, `raw`, `load`, `follow`, `reach` | compaction, allocated node ports, reading everything, and the watch |
+//! | `start` | the first read, with what happened shortly before |
 //! | `write`, `servers` | objects; leases of API servers |
 //! | `open` | the interface |
 //!
@@ -40,6 +41,7 @@ mod ports;
 mod raw;
 mod reach;
 mod servers;
+mod start;
 mod value;
 mod version;
 mod write;

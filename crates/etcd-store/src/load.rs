@@ -50,7 +50,7 @@ impl Loaded {
 /// resource.
 pub(crate) async fn load(core: &Arc<Core>) -> Result<Loaded, LoadError> {
     for _ in 0..ATTEMPTS_MAX {
-        match pages(core).await {
+        match pages(core, 0).await {
             Err(LoadError::Call(CallError::Compacted)) => {}
             other => return other,
         }
@@ -58,9 +58,10 @@ pub(crate) async fn load(core: &Arc<Core>) -> Result<Loaded, LoadError> {
     Err(CallError::Compacted.into())
 }
 
-async fn pages(core: &Arc<Core>) -> Result<Loaded, LoadError> {
+/// Reads everything at a revision; 0 is the current one. See [`load`] for values that cannot be read.
+pub(crate) async fn pages(core: &Arc<Core>, revision: u64) -> Result<Loaded, LoadError> {
     let (mut key, end) = core.keys.range();
-    let mut loaded = Loaded::default();
+    let mut loaded = Loaded { revision, ..Loaded::default() };
     loop {
         let request = RangeRequest {
             key: key.clone().into(),

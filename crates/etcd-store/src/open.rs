@@ -18,10 +18,11 @@ use crate::follow;
 use crate::health;
 use crate::key::Keys;
 use crate::lease::Leases;
-use crate::load::{LoadError, load};
+use crate::load::LoadError;
 use crate::marker::Marker;
 use crate::metrics::Metrics;
 use crate::pending::Pending;
+use crate::start::fill;
 use crate::value::MediaType;
 use crate::version;
 use crate::write::Writes;
@@ -114,13 +115,11 @@ impl EtcdStore {
             locked: Locked::default(),
             connection,
         });
-        let loaded = load(&core).await.map_err(|error| match error {
+        let (revision, objects) = fill(&core).await.map_err(|error| match error {
             LoadError::Sealed(unreadable) => unavailable(format!("{unreadable} (--encryption-provider-config)")),
             other => unavailable(other.to_string()),
         })?;
-        let (revision, objects) = (loaded.revision, loaded.records.len());
         tracing::info!(version = status.version, revision, objects, "read all objects from etcd");
-        loaded.show(&core);
         let store = core.mirror.store(Arc::new(Writes(Arc::clone(&core))));
         let (health_max, compaction, size) = (options.health_max, options.compaction_every, options.size_every);
         keep(&options.tasks, &core, health_max);

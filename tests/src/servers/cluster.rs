@@ -19,6 +19,8 @@ use crate::{binary, eventually, repo_root};
 const PORT: u16 = 6443;
 /// The time limit of a start, and of the end of all faults.
 pub const PATIENCE: Duration = Duration::from_secs(90);
+/// The lines of a server's log in an error.
+const TAIL: usize = 15;
 /// The library that gives a process its own clock, from Debian's package `libfaketime`.
 const CLOCK: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
 
@@ -79,8 +81,8 @@ impl Cluster {
         }
         stations[0].server.start()?;
         let ca = Station::dir(&dir, 0).join("server/pki/ca.crt");
-        let tls =
-            eventually("the first server has a CA", PATIENCE, || trust(&ca)).with_context(|| stations[0].logs())?;
+        let tls = eventually("the first server has a CA", PATIENCE, || trust(&ca))
+            .with_context(|| stations[0].server.log_tail(TAIL))?;
         let mut cluster = Self { stations, network, tls, dir, _scratch: scratch };
         cluster.until_ready(0)?;
         for n in 1..servers {
@@ -122,7 +124,7 @@ impl Cluster {
             ensure!(code == 200, "{code} {answer}");
             Ok(())
         })
-        .with_context(|| self.stations[server].logs())
+        .with_context(|| self.stations[server].server.log_tail(TAIL))
     }
 
     /// Returns the machine whose member of etcd is the leader, if one says so.
@@ -242,7 +244,7 @@ impl Station {
     }
 
     fn logs(&self) -> String {
-        const LINES: usize = 15;
+        const LINES: usize = 400;
         let part = |name: &str, program: &Program| format!("\n-- {name} {}\n{}", self.number, program.log_tail(LINES));
         part("etcd", &self.etcd) + &part("server", &self.server) + &part("node", &self.node)
     }

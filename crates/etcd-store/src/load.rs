@@ -58,8 +58,16 @@ pub(crate) async fn load(core: &Arc<Core>) -> Result<Loaded, LoadError> {
     Err(CallError::Compacted.into())
 }
 
-/// Reads everything at a revision; 0 is the current one. See [`load`] for values that cannot be read.
-pub(crate) async fn pages(core: &Arc<Core>, revision: u64) -> Result<Loaded, LoadError> {
+/// Reads everything that etcd held at a revision.
+///
+/// # Errors
+/// As [`load`]; etcd has compacted the revision.
+pub(crate) async fn load_at(core: &Arc<Core>, revision: u64) -> Result<Loaded, LoadError> {
+    pages(core, revision).await
+}
+
+/// Reads page by page, at a revision or at the current one (0).
+async fn pages(core: &Arc<Core>, revision: u64) -> Result<Loaded, LoadError> {
     let (mut key, end) = core.keys.range();
     let mut loaded = Loaded { revision, ..Loaded::default() };
     loop {

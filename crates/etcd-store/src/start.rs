@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::connection::CallError;
 use crate::core::Core;
 use crate::follow::replay;
-use crate::load::{LoadError, load, pages};
+use crate::load::{LoadError, load, load_at};
 
 /// How many revisions before the current one a start begins, the most first: those that etcd has compacted are not there. An
 /// interruption of half a minute at hundreds of writes a second is among them.
@@ -22,7 +22,7 @@ pub(crate) async fn fill(core: &Arc<Core>) -> Result<(u64, usize), LoadError> {
     let now = core.connection.revision().await?;
     for span in HISTORY {
         let from = now.saturating_sub(span).max(1);
-        match pages(core, from).await {
+        match load_at(core, from).await {
             Ok(loaded) if loaded.locked.is_empty() => {
                 let objects = loaded.records.len();
                 loaded.show(core);

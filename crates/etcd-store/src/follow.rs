@@ -107,6 +107,9 @@ async fn watch(core: &Arc<Core>, until: Option<u64>) -> Ended {
     let mut complete = true;
     let (requests, stream) = mpsc::channel(REQUESTS_MAX);
     let shown = core.mirror.revision();
+    if until.is_some_and(|until| shown >= until) {
+        return Ended::Reached { complete };
+    }
     if requests.send(create(core, shown + 1)).await.is_err() {
         return Ended::Lost("the stream of requests ended".to_owned());
     }

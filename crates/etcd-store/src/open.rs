@@ -115,11 +115,11 @@ impl EtcdStore {
             locked: Locked::default(),
             connection,
         });
-        let (revision, objects) = fill(&core).await.map_err(|error| match error {
+        let (revision, events_from) = fill(&core).await.map_err(|error| match error {
             LoadError::Sealed(unreadable) => unavailable(format!("{unreadable} (--encryption-provider-config)")),
             other => unavailable(other.to_string()),
         })?;
-        tracing::info!(version = status.version, revision, objects, "read all objects from etcd");
+        tracing::info!(version = status.version, revision, events_from, "read all objects from etcd");
         let store = core.mirror.store(Arc::new(Writes(Arc::clone(&core))));
         let (health_max, compaction, size) = (options.health_max, options.compaction_every, options.size_every);
         keep(&options.tasks, &core, health_max);

@@ -11,23 +11,22 @@ use crate::load::{LoadError, load, load_at};
 /// interruption of half a minute at hundreds of writes a second is among them.
 const HISTORY: [u64; 4] = [10_000, 3_000, 1_000, 100];
 
-/// Fills the mirror for the first time; returns the revision and the number of objects that were read.
+/// Fills the mirror for the first time; returns the revision that it shows, and the one from which watches can start.
 ///
 /// What happened shortly before is shown as events, as far as etcd still has it. So a client whose server was replaced or
 /// restarted continues its watch here, and need not list everything again.
 ///
 /// # Errors
 /// See [`load`].
-pub(crate) async fn fill(core: &Arc<Core>) -> Result<(u64, usize), LoadError> {
+pub(crate) async fn fill(core: &Arc<Core>) -> Result<(u64, u64), LoadError> {
     let now = core.connection.revision().await?;
     for span in HISTORY {
         let from = now.saturating_sub(span).max(1);
         match load_at(core, from).await {
             Ok(loaded) if loaded.locked.is_empty() => {
-                let objects = loaded.records.len();
                 loaded.show(core);
                 if replay(core, now).await {
-                    return Ok((core.mirror.revision(), objects));
+                    return Ok((core.mirror.revision(), from));
                 }
                 break;
             }
@@ -37,7 +36,7 @@ pub(crate) async fn fill(core: &Arc<Core>) -> Result<(u64, usize), LoadError> {
         }
     }
     let loaded = load(core).await?;
-    let found = (loaded.revision, loaded.records.len());
+    let revision = loaded.revision;
     loaded.show(core);
-    Ok(found)
+    Ok((revision, revision))
 }

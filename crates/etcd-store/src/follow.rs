@@ -164,11 +164,10 @@ async fn watch(core: &Arc<Core>, until: Option<u64>) -> Ended {
         if silent {
             // All events up to this revision have been applied before.
             core.mirror.apply(Vec::new(), revision);
-        } else {
-            match show(core, std::mem::take(&mut events)).await {
-                Ok(all) => complete &= all,
-                Err(why) => return Ended::Lost(why),
-            }
+        }
+        match show(core, std::mem::take(&mut events)).await {
+            Ok(all) => complete &= all,
+            Err(why) => return Ended::Lost(why),
         }
         if until.is_some_and(|until| core.mirror.revision() >= until) {
             return Ended::Reached { complete };
@@ -229,8 +228,11 @@ fn progress() -> WatchRequest {
     WatchRequest { request_union: Some(watch_request::RequestUnion::ProgressRequest(WatchProgressRequest {})) }
 }
 
-/// Shows events, which are whole revisions. Returns whether all of them could be decoded.
+/// Shows events, of whole revisions. Returns whether all of them could be decoded.
 async fn show(core: &Arc<Core>, events: Vec<Event>) -> Result<bool, String> {
+    if events.is_empty() {
+        return Ok(true);
+    }
     let bytes: usize = events.iter().filter_map(|event| Some(event.kv.as_ref()?.value.len())).sum();
     let by_service = |event: &Event| event.kv.as_ref().is_some_and(|kv| kv.value.starts_with(BY_SERVICE));
     if bytes <= INLINE_BYTES_MAX && !events.iter().any(by_service) {

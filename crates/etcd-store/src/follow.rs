@@ -104,11 +104,10 @@ pub(crate) async fn replay(core: &Arc<Core>, until: u64) -> bool {
 
 /// One watch, from what is shown already until it ends, or shows the revision `until`.
 async fn watch(core: &Arc<Core>, until: Option<u64>) -> Ended {
-    let mut complete = true;
     let (requests, stream) = mpsc::channel(REQUESTS_MAX);
     let shown = core.mirror.revision();
     if until.is_some_and(|until| shown >= until) {
-        return Ended::Reached { complete };
+        return Ended::Reached { complete: true };
     }
     if requests.send(create(core, shown + 1)).await.is_err() {
         return Ended::Lost("the stream of requests ended".to_owned());
@@ -122,7 +121,7 @@ async fn watch(core: &Arc<Core>, until: Option<u64>) -> Ended {
         Ok(answers) => answers,
         Err(status) => return lost(status.message().to_owned()),
     };
-    let mut events = Vec::new();
+    let (mut events, mut complete) = (Vec::new(), true);
     // After a call has found that the member does not answer, the watch on it would stay silent.
     let left = core.connection.left(turn);
     let unlocked = core.unlocked();

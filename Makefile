@@ -18,7 +18,7 @@ export KELSON_BUILD_DATE ?= $(shell TZ=UTC git log -1 --format=%cd --date=format
 # Tests that read published definitions beside the repository fail without them unless told to do without; a clone has none.
 export KELSON_SHARED ?= $(if $(wildcard ../shared/reference),$(abspath ../shared),none)
 
-.PHONY: help run build static pgo release envtest test workspace lint unit blackbox lint-steps unit-steps blackbox-steps size clients test-clients test-install portable fuzz torture torture-streams bench definitions images release-images deps deps-build deps-run deps-test clean
+.PHONY: help run build static pgo release envtest test workspace lint unit blackbox lint-steps unit-steps blackbox-steps size clients test-clients test-install portable fuzz torture torture-ha torture-streams bench definitions images release-images deps deps-build deps-run deps-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -117,6 +117,10 @@ examples: workspace ## the programs in examples/ against a debug build (wants Go
 torture: deps-build ## N (1000) kill -9 and as many power cuts of the store under load, each history checked; N flipped bits in each file of store and etcd
 	KELSON_KILLS=$(or $(N),1000) KELSON_CUTS=$(or $(N),1000) KELSON_DAMAGES=$(or $(N),1000) cargo test --locked --package kelson-store --test suite -- kills:: power:: damaged_files:: --nocapture
 	KELSON_DAMAGES=$(or $(N),1000) cargo test --locked --package kelson-etcd --lib -- one_fault --nocapture
+
+torture-ha: deps-test ## ROUNDS (500) of faults of three servers on etcd, for at most SECONDS (3600), from SEED (1) on; each history checked; needs root
+	KELSON_HA_ROUNDS=$(or $(ROUNDS),500) KELSON_HA_SECONDS=$(or $(SECONDS),3600) KELSON_HA_SEED=$(or $(SEED),1) \
+		cargo test --locked --package kelson-blackbox -- availability::
 
 torture-streams: deps-test release-images ## SIZE_MB (1024) through exec, cp and port-forward, ROUNDS (50) times, while connections are reset; needs root
 	bench/streams

@@ -19,6 +19,7 @@ mod network;
 mod page;
 mod rbac;
 mod scheduler;
+mod servers;
 mod sides;
 mod store;
 mod streams;
@@ -47,6 +48,11 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("page", page::run, "OUTPUT DIR: a page with tables and plots from the output of make bench"),
     ("rbac", rbac::run, "what a decision costs with 10,000 bindings"),
     ("scheduler", scheduler::run, "scheduling decisions a second"),
+    (
+        "servers",
+        servers::run,
+        "[SECONDS] [KILLS]: rates, recovery and memory of three servers on three members of etcd; needs root",
+    ),
     ("store", store::run, "DIR: commits, lists, memory, bytes written"),
     ("streams", streams::run, "[pipe|spdy] [MB] [BYTES AT A TIME]: rate and cost of an exec's output"),
     ("writes", writes::run, "create|merge|status|apply COUNT [--no-readers]: what writes cost"),

@@ -31,9 +31,9 @@ fn faults(_: &Subject) -> Outcome {
 
 fn rounds() -> Outcome {
     let begun = Instant::now();
-    let (count, first) = (number("KELSON_HA_ROUNDS").unwrap_or(1), number("KELSON_HA_SEED").unwrap_or(SEED));
+    let (asked, first) = (number("KELSON_HA_ROUNDS"), number("KELSON_HA_SEED").unwrap_or(SEED));
     let limit = number("KELSON_HA_SECONDS").map_or(Duration::MAX, Duration::from_secs);
-    let length = if count == 1 { LENGTH } else { SHORT };
+    let (count, length) = asked.map_or((1, LENGTH), |count| (count, SHORT));
     let mut cluster = Cluster::start(Datastore::External, SERVERS)?;
     let (mut done, mut slowest, mut operations, mut faults) = (0, Duration::ZERO, 0, 0);
     for seed in (first..).take(usize::try_from(count)?) {

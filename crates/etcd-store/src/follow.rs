@@ -17,6 +17,7 @@ use tonic::metadata::MetadataValue;
 use crate::connection::revision_of;
 use crate::core::{Core, DECODE, Fault, Finder};
 use crate::load::load;
+use crate::reach::ask;
 
 /// The pause between two attempts to start a watch.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -36,6 +37,8 @@ enum Ended {
     Compacted,
     /// Values that could not be decrypted can be decrypted now.
     Unlocked,
+    /// Everything up to the revision that was asked for is shown; `complete` unless a value could not be decoded.
+    Reached { complete: bool },
     /// Etcd is behind what it once said: another one, or a former state of this one.
     Back { revision: u64 },
 }
@@ -45,7 +48,9 @@ pub(crate) async fn run(core: &Arc<Core>) {
     let mut pause = PAUSE;
     loop {
         let begun_at = core.mirror.revision();
-        match watch(core).await {
+        match watch(core, None).await {
+            // Asked for no revision, it ends at none.
+            Ended::Reached { .. } => {}
             Ended::Lost(why) => {
                 tracing::warn!(why, "the watch on etcd failed; restarting it");
                 tell(core, Some(format!("watching etcd failed: {why}")));
@@ -89,10 +94,21 @@ fn tell(core: &Core, fault: Option<String>) {
     core.mirror.fault(core.faults.found(Finder::Watch, fault));
 }
 
-/// One watch, from what is shown already until it ends.
-async fn watch(core: &Arc<Core>) -> Ended {
+/// Shows the changes up to a revision. Returns whether all of them were shown; otherwise everything must be read again.
+pub(crate) async fn replay(core: &Arc<Core>, until: u64) -> bool {
+    tokio::select! {
+        ended = watch(core, Some(until)) => matches!(ended, Ended::Reached { complete: true }),
+        never = ask(core, until) => match never {},
+    }
+}
+
+/// One watch, from what is shown already until it ends, or shows the revision `until`.
+async fn watch(core: &Arc<Core>, until: Option<u64>) -> Ended {
     let (requests, stream) = mpsc::channel(REQUESTS_MAX);
     let shown = core.mirror.revision();
+    if until.is_some_and(|until| shown >= until) {
+        return Ended::Reached { complete: true };
+    }
     if requests.send(create(core, shown + 1)).await.is_err() {
         return Ended::Lost("the stream of requests ended".to_owned());
     }
@@ -105,7 +121,7 @@ async fn watch(core: &Arc<Core>) -> Ended {
         Ok(answers) => answers,
         Err(status) => return lost(status.message().to_owned()),
     };
-    let mut events = Vec::new();
+    let (mut events, mut complete) = (Vec::new(), true);
     // After a call has found that the member does not answer, the watch on it would stay silent.
     let left = core.connection.left(turn);
     let unlocked = core.unlocked();
@@ -147,8 +163,13 @@ async fn watch(core: &Arc<Core>) -> Ended {
         if silent {
             // All events up to this revision have been applied before.
             core.mirror.apply(Vec::new(), revision);
-        } else if let Err(why) = show(core, std::mem::take(&mut events)).await {
-            return Ended::Lost(why);
+        }
+        match show(core, std::mem::take(&mut events)).await {
+            Ok(all) => complete &= all,
+            Err(why) => return Ended::Lost(why),
+        }
+        if until.is_some_and(|until| core.mirror.revision() >= until) {
+            return Ended::Reached { complete };
         }
     }
 }
@@ -206,21 +227,23 @@ fn progress() -> WatchRequest {
     WatchRequest { request_union: Some(watch_request::RequestUnion::ProgressRequest(WatchProgressRequest {})) }
 }
 
-/// Shows events, which are whole revisions.
-async fn show(core: &Arc<Core>, events: Vec<Event>) -> Result<(), String> {
+/// Shows events, of whole revisions. Returns whether all of them could be decoded.
+async fn show(core: &Arc<Core>, events: Vec<Event>) -> Result<bool, String> {
+    if events.is_empty() {
+        return Ok(true);
+    }
     let bytes: usize = events.iter().filter_map(|event| Some(event.kv.as_ref()?.value.len())).sum();
     let by_service = |event: &Event| event.kv.as_ref().is_some_and(|kv| kv.value.starts_with(BY_SERVICE));
     if bytes <= INLINE_BYTES_MAX && !events.iter().any(by_service) {
-        applied(core, &events);
-        return Ok(());
+        return Ok(applied(core, &events));
     }
     let decoder = Arc::clone(core);
     DECODE.run(move || applied(&decoder, &events)).await.map_err(|error| error.to_string())
 }
 
-fn applied(core: &Core, events: &[Event]) {
+fn applied(core: &Core, events: &[Event]) -> bool {
     let mut changes: Vec<Seen> = Vec::with_capacity(events.len());
-    let mut revision = 0;
+    let (mut revision, mut complete) = (0, true);
     for event in events {
         let Some(kv) = &event.kv else { continue };
         let at = u64::try_from(kv.mod_revision).unwrap_or(0);
@@ -237,11 +260,13 @@ fn applied(core: &Core, events: &[Event]) {
         match core.read(kv) {
             Ok(seen) => changes.extend(seen),
             Err(unreadable) if unreadable.fault == Fault::Unavailable => {
+                complete = false;
                 tracing::error!(%unreadable, "the KMS plugin is unavailable; the resource is locked until it responds");
                 core.mirror.lock(unreadable.key.resource, SealError::Unavailable(unreadable.why));
                 core.locked.note(unreadable.key, kv.value.clone());
             }
             Err(unreadable) => {
+                complete = false;
                 // What was there before is not what is there now.
                 tracing::error!(%unreadable, "stored object cannot be decoded; not serving it");
                 changes.push(deleted(unreadable.key));
@@ -249,6 +274,7 @@ fn applied(core: &Core, events: &[Event]) {
         }
     }
     core.mirror.apply(changes, revision);
+    complete
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@
 //! | `pending`, `lease`, `marker` | writes that wait for the watch, leases, a write that makes a revision visible |
 //! | `fence`, `core`, `health` | the shared state and its health |
 //! | `compact`, `ports`, `raw`, `load`, `floors`, `follow`, `reach` | compaction, allocated node ports, the first read (after a move: as it was moved), and the watch |
+//! | `start` | the first read, with what happened shortly before |
 //! | `write`, `servers` | objects; leases of API servers |
 //! | `open` | the interface |
 //! | `migrate/` | moves between an embedded store and an etcd member |
@@ -42,6 +43,7 @@ mod ports;
 mod raw;
 mod reach;
 mod servers;
+mod start;
 mod value;
 mod version;
 mod write;

@@ -19,11 +19,12 @@ use crate::follow;
 use crate::health;
 use crate::key::Keys;
 use crate::lease::Leases;
-use crate::load::{LoadError, load};
+use crate::load::LoadError;
 use crate::marker::Marker;
 use crate::metrics::Metrics;
 use crate::pending::Pending;
 use crate::reach::reach;
+use crate::start::fill;
 use crate::value::MediaType;
 use crate::version;
 use crate::write::Writes;
@@ -120,21 +121,22 @@ impl EtcdStore {
             LoadError::Sealed(unreadable) => unavailable(format!("{unreadable} (--encryption-provider-config)")),
             other => unavailable(other.to_string()),
         };
-        let beginning = floors::load(&core).await.map_err(sealed_or)?;
-        let (loaded, moved) = match beginning {
-            Some(beginning) => (beginning.loaded, Some((beginning.floors, beginning.current))),
-            None => (load(&core).await.map_err(sealed_or)?, None),
+        let moved = floors::load(&core).await.map_err(sealed_or)?;
+        let reached = moved.as_ref().map(|moved| moved.current);
+        let (revision, events_from) = match moved {
+            Some(moved) => {
+                let begun = moved.loaded.revision;
+                moved.loaded.show(&core);
+                core.mirror.resume_from(&moved.floors);
+                (moved.current, begun)
+            }
+            None => fill(&core).await.map_err(sealed_or)?,
         };
-        let (revision, objects) = (loaded.revision, loaded.records.len());
-        tracing::info!(version = status.version, revision, objects, "read all objects from etcd");
-        loaded.show(&core);
-        if let Some((floors, _)) = &moved {
-            core.mirror.resume_from(floors);
-        }
+        tracing::info!(version = status.version, revision, events_from, "read all objects from etcd");
         let store = core.mirror.store(Arc::new(Writes(Arc::clone(&core))));
         let (health_max, compaction, size) = (options.health_max, options.compaction_every, options.size_every);
         keep(&options.tasks, &core, health_max);
-        if let Some((_, current)) = moved {
+        if let Some(current) = reached {
             reach(&core, current, START_MAX).await.map_err(|error| unavailable(error.to_string()))?;
         }
         if !compaction.is_zero() {

@@ -31,7 +31,7 @@ pub(crate) async fn reach(core: &Core, revision: u64, max: Duration) -> Result<(
 }
 
 /// Has the storage report its progress, for as long as it runs.
-async fn ask(core: &Core, revision: u64) -> Infallible {
+pub(crate) async fn ask(core: &Core, revision: u64) -> Infallible {
     loop {
         for _ in 0..NUDGES_MAX {
             tokio::time::sleep(NUDGE_EVERY).await;

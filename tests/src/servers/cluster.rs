@@ -1,4 +1,5 @@
 //! Three servers with their etcd and a node each. How the members of etcd come about is [`Datastore`], and nothing else knows it.
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -13,14 +14,18 @@ use super::disk::Disk;
 use super::https::{Https, TOKEN, trust};
 use super::network::Network;
 use super::program::Program;
-use crate::{binary, eventually, repo_root};
+use crate::{binary, eventually, repo_root, sh};
 
 /// The port of each server.
 const PORT: u16 = 6443;
 /// The time limit of a start, and of the end of all faults.
 pub const PATIENCE: Duration = Duration::from_secs(90);
-/// The library that gives a process its own clock, from Debian's package `libfaketime`.
-const CLOCK: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
+/// The lines of a server's log in an error.
+const TAIL: usize = 15;
+/// Returns the library that gives a process its own clock, from Debian's package `libfaketime`.
+fn clock_library() -> PathBuf {
+    format!("/usr/lib/{}-linux-gnu/faketime/libfaketimeMT.so.1", std::env::consts::ARCH).into()
+}
 
 /// Who runs etcd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,8 +84,8 @@ impl Cluster {
         }
         stations[0].server.start()?;
         let ca = Station::dir(&dir, 0).join("server/pki/ca.crt");
-        let tls =
-            eventually("the first server has a CA", PATIENCE, || trust(&ca)).with_context(|| stations[0].logs())?;
+        let tls = eventually("the first server has a CA", PATIENCE, || trust(&ca))
+            .with_context(|| stations[0].server.log_tail(TAIL))?;
         let mut cluster = Self { stations, network, tls, dir, _scratch: scratch };
         cluster.until_ready(0)?;
         for n in 1..servers {
@@ -122,7 +127,7 @@ impl Cluster {
             ensure!(code == 200, "{code} {answer}");
             Ok(())
         })
-        .with_context(|| self.stations[server].logs())
+        .with_context(|| self.stations[server].server.log_tail(TAIL))
     }
 
     /// Returns the machine whose member of etcd is the leader, if one says so.
@@ -146,6 +151,49 @@ impl Cluster {
         let args = etcd_args(&Station::dir(&self.dir, lost), lost, self.stations.len(), "existing");
         self.stations[lost].etcd.set_args(args);
         self.stations[lost].etcd.start()
+    }
+
+    /// Starts upstream's API server on a machine and waits until it is ready.
+    pub fn reference(&self, program: &Path, machine: usize) -> anyhow::Result<Reference> {
+        let (dir, address) = (self.dir.join("reference"), Network::address(machine));
+        std::fs::create_dir_all(&dir)?;
+        sh(&format!("openssl genrsa -out {}/sa.key 2048 2>/dev/null", dir.display()))?;
+        let members: Vec<String> = (0..self.stations.len()).map(client_url).collect();
+        let (at, tokens) = (dir.display(), self.dir.join("tokens.csv"));
+        let args = vec![
+            format!("--etcd-servers={}", members.join(",")),
+            "--etcd-prefix=/reference".to_owned(),
+            format!("--advertise-address={address}"),
+            format!("--bind-address={address}"),
+            format!("--secure-port={REFERENCE_PORT}"),
+            format!("--cert-dir={at}"),
+            format!("--token-auth-file={}", tokens.display()),
+            "--authorization-mode=RBAC".to_owned(),
+            "--disable-admission-plugins=ServiceAccount".to_owned(),
+            "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
+            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+            format!("--service-account-key-file={at}/sa.key"),
+            format!("--service-account-signing-key-file={at}/sa.key"),
+        ];
+        let log = self.dir.join("reference.log");
+        let mut program = Program::new(&self.network.machine(machine), "reference", program, args, log);
+        program.start()?;
+        let certificate = dir.join("apiserver.crt");
+        let tls = eventually("the reference has a certificate", PATIENCE, || trust(&certificate))?;
+        let started = Reference { program, address: address.into(), tls };
+        let mut client = started.client();
+        eventually("the reference is ready", PATIENCE, || {
+            let (code, answer) = client.call("GET", "/readyz", &Value::Null)?;
+            ensure!(code == 200, "{code} {answer}");
+            Ok(())
+        })
+        .with_context(|| started.program.log_tail(TAIL))?;
+        Ok(started)
+    }
+
+    /// Returns the URL of a member of etcd.
+    pub fn client_url(&self, machine: usize) -> String {
+        client_url(machine)
     }
 
     fn etcdctl(&self, args: &[&str]) -> anyhow::Result<String> {
@@ -182,6 +230,24 @@ impl Cluster {
     }
 }
 
+/// Upstream's API server on the etcd of a cluster, under a prefix of its own.
+pub struct Reference {
+    /// Its process.
+    pub program: Program,
+    address: IpAddr,
+    tls: Arc<ClientConfig>,
+}
+
+/// The port of the reference.
+const REFERENCE_PORT: u16 = 7443;
+
+impl Reference {
+    /// Returns a client of it.
+    pub fn client(&self) -> Https {
+        Https::new(self.address, REFERENCE_PORT, Arc::clone(&self.tls))
+    }
+}
+
 fn client_url(machine: usize) -> String {
     format!("http://{}:2379", Network::address(machine))
 }
@@ -211,10 +277,10 @@ impl Station {
         let etcd = Program::new(&netns, &host, &etcd("etcd"), etcd_args(&dir, number, all, "new"), log("etcd"));
         let mut server = Program::new(&netns, &host, &binary(), server_args(root, number, all), log("server"));
         let mut clock = None;
-        if Path::new(CLOCK).exists() {
+        if clock_library().exists() {
             let file = root.join(format!("clock{number}"));
             std::fs::write(&file, "+0\n")?;
-            server.variable("LD_PRELOAD", CLOCK.to_owned());
+            server.variable("LD_PRELOAD", clock_library().display().to_string());
             server.variable("FAKETIME_TIMESTAMP_FILE", file.display().to_string());
             server.variable("FAKETIME_CACHE_DURATION", "1".to_owned());
             server.variable("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned());
@@ -242,7 +308,7 @@ impl Station {
     }
 
     fn logs(&self) -> String {
-        const LINES: usize = 15;
+        const LINES: usize = 400;
         let part = |name: &str, program: &Program| format!("\n-- {name} {}\n{}", self.number, program.log_tail(LINES));
         part("etcd", &self.etcd) + &part("server", &self.server) + &part("node", &self.node)
     }

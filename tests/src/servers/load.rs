@@ -191,9 +191,9 @@ impl Holder {
     }
 
     /// Checks that the lease is what was acknowledged last, or what was sent afterwards.
-    pub fn check(&mut self) -> anyhow::Result<()> {
-        for server in &mut self.servers {
-            let stored = Self::stored(server, &self.name)?;
+    pub fn check(&self, clients: &mut [Https]) -> anyhow::Result<()> {
+        for client in clients {
+            let stored = Self::stored(client, &self.name)?;
             ensure!(
                 (self.acknowledged..=self.sent).contains(&stored),
                 "lease {} is at {stored}, {} was acknowledged and {} was sent",

@@ -26,5 +26,7 @@ mod record;
 mod round;
 mod watcher;
 
-pub use cluster::{Cluster, Datastore, etcd};
+pub use cluster::{Cluster, Datastore, Reference, Station, etcd};
+pub use https::Https;
+pub use program::Program;
 pub use round::{Report, round};

@@ -31,7 +31,7 @@ impl Network {
                  ip -n {hub} link set p{machine} master bridge0 up && ip -n {name} link set lo up &&
                  ip -n {name} addr add {address}/24 dev up0 && ip -n {name} link set up0 up &&
                  ip -n {name} route add default via {gateway} &&
-                 ip netns exec {name} nft 'table inet faults {{ chain input {{ type filter hook input priority 0; }} }}'"
+                 ip netns exec {name} nft 'table inet faults {{ chain input {{ type filter hook input priority 0; }}; }}'"
             ))?;
         }
         Ok(network)

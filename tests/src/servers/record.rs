@@ -23,6 +23,8 @@ pub struct Recorder {
     ended: AtomicBool,
 }
 
+/// The faults of a round that its error names. Its history has all of them.
+const FAULTS_MAX: usize = 10;
 const NO_PANIC: &str = "no thread panics while it holds this";
 
 impl Recorder {
@@ -56,7 +58,10 @@ impl Recorder {
     /// Adds something that must not happen.
     pub fn fault(&self, what: String) {
         self.push(Entry::Note(format!("FAULT {what}")));
-        self.faults.lock().expect(NO_PANIC).push(what);
+        let mut faults = self.faults.lock().expect(NO_PANIC);
+        if faults.len() < FAULTS_MAX {
+            faults.push(what);
+        }
     }
 
     /// Returns what must not happen and did.

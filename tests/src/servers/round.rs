@@ -60,10 +60,11 @@ pub fn round(cluster: &mut Cluster, seed: u64, length: Duration, kept: &Path) ->
     });
     outcome.or_else(|why| {
         std::fs::create_dir_all(kept)?;
-        let file = kept.join(format!("history-{seed}.txt"));
+        let (file, logs) = (kept.join(format!("history-{seed}.txt")), kept.join(format!("logs-{seed}.txt")));
         record.note(format!("{why:#}"));
         record.save(&file)?;
-        Err(why.context(format!("seed {seed} failed; its history is {}\n{}", file.display(), cluster.logs())))
+        std::fs::write(&logs, cluster.logs())?;
+        Err(why.context(format!("seed {seed} failed: {} and {}", file.display(), logs.display())))
     })
 }
 
@@ -93,7 +94,6 @@ fn faulty(cluster: &mut Cluster, seed: u64, length: Duration, record: &Recorder)
     }
     let nodes = pods::watch_nodes(cluster);
     let mut deleters: Vec<_> = all.iter().map(|n| cluster.client(*n)).collect();
-    let mut finisher = Writer::new(cluster, record, seed, u64::from(u32::MAX), 0);
     std::thread::scope(|scope| {
         for watcher in &mut watchers {
             scope.spawn(|| watcher.run(until, PATIENCE));
@@ -109,16 +109,18 @@ fn faulty(cluster: &mut Cluster, seed: u64, length: Duration, record: &Recorder)
             thread.join().ok();
         }
         // Whatever failed, the watchers must end.
-        let finished = finish(&mut finisher);
+        let finished = finish(&mut Writer::new(cluster, record, seed, u64::from(u32::MAX), 0));
         last.store(*finished.as_ref().unwrap_or(&1), Ordering::SeqCst);
         finished.and(done)
     })
     .map(|recovery| (recovery, steps.len()))
     .and_then(|(recovery, faults)| {
         drop(watchers);
+        // Connections from before the faults may be dead.
+        let mut clients: Vec<_> = all.iter().map(|n| cluster.client(*n)).collect();
         let checked = check(&mut clients, &start, record)?;
-        for holder in &mut holders {
-            holder.check()?;
+        for holder in &holders {
+            holder.check(&mut clients)?;
         }
         let pods = pods.check(&mut clients[0])?;
         Ok(Report { faults, checked, pods, recovery })

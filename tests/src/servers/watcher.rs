@@ -24,6 +24,8 @@ pub struct Watcher<'a> {
     name: String,
     /// The revision up to which it has seen everything.
     at: u64,
+    /// It was answered 410, so it must list again, which no fault of a server may cause.
+    expired: bool,
     /// What becomes of an event: its type and object.
     seen: Box<dyn FnMut(&str, &Value) + Send + 'a>,
 }
@@ -41,7 +43,7 @@ impl<'a> Watcher<'a> {
     ) -> Self {
         let name = format!("watcher of {path} at {servers:?}");
         let servers = servers.iter().map(|n| cluster.client(*n)).collect();
-        Self { record, servers, path, name, at: from, seen: Box::new(seen) }
+        Self { record, servers, path, name, at: from, expired: false, seen: Box::new(seen) }
     }
 
     /// Watches until it has seen everything up to the revision that `until` returns; returns an error if that takes longer than
@@ -56,12 +58,12 @@ impl<'a> Watcher<'a> {
             }
             _ => false,
         };
-        while !ends(self.at, self.record, &self.name) {
+        while !self.expired && !ends(self.at, self.record, &self.name) {
             let query = format!("{}?watch=1&allowWatchBookmarks=true&resourceVersion={}", self.path, self.at);
             let begun = Instant::now();
             match self.servers[0].watch(&query, PATIENCE) {
                 Ok(mut lines) => {
-                    while !ends(self.at, self.record, &self.name) {
+                    while !self.expired && !ends(self.at, self.record, &self.name) {
                         match lines.next() {
                             Ok(Some(event)) => self.event(&event),
                             Ok(None) => {}
@@ -75,6 +77,7 @@ impl<'a> Watcher<'a> {
                 Err(why) => {
                     let why = format!("{why:#}");
                     if why.starts_with("410") {
+                        self.expired = true;
                         self.record.fault(format!("{} at {}: {why}", self.name, self.at));
                     }
                     self.record.note(format!("{} at {}: {why}", self.name, self.at));
@@ -89,7 +92,8 @@ impl<'a> Watcher<'a> {
         let (kind, object) = (event["type"].as_str().unwrap_or_default(), &event["object"]);
         if kind == "ERROR" {
             let text = format!("{} at {}: {object}", self.name, self.at);
-            return if object["code"] == 410 { self.record.fault(text) } else { self.record.note(text) };
+            self.expired = object["code"] == 410;
+            return if self.expired { self.record.fault(text) } else { self.record.note(text) };
         }
         let Some(revision) = revision(object) else {
             return self.record.fault(format!("{}: an event without a revision: {event}", self.name));

@@ -91,6 +91,46 @@ async fn what_others_wrote_is_read_and_what_is_none_of_ours_is_left_alone() {
     assert!(etcd.value("/registry/masterleases/192.0.2.2").await.is_some());
 }
 
+/// A client continues its watch on a server that starts later, unless etcd has compacted what it missed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_starts_has_the_changes_shortly_before() {
+    let etcd = Etcd::start().await;
+    let first = etcd.open().await;
+    let made = create(&first, "m", "1").await.unwrap();
+    let changed = update(&first, "m", made.revision, "2").await.unwrap();
+    let gone = first.commit(Write::delete(key("configmaps", "m"), Precondition::Any)).await.unwrap();
+    let last = create(&first, "n", "1").await.unwrap();
+    let later = etcd.open().await;
+    assert!(later.current_revision() >= last.revision, "it shows everything when it is open");
+    let events = later.watch(resource("configmaps"), made.revision).unwrap().next().await.unwrap();
+    let want = [
+        format!("Modified m {}", changed.revision),
+        format!("Deleted m {}", gone.revision),
+        format!("Added n {}", last.revision),
+    ];
+    assert_eq!(lines(&events), want);
+    etcd.compact(gone.revision).await;
+    let latest = etcd.open().await;
+    let expired = latest.watch(resource("configmaps"), made.revision).err();
+    assert!(matches!(expired, Some(StoreError::Compacted { .. })), "{expired:?}");
+    assert_eq!(shown(&latest, "n").as_deref(), Some("1"));
+}
+
+/// What could not be read before and can now does not keep a store from starting.
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_that_cannot_be_decoded_are_left_out_at_the_start() {
+    let etcd = Etcd::start().await;
+    etcd.put("/registry/configmaps/default/m", b"k8s\0\xff\xff").await;
+    etcd.put("/registry/secrets/default/s", b"k8s:enc:aescbc:v1:gone:0123456789abcdef0123456789abcdef").await;
+    etcd.put("/registry/configmaps/default/m", config_map("m", "1").to_string().as_bytes()).await;
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "default"}});
+    let last = etcd.put("/registry/secrets/default/s", secret.to_string().as_bytes()).await;
+    let store = etcd.open().await;
+    assert_eq!(shown(&store, "m").as_deref(), Some("1"));
+    assert!(store.get(resource("secrets"), "default", "s").is_some());
+    assert_eq!(store.current_revision(), u64::try_from(last).unwrap());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn values_are_stored_as_the_reference_stores_them() {
     let etcd = Etcd::start().await;

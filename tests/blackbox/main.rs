@@ -48,6 +48,7 @@ mod streaming;
 mod support;
 mod told;
 mod upgrade;
+mod vm;
 mod volume_kinds;
 mod volumes;
 mod workloads;
@@ -106,6 +107,7 @@ fn main() {
         install::tests(),
         releases::tests(),
         upgrade::tests(),
+        vm::tests(),
         support::tests(),
         joining::tests(),
         durability::tests(),

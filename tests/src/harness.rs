@@ -20,6 +20,8 @@ pub enum Needs {
     Clients,
     /// A fresh Debian, which is fetched once.
     Installation,
+    /// Virtual machines, whose image is made once.
+    VirtualMachine,
     /// A separate process, and the reference's API server to share an etcd with, whose file the environment names.
     Reference,
     /// A separate process that the test may kill: only if the suite starts the subject.

@@ -89,6 +89,9 @@ impl Subject {
             Needs::Installation if std::env::var_os("KELSON_INSTALLATIONS").is_none() => {
                 Some("it fetches a Debian: make test-install")
             }
+            Needs::VirtualMachine if std::env::var_os("KELSON_VM").is_none() => {
+                Some("it starts virtual machines: make test-vm")
+            }
             Needs::OwnNode | Needs::OwnAgent if !rustix::process::geteuid().is_root() => Some("no node: run as root"),
             _ => None,
         }

@@ -1,0 +1,84 @@
+//! The unit: stop, start, restart, shutdown of the machine, and little memory.
+use anyhow::{Context as _, ensure};
+use kelson_blackbox::{Outcome, eventually};
+
+use super::guest::Guest;
+use super::{IMAGE, PATIENCE, number, pod};
+
+/// ID and start time of every process of a container, and of the runtime.
+const PROCESSES: &str = "for pid in $(pgrep -x sleep) $(pgrep -x containerd); do cut -d' ' -f1,2,22 /proc/$pid/stat 2>/dev/null || true; done | sort";
+
+/// Stop, start and restart end Kelson alone: the pods' processes and the runtime are the same after each.
+pub fn stop_and_start(guest: &mut Guest) -> Outcome {
+    guest.apply(&(pod("a", &[("main", "{}")], "") + &pod("b", &[("main", "{}")], "")), &["a", "b"])?;
+    // The channel's own shell sleeps too, but only where the host is away.
+    let before = guest.sh(PROCESSES)?;
+    ensure!(before.matches("(sleep)").count() == 2 && before.contains("(containerd)"), "{before}");
+    guest.sh("systemctl stop kelson-server")?;
+    let result = guest.sh("systemctl show -P Result kelson-server; pgrep -x kelson || echo none")?;
+    ensure!(result == "success\nnone\n", "{result}");
+    let stopped = guest.sh(PROCESSES)?;
+    ensure!(stopped == before, "stopped: {stopped}\nbefore: {before}");
+    for command in ["start", "restart"] {
+        // The unit is Type=notify: the command ends when the API server answers.
+        guest.sh(&format!("systemctl {command} kelson-server && systemctl is-active kelson-server"))?;
+        guest.became_ready_again()?;
+        let now = guest.sh(PROCESSES)?;
+        ensure!(now == before, "{command}: {now}\nbefore: {before}");
+    }
+    let restarts =
+        guest.kubectl().ok(&["get", "pods", "-o", "jsonpath={.items[*].status.containerStatuses[0].restartCount}"])?;
+    ensure!(restarts == "0 0", "{restarts}");
+    Ok(())
+}
+
+/// A pod that needs three seconds to end and writes when it did.
+fn slow(name: &str) -> String {
+    let script = "trap 'sleep 3; date >>/d/ended; exit 0' TERM; echo started >>/d/starts; while :; do sleep 1; done";
+    format!(
+        "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  terminationGracePeriodSeconds: 20\n  volumes: [{{name: d, hostPath: {{path: /var/slow, type: DirectoryOrCreate}}}}]\n  containers:\n  - {{name: main, image: \"{IMAGE}\", command: [sh, -c, {}], volumeMounts: [{{name: d, mountPath: /d}}]}}\n",
+        serde_json::Value::from(script)
+    )
+}
+
+/// `systemctl reboot` waits for the pods: each gets its grace, and is Failed with upstream's reason afterwards; a Deployment replaces its own.
+pub fn graceful_shutdown(guest: &mut Guest) -> Outcome {
+    let held = guest.sh("systemd-inhibit --list --no-legend")?;
+    ensure!(held.contains("shutdown") && held.contains("delay"), "the kubelet delays a shutdown: {held}");
+    guest.apply(&slow("slow"), &["slow"])?;
+    let k = guest.kubectl();
+    k.ok(&["create", "deployment", "web", &format!("--image={IMAGE}"), "--", "sleep", "3600"])?;
+    k.ok(&["rollout", "status", "deployment/web", "--timeout=180s"])?;
+    guest.reboot()?;
+    guest.connect()?;
+    guest.became_ready_again()?;
+    let written = guest.sh("cat /var/slow/ended | wc -l; wc -l </var/slow/starts")?;
+    ensure!(written == "1\n1\n", "its grace was given once, and it did not start again: {written}");
+    let status = k.json(&["get", "pod", "slow"])?["status"].clone();
+    ensure!(status["phase"] == "Failed" && status["reason"] == "Terminated", "{status}");
+    let message = status["message"].as_str().context("a message")?;
+    ensure!(message == "Pod was terminated in response to imminent node shutdown.", "{message}");
+    eventually("the deployment's new pod", PATIENCE, || {
+        k.ok(&["rollout", "status", "deployment/web", "--timeout=5s"])
+    })?;
+    Ok(())
+}
+
+/// Five pods live on a small machine, and nothing is killed for memory. Without `create` they are those of the boot before.
+pub fn five_pods(guest: &mut Guest, create: bool) -> Outcome {
+    guest.connect()?;
+    let k = guest.kubectl();
+    if create {
+        let deployment = ["create", "deployment", "small", &format!("--image={IMAGE}"), "--replicas=5"];
+        k.ok(&[&deployment[..], &["--", "httpd", "-f"]].concat())?;
+    }
+    eventually("five pods", PATIENCE * 2, || k.ok(&["rollout", "status", "deployment/small", "--timeout=10s"]))
+        .with_context(|| k.ok(&["get", "pods", "-o", "wide"]).unwrap_or_default())?;
+    let killed = guest
+        .sh("journalctl -k --no-pager | grep -ci 'out of memory' || true; systemctl show -P NRestarts kelson-server")?;
+    ensure!(killed == "0\n0\n", "killed for memory, and restarts: {killed}");
+    let rss = number(&guest.sh("awk '/^VmRSS/ {print $2}' /proc/$(pgrep -xo kelson)/status")?)?;
+    let free = guest.sh("free -m | sed -n 2p")?;
+    println!("  kelson has {rss} KiB resident; {}", free.trim());
+    Ok(())
+}

@@ -35,6 +35,7 @@ use super::{check, cleanup, credentials, discovery, pod_logs};
 use crate::cluster::ClusterSettings;
 use crate::control_plane::ControlPlane;
 use crate::host::NodeIdentity;
+use crate::service::Check;
 use crate::token::Token;
 
 /// The port of kube-proxy's health check for load balancers.
@@ -162,6 +163,11 @@ impl Node {
         Ok(Self { kubelet, proxy, policies, containerd, tasks: tasks.clone() })
     }
 
+    /// Returns the check that the kubelet works, for the service manager.
+    pub fn check(&self) -> Check {
+        check_of(&self.kubelet)
+    }
+
     /// Stops it; containers, addresses and rules stay for the next start.
     pub async fn shutdown(self) {
         self.tasks.token().cancel();
@@ -174,6 +180,15 @@ impl Node {
             containerd.shutdown().await;
         }
     }
+}
+
+/// Returns the check that a kubelet processes events of its pods.
+pub fn check_of(kubelet: &kelson_kubelet::Running) -> Check {
+    let manager = kubelet.manager();
+    Box::new(move || {
+        let manager = manager.clone();
+        Box::pin(async move { manager.ping().await })
+    })
 }
 
 /// Returns the runtime's endpoint, and Kelson's own containerd if it is used.

@@ -359,3 +359,26 @@ fn free(at: SocketAddr, what: &str) -> Vec<SocketAddr> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args as _, Command, FromArgMatches as _};
+
+    use super::*;
+
+    #[test]
+    fn the_runtime_gets_the_cgroup_driver_of_the_kubelet_configuration() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("kubelet.yaml");
+        let driver = |fields: &str| {
+            let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+            std::fs::write(&file, format!("{head}{fields}")).unwrap();
+            let words = ["kelson", "--kubelet-config", file.to_str().unwrap()];
+            let found = NodeArgs::augment_args(Command::new("kelson")).get_matches_from(words);
+            cgroup_driver(&NodeArgs::from_arg_matches(&found).unwrap()).unwrap()
+        };
+        assert_eq!(driver("cgroupDriver: systemd\n"), CgroupDriver::Systemd);
+        assert_eq!(driver("cgroupDriver: cgroupfs\n"), CgroupDriver::Cgroupfs);
+        assert_eq!(driver("maxPods: 5\n"), CgroupDriver::Cgroupfs);
+    }
+}

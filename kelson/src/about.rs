@@ -64,10 +64,10 @@ impl About {
 pub fn run(args: &VersionArgs) -> anyhow::Result<()> {
     let about = About::this();
     match args.output.as_str() {
-        "json" => println!("{}", serde_json::to_string_pretty(&about)?),
+        "json" => outln!("{}", serde_json::to_string_pretty(&about)?),
         _ => {
-            println!("kelson {} ({})", about.kelson_version, about.git_commit);
-            println!("Kubernetes {} {}", about.kubernetes_version, about.platform);
+            outln!("kelson {} ({})", about.kelson_version, about.git_commit);
+            outln!("Kubernetes {} {}", about.kubernetes_version, about.platform);
         }
     }
     Ok(())

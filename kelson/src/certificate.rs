@@ -18,8 +18,7 @@ use crate::authorities::{self, PKI_DIR};
 use crate::certificates::ISSUED_DIR;
 use crate::cli::{CertificateCommand, RotateArgs};
 use crate::cluster::{Bundles, REPORT};
-use crate::lock::DataDirLock;
-use crate::token;
+use crate::{node, token};
 
 /// How long a command waits for running components to apply its change.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -41,17 +40,17 @@ pub struct Row {
 pub async fn run(command: CertificateCommand) -> anyhow::Result<()> {
     let now = Timestamp::now();
     match command {
-        CertificateCommand::List { data_dir } => print!("{}", listed(&data_dir, now)?),
+        CertificateCommand::List { data_dir } => out!("{}", listed(&data_dir, now)?),
         CertificateCommand::Renew { data_dir } => {
             listed(&data_dir, now)?;
             let asked = ask_to_renew(&data_dir, now)?;
             if !is_running(&data_dir)? {
-                println!("No component is running; certificates are renewed at the next start.");
+                outln!("No component is running; certificates are renewed at the next start.");
                 return Ok(());
             }
             settled("the certificates are renewed", || asked.iter().all(|file| made(file).is_some_and(|at| at >= now)))
                 .await?;
-            print!("{}", listed(&data_dir, Timestamp::now())?);
+            out!("{}", listed(&data_dir, Timestamp::now())?);
         }
         CertificateCommand::RotateCa(args) => match args.finish {
             true => finish(&args).await?,
@@ -74,7 +73,7 @@ fn is_running(data_dir: &Path) -> anyhow::Result<bool> {
     if !data_dir.exists() {
         bail!("{} does not exist", data_dir.display());
     }
-    Ok(DataDirLock::take(data_dir).is_err())
+    node::run::is_running(data_dir)
 }
 
 /// Waits until running components have applied a change.
@@ -128,11 +127,11 @@ async fn begin(args: &RotateArgs, now: Timestamp) -> anyhow::Result<()> {
         let shown = dir.join(ISSUED_DIR).join("apiserver.crt");
         let read = |file: &Path| std::fs::read_to_string(file).unwrap_or_default();
         settled("the server uses them", || kelson_pki::is_issued_by(&read(&shown), &read(&issuer))).await?;
-        println!("The new CAs sign from now on; the previous ones are still trusted. Nodes renew their certificates.");
+        outln!("The new CAs sign from now on; the previous ones are still trusted. Nodes renew their certificates.");
     } else {
-        println!("The new CAs sign from the server's next start on; the previous ones are still trusted.");
+        outln!("The new CAs sign from the server's next start on; the previous ones are still trusted.");
     }
-    println!(
+    outln!(
         "Distribute new kubeconfigs to clients outside the cluster, and restart pods that read the CA only at their start. Then run: kelson certificate rotate-ca --finish"
     );
     Ok(())
@@ -159,7 +158,7 @@ async fn finish(args: &RotateArgs) -> anyhow::Result<()> {
         }
     }
     rotation::finish(&dir)?;
-    println!("The previous CAs are no longer trusted.");
+    outln!("The previous CAs are no longer trusted.");
     Ok(())
 }
 

@@ -112,12 +112,12 @@ pub fn main(words: &[OsString]) -> ExitCode {
     let environment = |name: &str| std::env::var(name).ok();
     match asked(words, environment) {
         Ok(Asked::Help) => {
-            print!("{}", help::flags(NAME, ABOUT, &table()));
+            out!("{}", help::flags(NAME, ABOUT, &table()));
             ExitCode::SUCCESS
         }
         Ok(Asked::Version(_)) => {
-            println!("etcd Version: {VERSION}\nGit SHA: {}", kelson_meta::version::build().commit);
-            println!("Go Version: none\nGo OS/Arch: {}", kelson_meta::version::platform());
+            outln!("etcd Version: {VERSION}\nGit SHA: {}", kelson_meta::version::build().commit);
+            outln!("Go Version: none\nGo OS/Arch: {}", kelson_meta::version::platform());
             ExitCode::SUCCESS
         }
         Ok(Asked::Run(spoken)) => match arguments(&spoken).and_then(|args| run(&args, &spoken)) {

@@ -110,12 +110,22 @@ where
 {
     fn format_event(&self, c: &FmtContext<'_, S, N>, mut to: format::Writer<'_>, event: &Event<'_>) -> fmt::Result {
         if !JSON.load(Ordering::Relaxed) {
-            let Some(journal) = &self.journal else { return self.text.format_event(c, to, event) };
             let mut line = String::new();
-            journal.format_event(c, format::Writer::new(&mut line), event)?;
-            // An event is one entry: the journal would read its further lines as events without a priority.
+            let prefix = match &self.journal {
+                // A person at a terminal reads several lines better.
+                None if to.has_ansi_escapes() => return self.text.format_event(c, to, event),
+                None => {
+                    self.text.format_event(c, format::Writer::new(&mut line), event)?;
+                    ""
+                }
+                Some(journal) => {
+                    journal.format_event(c, format::Writer::new(&mut line), event)?;
+                    priority(*event.metadata().level())
+                }
+            };
+            // An event is one line: the journal and programs that read the log would take further ones for other events.
             let line = line.trim_end().replace('\n', "\\n");
-            return writeln!(to, "{}{line}", priority(*event.metadata().level()));
+            return writeln!(to, "{prefix}{line}");
         }
         let mut fields = Fields::default();
         event.record(&mut fields);
@@ -251,16 +261,23 @@ mod tests {
                 Ok(())
             }
         }
-        let written = Written::default();
-        let to = written.clone();
-        let log = tracing_subscriber::fmt().with_env_filter("trace").with_ansi(false).with_writer(move || to.clone());
-        tracing::subscriber::with_default(log.event_format(Lines::new(true)).finish(), || {
-            tracing::error!(node = "n", "it\nfailed");
-            tracing::warn!("w");
-            tracing::info!("i");
-            tracing::debug!("d");
-        });
-        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        let lines = |to_journal: bool| {
+            let written = Written::default();
+            let to = written.clone();
+            let log = tracing_subscriber::fmt().with_env_filter("trace").with_ansi(false);
+            let log = log.with_writer(move || to.clone()).event_format(Lines::new(to_journal));
+            tracing::subscriber::with_default(log.finish(), || {
+                tracing::error!(node = "n", "it\nfailed");
+                tracing::warn!("w");
+                tracing::info!("i");
+                tracing::debug!("d");
+            });
+            let text = written.0.lock().unwrap().clone();
+            String::from_utf8(text).unwrap()
+        };
+        let (text, file) = (lines(true), lines(false));
+        assert_eq!(file.lines().count(), 4, "an event in a file is one line as well: {file}");
+        assert!(file.lines().all(|line| !line.starts_with('<')) && file.contains("it\\nfailed"), "{file}");
         let at = module_path!();
         let wanted = format!("<3>{at}: it\\nfailed node=\"n\"\n<4>{at}: w\n<6>{at}: i\n<7>{at}: d\n");
         assert_eq!(text, wanted);

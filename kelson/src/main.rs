@@ -5,6 +5,7 @@
 //!
 //! | room | holds |
 //! |---|---|
+//! | `output` | standard output of commands |
 //! | `flags/`, `config/`, `k3s/` | command lines as upstream's components read them, without knowledge of a component; the configuration file; k3s' flags and their translation |
 //! | `args` | arguments that commands share |
 //! | `manifests/`, `lock`, `host`, `logging`, `service`, `parent`, `program`, `rest`, `process` | files that are given to a controller as objects; the service manager; unused pages of the program and of the allocator, which are released |
@@ -14,9 +15,12 @@
 //!
 //! The file of a subcommand (`token`, `cleanup`, `node/image`, `node/credentials`) does not import another one. Which flags
 //! exist is data; a flag has an effect if and only if a typed struct has an argument of that name.
-#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::print_stdout))]
 // Functions used only by a node are unused without one.
 #![cfg_attr(not(target_os = "linux"), allow(dead_code))]
+
+#[macro_use]
+mod output;
 
 mod about;
 #[cfg(any(test, not(target_os = "linux")))]
@@ -24,6 +28,7 @@ mod absent;
 mod accounts;
 mod admission;
 mod args;
+mod ask;
 mod at_rest;
 mod audit;
 mod authorities;
@@ -51,6 +56,7 @@ mod identity_files;
 mod k3s;
 mod kube_apiserver;
 mod leading;
+mod liveness;
 mod lock;
 mod logging;
 mod manifests;
@@ -114,7 +120,17 @@ fn explained(error: &anyhow::Error) -> String {
 }
 
 fn main() -> ExitCode {
-    let words: Vec<_> = std::env::args_os().collect();
+    let code = run(std::env::args_os().collect());
+    match output::failure() {
+        Some(e) => {
+            eprintln!("{}Error: write to standard output: {e}", logging::error_prefix());
+            ExitCode::FAILURE
+        }
+        None => code,
+    }
+}
+
+fn run(words: Vec<std::ffi::OsString>) -> ExitCode {
     if let Some(code) = node::run::before(&words) {
         return code;
     }

@@ -28,9 +28,10 @@ pub struct ManArgs {
 /// Prints the completion script of a shell.
 ///
 /// # Errors
-/// Standard output cannot be written.
+/// None today; a failure to write is that of the program.
 pub fn completion(args: &CompletionArgs, mut command: Command) -> anyhow::Result<()> {
-    std::io::stdout().write_all(&script(args.shell, &mut command)).context("write the script")
+    out!("{}", String::from_utf8_lossy(&script(args.shell, &mut command)));
+    Ok(())
 }
 
 fn script(shell: Shell, command: &mut Command) -> Vec<u8> {

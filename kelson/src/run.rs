@@ -8,7 +8,7 @@ use crate::cli::ServerArgs;
 use crate::control_plane::ControlPlane;
 use crate::host::NodeIdentity;
 use crate::lock::DataDirLock;
-use crate::{logging, node, process};
+use crate::{liveness, logging, node, process};
 
 /// Runs `kelson server` until it ends.
 pub fn server(args: ServerArgs) -> anyhow::Result<()> {
@@ -34,8 +34,9 @@ pub fn server(args: ServerArgs) -> anyhow::Result<()> {
         let text = ready(control_plane.local_url(), &args.data_dir, !args.disable_agent);
         // The log has this as well, so a server whose output is closed continues.
         let _ = std::io::stdout().write_all(text.as_bytes());
+        process.service.watch("API server", liveness::of_api(args.data_dir.clone()));
         process.service.ready(&format!("serves the API at {}", control_plane.local_url()));
-        node::run::ready();
+        node::run::ready(process);
         let ended = match args.disable_agent {
             true => process.ended().await,
             false => node::run::beside(&control_plane, &args.data_dir, &args.node, &me, process).await,

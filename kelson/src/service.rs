@@ -1,17 +1,31 @@
-//! Notifies the service manager that started this process when it is ready, reloads, stops, and that it is alive
-//! (`sd_notify(3)`). Without a manager nothing is sent, and SIGHUP ends the process like that of a closed terminal.
+//! Notifies the service manager that started this process when it is ready, reloads, stops, and that it its parts
+//! work (`sd_notify(3)`). Without a manager nothing is sent, and SIGHUP ends the process like that of a closed terminal.
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kelson_platform::service::{self, Notifier};
 use kelson_platform::signals::ReloadSignal;
 use kelson_tasks::{OnPanic, Tasks};
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::logging;
 
+/// Waits until a part of the process has shown that it works. While it hangs, the future does not end.
+pub type Check = Box<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
+
+/// The part of the watchdog's limit after which the parts are checked again, and within which they must answer. The rest is for checks
+/// that begin while a part is busy.
+const CHECKS_PER_LIMIT: u32 = 4;
+
 /// The connection to the manager, if there is one.
-#[derive(Clone, Debug)]
-pub struct Service(Option<Arc<Notifier>>);
+#[derive(Clone)]
+pub struct Service {
+    notifier: Option<Arc<Notifier>>,
+    /// The parts that must work, by name. None before the process is ready, and none while it stops.
+    parts: Arc<Mutex<Vec<(&'static str, Arc<Check>)>>>,
+}
 
 impl Service {
     /// Finds the manager, and starts the tasks for its watchdog and its reload requests.
@@ -20,8 +34,8 @@ impl Service {
             tracing::warn!(error = %e, "the service manager cannot be reached; it takes this process for one that never gets ready");
             None
         });
-        let service = Self(notifier.map(Arc::new));
-        if service.0.is_some() {
+        let service = Self { notifier: notifier.map(Arc::new), parts: Arc::default() };
+        if service.notifier.is_some() {
             if let Some(limit) = service::watchdog() {
                 tasks.spawn("watchdog", OnPanic::Contain, service.clone().lives(limit));
             }
@@ -33,28 +47,70 @@ impl Service {
         service
     }
 
+    /// From now on the manager is notified only while this part works: it restarts the process if the part hangs.
+    pub fn watch(&self, part: &'static str, check: Check) {
+        self.parts.lock().push((part, Arc::new(check)));
+    }
+
     /// Reports that the process serves its clients, with `status` as the text.
     pub fn ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={status}"));
     }
 
-    /// Reports that the process is stopping.
+    /// Reports that the process is stopping. Its parts end one after the other and are not checked any more.
     pub fn stopping(&self) {
+        self.parts.lock().clear();
         self.send("STOPPING=1\nSTATUS=stopping");
     }
 
     fn send(&self, state: &str) {
-        if let Some(Err(e)) = self.0.as_ref().map(|notifier| notifier.send(state)) {
+        if let Some(Err(e)) = self.notifier.as_ref().map(|notifier| notifier.send(state)) {
             tracing::warn!(error = %e, state, "notifying the service manager failed");
         }
     }
 
-    /// Notifies twice as often as requested, so that only a task that is late by the whole limit counts as dead.
+    /// Returns the parts that do not answer within `limit` each.
+    async fn hanging(&self, limit: Duration) -> Vec<&'static str> {
+        let parts = self.parts.lock().clone();
+        let mut hanging = Vec::new();
+        for (part, check) in parts {
+            if tokio::time::timeout(limit, check()).await.is_err() {
+                hanging.push(part);
+            }
+        }
+        hanging
+    }
+
+    /// Waits until all parts have worked for `time` without a break. Does not end once the process stops.
+    pub async fn steady(&self, time: Duration) {
+        let mut since = Instant::now();
+        loop {
+            tokio::time::sleep(time / CHECKS_PER_LIMIT).await;
+            let hangs = !self.hanging(time).await.is_empty() || self.parts.lock().is_empty();
+            if hangs {
+                since = Instant::now();
+            } else if since.elapsed() >= time {
+                return;
+            }
+        }
+    }
+
+    /// Notifies several times within the limit, as long as all parts work. A part that hangs is named in the log each time.
     async fn lives(self, limit: Duration) {
-        let mut turns = tokio::time::interval(limit / 2);
+        let mut turns = tokio::time::interval(limit / CHECKS_PER_LIMIT);
         loop {
             turns.tick().await;
-            self.send("WATCHDOG=1");
+            let hanging = self.hanging(limit / CHECKS_PER_LIMIT).await;
+            // A process that stops meanwhile is not hanging.
+            if hanging.is_empty() || self.parts.lock().is_empty() {
+                self.send("WATCHDOG=1");
+            } else {
+                tracing::error!(
+                    ?hanging,
+                    ?limit,
+                    "a part of the process does not answer; the service manager restarts the process after the limit"
+                );
+            }
         }
     }
 
@@ -85,16 +141,22 @@ mod tests {
     }
 
     #[cfg(unix)]
+    fn service(dir: &std::path::Path) -> (Service, std::os::unix::net::UnixDatagram) {
+        let path = dir.join("notify");
+        let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+        let notifier = Some(Arc::new(Notifier::new(path.as_os_str()).unwrap()));
+        (Service { notifier, parts: Arc::default() }, manager)
+    }
+
+    #[cfg(unix)]
     #[tokio::test(start_paused = true)]
     async fn the_manager_hears_that_the_process_is_ready_lives_and_stops() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("notify");
-        let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
-        let service = Service(Some(Arc::new(Notifier::new(path.as_os_str()).unwrap())));
+        let (service, manager) = service(dir.path());
         service.ready("serves");
         assert_eq!(heard(&manager), "READY=1\nSTATUS=serves");
         let limit = Duration::from_secs(60);
-        let alive = tokio::time::timeout(limit * 2 + limit / 4, service.clone().lives(limit));
+        let alive = tokio::time::timeout(limit + limit / 8, service.clone().lives(limit));
         assert!(alive.await.is_err(), "it never ends");
         for _ in 0..5 {
             assert_eq!(heard(&manager), "WATCHDOG=1");
@@ -103,6 +165,55 @@ mod tests {
         assert!(heard(&manager).starts_with("STOPPING=1\n"));
         drop(manager);
         service.ready("no manager is there any more");
-        Service(None).ready("there never was one");
+        Service { notifier: None, parts: Arc::default() }.ready("there never was one");
+    }
+
+    #[cfg(unix)]
+    #[tokio::test(start_paused = true)]
+    async fn a_part_that_hangs_ends_the_notifications_until_it_works_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (service, manager) = service(dir.path());
+        manager.set_nonblocking(true).unwrap();
+        let notified = || std::iter::from_fn(|| manager.recv(&mut [0; 64]).ok()).count();
+        let limit = Duration::from_secs(60);
+        let alive = kelson_tasks::scoped("watchdog", service.clone().lives(limit));
+        let (hangs, is_hanging) = tokio::sync::watch::channel(false);
+        service.watch("answers", Box::new(|| Box::pin(async {})));
+        let check = move || {
+            let mut is_hanging = is_hanging.clone();
+            Box::pin(async move { drop(is_hanging.wait_for(|hangs| !hangs).await) }) as _
+        };
+        service.watch("hangs", Box::new(check));
+        tokio::time::sleep(limit + limit / 8).await;
+        assert_eq!(notified(), 5);
+        hangs.send_replace(true);
+        tokio::time::sleep(limit).await;
+        assert_eq!(notified(), 0);
+        hangs.send_replace(false);
+        tokio::time::sleep(limit / 2).await;
+        assert!(notified() > 0, "it works again");
+        hangs.send_replace(true);
+        service.stopping();
+        notified();
+        tokio::time::sleep(limit).await;
+        assert!(notified() > 0, "parts that end are not checked");
+        drop(alive);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_is_steady_when_its_parts_work_without_a_break() {
+        let service = Service { notifier: None, parts: Arc::default() };
+        let time = Duration::from_secs(10);
+        let is_steady = async || tokio::time::timeout(time * 10, service.steady(time)).await.is_ok();
+        assert!(!is_steady().await, "nothing has started yet");
+        service.watch("answers", Box::new(|| Box::pin(async {})));
+        assert!(is_steady().await);
+        let begun = Instant::now();
+        let hangs = move || Box::pin(tokio::time::sleep_until(begun + time * 3)) as _;
+        service.watch("starts slowly", Box::new(hangs));
+        service.steady(time).await;
+        assert!(begun.elapsed() >= time * 4);
+        service.stopping();
+        assert!(!is_steady().await);
     }
 }

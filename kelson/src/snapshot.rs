@@ -42,7 +42,7 @@ pub async fn run(command: SnapshotCommand) -> anyhow::Result<()> {
             let dir =
                 tempfile::tempdir_in(file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
             unpack(&file, dir.path())?;
-            println!("{}: {}", file.display(), told(&verify(dir.path(), &file)?));
+            outln!("{}: {}", file.display(), told(&verify(dir.path(), &file)?));
             Ok(())
         }
     }
@@ -62,7 +62,7 @@ async fn save(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
         Ok(contents)
     });
     fs::remove_dir_all(&saved.path).with_context(|| format!("remove {}", saved.path.display()))?;
-    println!("{}: {}", file.display(), told(&packed?));
+    outln!("{}: {}", file.display(), told(&packed?));
     Ok(())
 }
 
@@ -86,10 +86,10 @@ fn restore(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
     let store = data_dir.join("store");
     let aside = data_dir.join(format!("store.before-{}", Timestamp::now().as_second()));
     if put_in_place(&fresh.keep(), &store, &aside, exchange).with_context(|| store.display().to_string())? {
-        println!("the previous data is in {}", aside.display());
+        outln!("the previous data is in {}", aside.display());
     }
     sync_names(data_dir).context("sync the data directory")?;
-    println!("restored: {}", told(&contents));
+    outln!("restored: {}", told(&contents));
     Ok(())
 }
 

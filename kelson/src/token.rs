@@ -145,7 +145,7 @@ async fn store(client: &Client, token: &Token, terms: &Terms<'_>) -> anyhow::Res
 /// Runs a subcommand of `kelson token`.
 pub async fn run(command: TokenCommand) -> anyhow::Result<()> {
     match command {
-        TokenCommand::Generate => println!("{}", Token::random().reveal()),
+        TokenCommand::Generate => outln!("{}", Token::random().reveal()),
         TokenCommand::Create { token, usages, groups, ttl, description, print_join_command, of } => {
             let token = token.as_deref().map_or_else(|| Ok(Token::random()), Token::parse)?;
             let client = of.client()?;
@@ -153,14 +153,14 @@ pub async fn run(command: TokenCommand) -> anyhow::Result<()> {
             let description = description.as_deref().unwrap_or_default();
             let terms = Terms { expires, description, usages: &usages, groups: &groups };
             if of.dry_run {
-                println!("would create bootstrap token {:?}", token.id);
+                outln!("would create bootstrap token {:?}", token.id);
                 return Ok(());
             }
             of.reaching(store(&client, &token, &terms).await)?;
             if print_join_command {
-                println!("{}", join_command(&client, &token).await?);
+                outln!("{}", join_command(&client, &token).await?);
             } else {
-                println!("{}", token.reveal());
+                outln!("{}", token.reveal());
             }
         }
         TokenCommand::List { output, show_secrets, of } => {
@@ -168,7 +168,7 @@ pub async fn run(command: TokenCommand) -> anyhow::Result<()> {
             let list = of.client()?.list::<Secret>(NAMESPACE, &params).await.context("list the tokens");
             let mut rows: Vec<Listed> = of.reaching(list)?.items.iter().map(|s| Listed::of(s, show_secrets)).collect();
             rows.sort_by(|a, b| a.token.cmp(&b.token));
-            print!("{}", shown(&rows, &output, Timestamp::now())?);
+            out!("{}", shown(&rows, &output, Timestamp::now())?);
         }
         TokenCommand::Delete { tokens, of } => {
             let client = of.client()?;
@@ -178,7 +178,7 @@ pub async fn run(command: TokenCommand) -> anyhow::Result<()> {
                     bail!("a token ID must be six letters or digits, got {id:?}");
                 }
                 if of.dry_run {
-                    println!("would delete bootstrap token {id:?}");
+                    outln!("would delete bootstrap token {id:?}");
                     continue;
                 }
                 let gone = client.delete::<Secret>(NAMESPACE, &secret_name(id), &DeleteOptions::default()).await;
@@ -186,7 +186,7 @@ pub async fn run(command: TokenCommand) -> anyhow::Result<()> {
                     Err(e) if e.is_not_found() => bail!("there is no bootstrap token {id:?}"),
                     other => of.reaching(other.context("delete the token"))?,
                 }
-                println!("bootstrap token {id:?} deleted");
+                outln!("bootstrap token {id:?} deleted");
             }
         }
     }

@@ -18,6 +18,21 @@ impl Report {
         worst(&self.findings) == Level::Error
     }
 
+    /// Returns what stops the server or node from working, in one line; empty if nothing does.
+    pub fn errors(&self) -> String {
+        self.line(|level| level == Level::Error, |finding| finding.found.clone())
+    }
+
+    /// Returns what was found otherwise, in one line: the state of the machine, and what works worse than it could.
+    pub fn summary(&self) -> String {
+        self.line(|level| level < Level::Error, |finding| format!("{}: {}", finding.probe, finding.found))
+    }
+
+    fn line(&self, is_shown: impl Fn(Level) -> bool, text: impl Fn(&Finding) -> String) -> String {
+        let shown: Vec<String> = self.findings.iter().filter(|finding| is_shown(finding.level)).map(text).collect();
+        shown.join("; ")
+    }
+
     /// Returns the report as a JSON document.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
@@ -80,6 +95,8 @@ mod tests {
     #[test]
     fn errors_decide_the_exit() {
         assert!(report(true).has_errors() && !report(false).has_errors());
+        assert_eq!((report(true).errors(), report(false).errors()), ("none".to_owned(), String::new()));
+        assert_eq!(report(true).summary(), "memory: 512 MiB; memory: no swap");
         let json: serde_json::Value = serde_json::from_str(&report(true).json()).unwrap();
         assert_eq!(json["findings"][2]["level"], "error");
         assert_eq!(json["findings"][0].as_object().unwrap().len(), 3, "nothing to do: {json}");

@@ -49,6 +49,7 @@ pub mod ranges;
 mod rules;
 mod set_type;
 mod spoofing;
+pub mod sysctl;
 pub mod table;
 
 pub use config::{NetworkConfig, OverlayConfig, VXLAN_PORT, network_id};

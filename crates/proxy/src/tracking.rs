@@ -2,13 +2,10 @@
 //! minute, while programs may use it for longer; what they send then is no longer translated, and the other end resets it.
 
 use std::io;
-use std::path::Path;
 use std::time::Duration;
 
+use kelson_net::sysctl;
 use kelson_tasks::FILES;
-
-/// Where the kernel has its settings, for the network namespace of the thread that asks.
-const SETTINGS: &str = "/proc/sys/net/netfilter";
 
 /// Time-outs of TCP connections; zero leaves the kernel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,17 +30,12 @@ impl TcpTimeouts {
             ("nf_conntrack_tcp_timeout_close_wait", self.close_wait),
         ];
         for (name, timeout) in settings.into_iter().filter(|(_, timeout)| !timeout.is_zero()) {
-            let written = FILES.run(move || write(&Path::new(SETTINGS).join(name), timeout.as_secs())).await;
+            let written = FILES
+                .run(move || sysctl::ensure(&format!("net/netfilter/{name}"), &timeout.as_secs().to_string()))
+                .await;
             if let Err(error) = written.unwrap_or_else(|e| Err(io::Error::other(e))) {
                 tracing::warn!(%error, setting = name, "setting a time-out of connection tracking failed; the kernel's applies");
             }
         }
     }
-}
-
-#[allow(clippy::disallowed_methods, reason = "blocking: in the lane of files")]
-fn write(file: &Path, seconds: u64) -> io::Result<()> {
-    let text = seconds.to_string();
-    // A container may see its settings and not be able to write them.
-    if std::fs::read_to_string(file)?.trim() == text { Ok(()) } else { std::fs::write(file, text) }
 }

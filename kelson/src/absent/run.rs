@@ -10,6 +10,7 @@ use super::args::{NodeArgs, NodeCommand};
 use crate::control_plane::ControlPlane;
 use crate::flags;
 use crate::host::NodeIdentity;
+use crate::lock::DataDirLock;
 use crate::process::Process;
 
 /// Names of upstream's components, and Kelson's shorter ones, that only run on a node.
@@ -54,8 +55,13 @@ pub async fn beside(_: &ControlPlane, _: &Path, _: &NodeArgs, _: &NodeIdentity, 
     bail!("{}", refused("a server's own node"))
 }
 
+/// Returns whether a server uses the data directory: it has the lock, which is tried for a moment.
+pub fn is_running(data_dir: &Path) -> anyhow::Result<bool> {
+    Ok(DataDirLock::take(data_dir).is_err())
+}
+
 /// There is nothing that waits for it.
-pub fn ready() {}
+pub fn ready(_: &Process) {}
 
 /// Nothing was made.
 pub async fn remove(_: &Path, _: Option<&str>) -> Vec<String> {

@@ -58,6 +58,6 @@ pub fn effective(command: &str, flags: &[OsString], cli: &clap::Command) -> anyh
 /// The configuration cannot be read or is invalid.
 pub fn run(command: ConfigCommand, cli: &clap::Command) -> anyhow::Result<()> {
     let ConfigCommand::View(args) = command;
-    print!("{}", view::view(&args, cli)?);
+    out!("{}", view::view(&args, cli)?);
     Ok(())
 }

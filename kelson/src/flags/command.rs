@@ -79,7 +79,7 @@ fn in_one_line(error: &clap::Error) -> String {
 }
 
 fn print(text: &str) -> ExitCode {
-    print!("{text}");
+    out!("{text}");
     ExitCode::SUCCESS
 }
 

@@ -60,10 +60,10 @@ pub fn run(command: MigrateCommand, cli: &Command) -> anyhow::Result<()> {
     let outcomes = translate(command, &settings);
     let report = report(&name, &outcomes);
     if args.check {
-        print!("{report}");
+        out!("{report}");
     } else {
         eprint!("{report}");
-        print!("{}", configuration(&outcomes));
+        out!("{}", configuration(&outcomes));
     }
     let refused: usize = outcomes.iter().map(|outcome| outcome.refused.len()).sum();
     if refused > 0 {

@@ -35,6 +35,7 @@ use super::{check, cleanup, credentials, discovery, pod_logs};
 use crate::cluster::ClusterSettings;
 use crate::control_plane::ControlPlane;
 use crate::host::NodeIdentity;
+use crate::service::Check;
 use crate::token::Token;
 
 /// The port of kube-proxy's health check for load balancers.
@@ -162,6 +163,11 @@ impl Node {
         Ok(Self { kubelet, proxy, policies, containerd, tasks: tasks.clone() })
     }
 
+    /// Returns the check that the kubelet works, for the service manager.
+    pub fn check(&self) -> Check {
+        check_of(&self.kubelet)
+    }
+
     /// Stops it; containers, addresses and rules stay for the next start.
     pub async fn shutdown(self) {
         self.tasks.token().cancel();
@@ -174,6 +180,15 @@ impl Node {
             containerd.shutdown().await;
         }
     }
+}
+
+/// Returns the check that a kubelet processes events of its pods.
+pub fn check_of(kubelet: &kelson_kubelet::Running) -> Check {
+    let manager = kubelet.manager();
+    Box::new(move || {
+        let manager = manager.clone();
+        Box::pin(async move { manager.ping().await })
+    })
 }
 
 /// Returns the runtime's endpoint, and Kelson's own containerd if it is used.
@@ -342,5 +357,28 @@ fn free(at: SocketAddr, what: &str) -> Vec<SocketAddr> {
             tracing::info!(port, error = %e, "default port of the service proxy is in use; {what} are not served");
             Vec::new()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args as _, Command, FromArgMatches as _};
+
+    use super::*;
+
+    #[test]
+    fn the_runtime_gets_the_cgroup_driver_of_the_kubelet_configuration() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("kubelet.yaml");
+        let driver = |fields: &str| {
+            let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+            std::fs::write(&file, format!("{head}{fields}")).unwrap();
+            let words = ["kelson", "--kubelet-config", file.to_str().unwrap()];
+            let found = NodeArgs::augment_args(Command::new("kelson")).get_matches_from(words);
+            cgroup_driver(&NodeArgs::from_arg_matches(&found).unwrap()).unwrap()
+        };
+        assert_eq!(driver("cgroupDriver: systemd\n"), CgroupDriver::Systemd);
+        assert_eq!(driver("cgroupDriver: cgroupfs\n"), CgroupDriver::Cgroupfs);
+        assert_eq!(driver("maxPods: 5\n"), CgroupDriver::Cgroupfs);
     }
 }

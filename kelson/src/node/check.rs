@@ -71,8 +71,8 @@ fn built_s() -> i64 {
 pub fn run(args: &CheckArgs) -> anyhow::Result<()> {
     let report = Report { findings: kelson_check::all(&Host::this(), &args.purpose()?) };
     match args.output.as_str() {
-        "json" => println!("{}", report.json()),
-        _ => print!("{}", report.text(args.quiet)),
+        "json" => outln!("{}", report.json()),
+        _ => out!("{}", report.text(args.quiet)),
     }
     if report.has_errors() {
         bail!("this machine does not meet the requirements; see the errors above");
@@ -110,14 +110,15 @@ pub async fn firewalls_at_start(foreign_runtime: bool) {
     }
 }
 
-/// Logs one line where this machine lacks what a node needs. The node starts nevertheless: what fails says so by itself, less clearly.
+/// Logs the state of the machine in one line, and another one where it lacks what a node needs. The node starts nevertheless: what fails
+/// says so by itself, less clearly.
 pub fn at_start(foreign_runtime: bool) {
     let purpose = node(foreign_runtime);
-    let errors: Vec<String> =
-        kelson_check::at_start(&Host::this(), &purpose).into_iter().map(|finding| finding.found).collect();
-    if !errors.is_empty() {
+    let report = kelson_check::at_start(&Host::this(), &purpose);
+    tracing::info!(found = report.summary(), "checked this machine; `kelson check` says what each finding means");
+    if report.has_errors() {
         tracing::error!(
-            errors = errors.join("; "),
+            errors = report.errors(),
             "this machine does not meet the requirements of a node; run `kelson check`"
         );
     }

@@ -43,6 +43,6 @@ fn remembered(dir: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
 pub async fn check(image: &str, files: Option<(PathBuf, PathBuf)>, data_dir: &Path) -> anyhow::Result<()> {
     let (config, bin_dir) = files.map_or_else(|| remembered(data_dir), Ok)?;
     let report = kelson_credentials::check::check(image, &config, &bin_dir).await;
-    print!("{}", report.text);
+    out!("{}", report.text);
     report.fault.map_or(Ok(()), |fault| Err(fault.into()))
 }

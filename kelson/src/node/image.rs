@@ -26,7 +26,7 @@ pub async fn import(files: &[PathBuf], data_dir: &Path, endpoint: Option<&str>) 
     let mut failed = 0;
     for file in files {
         match importer.import(file).await {
-            Ok(images) => images.iter().for_each(|i| println!("imported {} {}", i.name, i.digest)),
+            Ok(images) => images.iter().for_each(|i| outln!("imported {} {}", i.name, i.digest)),
             Err(e) => {
                 eprintln!("{e}");
                 failed += 1;

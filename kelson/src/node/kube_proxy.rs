@@ -15,7 +15,7 @@ use kelson_meta::SystemClock;
 use kelson_proxy::{Config, Proxy, TcpTimeouts};
 use serde::Deserialize;
 
-use crate::args::VerbosityArgs;
+use crate::args::{VerbosityArgs, duration};
 use crate::component::client;
 use crate::flags::Spoken;
 use crate::process::{self, within};
@@ -65,12 +65,6 @@ pub struct ProxyArgs {
     pub conntrack_tcp_timeout_close_wait: Duration,
     #[command(flatten)]
     pub verbosity: VerbosityArgs,
-}
-
-/// A duration as Go writes it; one below zero counts as none.
-fn duration(text: &str) -> Result<Duration, String> {
-    let nanoseconds = kelson_codec::parse_duration(text).map_err(|e| e.to_string())?;
-    Ok(Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or_default()))
 }
 
 /// The fields of a KubeProxyConfiguration that have an effect.

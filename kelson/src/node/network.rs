@@ -116,7 +116,7 @@ pub async fn explain(from: &str, to: &str, data_dir: &Path, kubeconfig: Option<P
             }
         }
     }
-    print!("{text}");
+    out!("{text}");
     Ok(())
 }
 

@@ -8,6 +8,7 @@ use anyhow::bail;
 use kelson_kubelet::config::file::LogFormat;
 use kelson_net::ranges;
 use kelson_ranges::{Given, Ranges};
+use kelson_tasks::{FILES, OnPanic};
 
 use super::agent::{self, Join};
 use super::args::{AgentArgs, CredentialProviderCommand, ImageCommand, NetworkCommand, NodeArgs, NodeCommand};
@@ -33,6 +34,9 @@ pub fn before(words: &[OsString]) -> Option<ExitCode> {
     }
     code
 }
+
+/// How long a new version must work before the previous one is no longer waited for.
+const PROVEN: Duration = Duration::from_secs(10);
 
 /// Runs a command.
 pub fn run(command: NodeCommand) -> anyhow::Result<()> {
@@ -98,6 +102,7 @@ pub async fn beside(
         started = start => started?,
         ended = process.ended() => return ended,
     };
+    process.service.watch("kubelet", node.check());
     let ended = process.ended().await;
     tracing::info!("stopping; containers keep running");
     within(NODE_END_MAX, "node", node.shutdown()).await;
@@ -111,9 +116,23 @@ pub async fn remove(data_dir: &Path, endpoint: Option<&str>) -> Vec<String> {
     cleanup::remove(data_dir, endpoint).await
 }
 
-/// A server or agent of this machine is ready.
-pub fn ready() {
-    upgrade::at_ready();
+/// Returns whether a server or an agent uses the data directory. Its lock is not taken: a process that starts meanwhile would not get it.
+///
+/// # Errors
+/// The open files of the process cannot be read.
+pub fn is_running(data_dir: &Path) -> anyhow::Result<bool> {
+    Ok(status::gather::holder(data_dir)?.is_some())
+}
+
+/// A server or agent of this machine is ready. An upgrade to its program is over when its parts have worked for a while: a version that gets
+/// ready and hangs then is restarted by the watchdog, and is not kept.
+pub fn ready(process: &Process) {
+    let service = process.service.clone();
+    process.tasks.spawn("upgrade-trial", OnPanic::Contain, async move {
+        service.steady(PROVEN).await;
+        // Fails only at the end of the process.
+        let _ = FILES.run(upgrade::at_ready).await;
+    });
 }
 
 /// Runs `kelson agent` to its end.
@@ -135,8 +154,9 @@ fn agent(args: AgentArgs) -> anyhow::Result<()> {
             node = start => node?,
             ended = process.ended() => return ended,
         };
+        process.service.watch("kubelet", node.check());
         process.service.ready(&format!("node {} of {}", me.name, args.server));
-        ready();
+        ready(process);
         let ended = process.ended().await;
         tracing::info!("stopping; containers keep running");
         within(NODE_END_MAX, "node", node.shutdown()).await;
@@ -158,6 +178,7 @@ pub fn kubelet(args: KubeletArgs, spoken: &Spoken) -> anyhow::Result<()> {
             kubelet = plan.start() => kubelet?,
             ended = process.ended() => return ended,
         };
+        process.service.watch("kubelet", agent::check_of(&kubelet));
         process.service.ready("the kubelet runs");
         let ended = process.ended().await;
         tracing::info!("stopping; containers keep running");

@@ -37,11 +37,16 @@ fn checks(server: &Server, endpoint: &str) -> Vec<&'static str> {
     names
 }
 
+/// A step of the server's start that has not finished.
+#[derive(Debug, thiserror::Error)]
+#[error("not finished")]
+struct UnfinishedStep;
+
 /// Runs one check. Liveness fails only if a restart may help: a full or slow disk makes the server unready, but a restart would not
 /// help.
 fn check(server: &Server, endpoint: &str, name: &str) -> Result<(), String> {
     if let Some(step) = StartStep::ALL.into_iter().find(|step| step.name() == name) {
-        return start_step(server, endpoint, step);
+        return start_step(server, endpoint, step).map_err(|e| e.to_string());
     }
     let fault = match name {
         "etcd" | "etcd-readiness" if server.tasks.token().is_cancelled() => Some("the store is closing".to_owned()),
@@ -59,14 +64,14 @@ fn check(server: &Server, endpoint: &str, name: &str) -> Result<(), String> {
 
 /// Whether a step of the start is finished. A step that is tried again after the start, because a key service is not available, does not
 /// make the server dead: a restart would not help.
-fn start_step(server: &Server, endpoint: &str, step: StartStep) -> Result<(), String> {
+fn start_step(server: &Server, endpoint: &str, step: StartStep) -> Result<(), UnfinishedStep> {
     let is_finished = match step {
         StartStep::StorageReadiness => server.store.all_locked().is_empty(),
         step => server.health.steps.is_finished(step),
     };
     match is_finished || endpoint == "livez" && server.health.is_ready() {
         true => Ok(()),
-        false => Err("not finished".to_owned()),
+        false => Err(UnfinishedStep),
     }
 }
 

@@ -6,6 +6,7 @@ mod capabilities;
 mod cgroups;
 mod clock;
 mod disk;
+mod features;
 mod files;
 mod firewall;
 mod kernel;
@@ -24,6 +25,7 @@ type Probe = fn(&Host, &Purpose) -> Vec<Finding>;
 const QUICK: &[Probe] = &[
     |host, purpose| cgroups::find(&cgroups::read(host), purpose),
     |host, purpose| kernel::find(&kernel::read(host), purpose),
+    |host, purpose| features::find(&features::read(host), purpose),
     |host, purpose| capabilities::find(&capabilities::read(host), purpose),
     |host, purpose| programs::find(&programs::read(host), purpose),
     |host, purpose| clock::find(&clock::read(host), purpose),

@@ -80,7 +80,7 @@ pub fn find(running: &[Running], purpose: &Purpose) -> Vec<Finding> {
             format!("other container runtimes run: {}", runtimes.join(", ")),
             "They are not in the way: Kelson starts another containerd, with other directories. Each takes some 50 MiB. Docker sets the \
              FORWARD policy of iptables to DROP.",
-            "",
+            "Where nothing else uses them, stop them: systemctl disable --now containerd",
         );
     }
     findings.or_ok(|| "no other node agent or container runtime is running".to_owned())

@@ -392,4 +392,15 @@ mod tests {
         assert!(!lacks_sys_resource("CapEff:\t000001ffffffffff\n"));
         assert!(!lacks_sys_resource(""));
     }
+
+    #[test]
+    fn runc_has_the_cgroup_driver_of_the_kubelet_in_each_version() {
+        for (major, minor) in [(1, 6), (1, 7), (2, 0), (2, 1)] {
+            for systemd_cgroup in [false, true] {
+                let text = render(&ContainerdConfig { systemd_cgroup, ..config() }, &host(major, minor));
+                let line = format!("SystemdCgroup = {systemd_cgroup}");
+                assert_eq!(text.lines().filter(|l| *l == line).count(), 1, "{major}.{minor}: {text}");
+            }
+        }
+    }
 }

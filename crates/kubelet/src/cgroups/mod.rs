@@ -4,12 +4,14 @@
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 pub mod bounds;
+pub mod io;
 pub mod location;
 pub mod memory;
 pub mod name;
 pub mod node;
 pub mod placed;
 pub mod pressure;
+pub mod reading;
 pub mod resources;
 pub mod swap;
 pub mod tree;
@@ -258,11 +260,6 @@ impl Cgroups {
         let name = named.as_deref().and_then(Path::file_name).map_or(id.into(), |n| n.to_string_lossy());
         let used = |pod: &CgroupName| CgroupUsage::read(&inner.tree, &format!("{}/{name}", inner.path(pod)));
         inner.names(uid).iter().map(used).find(|u| u.memory.is_some() || u.cpu_nanos.is_some()).unwrap_or_default()
-    }
-
-    /// Path of the cgroup of all pods.
-    pub fn all_pods(&self) -> Option<String> {
-        self.inner.as_ref().map(|i| format!("/{}", i.path(&i.pods)))
     }
 
     /// Number of processes and threads of a pod. Reads a kernel file.

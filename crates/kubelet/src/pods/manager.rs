@@ -143,7 +143,10 @@ impl PodManager {
             self.take(pending).await;
             self.rooms_left();
             self.retry_deferred(trigger);
-            pings.into_iter().for_each(|ping| drop(ping.send(())));
+            for ping in pings {
+                // The caller may have given up.
+                let _ = ping.send(());
+            }
         }
     }
 

@@ -143,8 +143,17 @@ async fn network(runtime: &dyn Runtime, sandbox: &str) -> Option<Network> {
     }
 }
 
+/// Why a port on the pod's loopback cannot be reached, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to connect to localhost:{port} inside the pod's network namespace, {}", faults.join(" "))]
+struct UnreachablePort {
+    port: u16,
+    /// The failure for each address family.
+    faults: Vec<String>,
+}
+
 /// Connects to a port on the pod's loopback, IPv4 first.
-async fn connect(network: &Network, port: u16) -> Result<TcpStream, String> {
+async fn connect(network: &Network, port: u16) -> Result<TcpStream, UnreachablePort> {
     let mut faults = Vec::new();
     for (words, at) in [
         ("IPv4: dial tcp4", SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
@@ -157,7 +166,7 @@ async fn connect(network: &Network, port: u16) -> Result<TcpStream, String> {
             Err(_) => faults.push(format!("{words} {at}: i/o timeout")),
         }
     }
-    Err(format!("failed to connect to localhost:{port} inside the pod's network namespace, {}", faults.join(" ")))
+    Err(UnreachablePort { port, faults })
 }
 
 /// Creates a socket in the namespace. A socket stays in the namespace of the thread that created it, so a new thread is used, and no thread
@@ -280,7 +289,7 @@ mod tests {
         let mut got = [0; 1];
         theirs.read_exact(&mut got).await.expect("read");
         drop((listener, ours, theirs));
-        let why = connect(&Network::Node, port).await.expect_err("no process listens");
+        let why = connect(&Network::Node, port).await.expect_err("no process listens").to_string();
         assert!(why.contains(&format!("dial tcp4 127.0.0.1:{port}: connect: connection refused")), "{why}");
     }
 }

@@ -11,7 +11,7 @@ use crate::error::NetError;
 use crate::ipam::LockedPool;
 use crate::netlink::{Link, Links};
 use crate::netns::block_on;
-use crate::{iptables, nft, overlay, rules, spoofing};
+use crate::{iptables, nft, overlay, rules, spoofing, sysctl};
 
 /// Runs one script as one transaction, and waits for it.
 pub(super) fn apply(script: &str) -> Result<(), NetError> {
@@ -138,22 +138,14 @@ fn sysctls(config: &NetworkConfig) -> Vec<(String, &'static str)> {
 
 pub(super) fn ensure_sysctls(config: &NetworkConfig) -> Result<(), NetError> {
     for (key, value) in sysctls(config) {
-        // A parameter that has its value is not written, so that a read-only /proc/sys with the right values works.
-        if !has_value(&key, value) {
-            let path = PathBuf::from("/proc/sys").join(&key);
-            std::fs::write(&path, value).map_err(NetError::io(format!("set {}={value}", key.replace('/', "."))))?;
-        }
+        sysctl::ensure(&key, value).map_err(NetError::io(format!("set {}={value}", key.replace('/', "."))))?;
     }
     Ok(())
 }
 
-fn has_value(key: &str, value: &str) -> bool {
-    std::fs::read_to_string(PathBuf::from("/proc/sys").join(key)).is_ok_and(|now| now.trim() == value)
-}
-
 /// Returns the parameters that have another value.
 pub(super) fn wrong_sysctls(config: &NetworkConfig) -> Vec<String> {
-    sysctls(config).into_iter().filter(|(key, value)| !has_value(key, value)).map(|(key, _)| key).collect()
+    sysctls(config).into_iter().filter(|(key, value)| !sysctl::has_value(key, value)).map(|(key, _)| key).collect()
 }
 
 /// Returns the files of [`install_cni`], including temporary ones.

@@ -7,8 +7,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use bytes::Bytes;
-use http::Method;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kelson_check::Host;
@@ -22,7 +20,7 @@ use super::facts::{
 };
 use crate::lock::LOCK_FILE;
 use crate::node::cleanup;
-use crate::{certificate, token};
+use crate::{ask, certificate, token};
 
 /// The timeout for an answer of the server or the runtime.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -43,7 +41,7 @@ pub async fn gather(dir: &Path) -> anyhow::Result<Facts> {
     let is_server = dir.join("pki").join("ca.crt").exists();
     let client = if is_server && pid.is_some() { token::admin(&dir).ok() } else { None };
     let api = match &client {
-        Some(client) => Some(ask(client).await),
+        Some(client) => Some(about_api(client).await),
         None => None,
     };
     let containers = match cleanup::runtime_endpoint(&dir) {
@@ -127,16 +125,10 @@ fn room(dir: &Path) -> DiskRoom {
 }
 
 /// Reads whether the API server is ready, and its nodes.
-async fn ask(client: &Client) -> ApiFacts {
-    let late = || format!("no answer within {} s", ANSWER_MAX.as_secs());
-    let ready = tokio::time::timeout(ANSWER_MAX, client.call(Method::GET, "/readyz", "", Bytes::new())).await;
-    let not_ready = match ready {
-        Ok(Ok(_)) => None,
-        Ok(Err(e)) => Some(e.to_string()),
-        Err(_) => Some(late()),
-    };
-    let nodes = tokio::time::timeout(ANSWER_MAX, client.list::<Node>("", &ListParams::default())).await;
-    let nodes = nodes.ok().and_then(Result::ok).map(|list| list.items).unwrap_or_default();
+async fn about_api(client: &Client) -> ApiFacts {
+    let not_ready = ask::get(client, "/readyz", ANSWER_MAX).await.err().map(|e| e.to_string());
+    let nodes = ask::within(ANSWER_MAX, client.list::<Node>("", &ListParams::default())).await;
+    let nodes = nodes.map(|list| list.items).unwrap_or_default();
     ApiFacts { not_ready, nodes: nodes.iter().map(node).collect() }
 }
 

@@ -18,8 +18,8 @@ pub async fn run(args: &StatusArgs) -> anyhow::Result<()> {
     let facts = gather::gather(&args.data_dir).await?;
     let warnings = warn::warnings(&facts);
     match args.output.as_str() {
-        "json" => println!("{}", show::json(&facts, &warnings)?),
-        _ => print!("{}", show::text(&facts, &warnings)),
+        "json" => outln!("{}", show::json(&facts, &warnings)?),
+        _ => out!("{}", show::text(&facts, &warnings)),
     }
     if warnings.iter().any(|warning| warning.level == Level::Error) {
         bail!("there are problems; see the warnings above");

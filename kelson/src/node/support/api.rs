@@ -2,12 +2,13 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Method;
 use kelson_client::Client;
 use serde_json::Value;
+use thiserror::Error;
 
 use super::archive::{ALL_BYTES_MAX, Archive};
 use super::redact;
+use crate::ask::{self, AskError};
 
 /// How long one answer may take.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
@@ -45,7 +46,7 @@ const LISTS: &[(&str, &str)] = &[
 /// The archive cannot be written. What the API does not answer is noted in it.
 pub async fn collect(client: &Client, archive: &mut Archive) -> std::io::Result<()> {
     for (name, path) in TEXTS {
-        match ask(client, path).await {
+        match text(client, path).await {
             Ok(bytes) => archive.add(name, &String::from_utf8_lossy(&bytes))?,
             Err(why) => archive.miss(name, &why),
         }
@@ -65,7 +66,7 @@ pub async fn collect(client: &Client, archive: &mut Archive) -> std::io::Result<
     // A few nodes are enough; the bundle is bounded.
     for node in nodes.iter().take(5) {
         let name = format!("metrics/kubelet-{node}.txt");
-        match ask(client, &format!("/api/v1/nodes/{node}/proxy/metrics")).await {
+        match text(client, &format!("/api/v1/nodes/{node}/proxy/metrics")).await {
             Ok(bytes) => archive.add(&name, &String::from_utf8_lossy(&bytes))?,
             Err(why) => archive.miss(&name, &why),
         }
@@ -73,19 +74,28 @@ pub async fn collect(client: &Client, archive: &mut Archive) -> std::io::Result<
     Ok(())
 }
 
-async fn ask(client: &Client, path: &str) -> Result<Bytes, String> {
-    let answer = tokio::time::timeout(ANSWER_MAX, client.call(Method::GET, path, "", Bytes::new())).await;
-    let bytes =
-        answer.map_err(|_| format!("no answer within {} s", ANSWER_MAX.as_secs()))?.map_err(|e| e.to_string())?;
-    match bytes.len() > ALL_BYTES_MAX {
-        true => Err(format!("the answer has {} bytes", bytes.len())),
-        false => Ok(bytes),
-    }
+/// Why an answer of the API is not in the bundle.
+#[derive(Debug, Error)]
+enum AnswerError {
+    /// There is none.
+    #[error(transparent)]
+    Ask(#[from] AskError),
+    /// It is larger than the bundle may be.
+    #[error("the answer has {0} bytes")]
+    TooLarge(usize),
+    /// It is not JSON.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
 }
 
-async fn list(client: &Client, path: &str) -> Result<Value, String> {
-    let bytes = ask(client, &format!("{path}?limit={OBJECTS_MAX}")).await?;
-    let mut list: Value = serde_json::from_slice(&bytes).map_err(|e| e.to_string())?;
+async fn text(client: &Client, path: &str) -> Result<Bytes, AnswerError> {
+    let bytes = ask::get(client, path, ANSWER_MAX).await?;
+    if bytes.len() > ALL_BYTES_MAX { Err(AnswerError::TooLarge(bytes.len())) } else { Ok(bytes) }
+}
+
+async fn list(client: &Client, path: &str) -> Result<Value, AnswerError> {
+    let bytes = text(client, &format!("{path}?limit={OBJECTS_MAX}")).await?;
+    let mut list: Value = serde_json::from_slice(&bytes)?;
     redact::object(&mut list);
     Ok(list)
 }

@@ -1,6 +1,7 @@
 //! A tar.gz of bounded size whose texts have passed the redactor.
 #![allow(clippy::disallowed_methods, reason = "blocking: by a command that does nothing else")]
 
+use std::fmt::Display;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -64,8 +65,8 @@ impl Archive {
     }
 
     /// Notes that something is not there, and why.
-    pub fn miss(&mut self, name: &str, why: &str) {
-        let why = self.redactor.text(why);
+    pub fn miss(&mut self, name: &str, why: &dyn Display) {
+        let why = self.redactor.text(&why.to_string());
         self.contents.push(format!("{name}: not there: {}", why.trim()));
     }
 
@@ -119,7 +120,7 @@ mod tests {
         for n in 0..10 {
             archive.add(&format!("logs/{n}"), &long).unwrap();
         }
-        archive.miss("events", "no answer to s3cret!");
+        archive.miss("events", &"no answer to s3cret!");
         archive.finish("A test.").unwrap();
         let mut all = 0;
         let mut tar = tar::Archive::new(GzDecoder::new(File::open(&file).unwrap()));

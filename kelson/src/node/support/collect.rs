@@ -6,8 +6,10 @@ use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
+
+use thiserror::Error;
 
 use super::archive::ENTRY_BYTES_MAX;
 
@@ -52,21 +54,40 @@ pub const PROGRAMS: &[(&str, &[&str])] = &[
     ("versions/nft.txt", &["nft", "--version"]),
 ];
 
+/// Why something of the machine is not in the bundle.
+#[derive(Debug, Error)]
+pub enum CollectError {
+    /// A file cannot be read, or a program cannot be started.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// A program did not end in time.
+    #[error("no end within {} s", .0.as_secs())]
+    Late(Duration),
+    /// A program failed without output.
+    #[error("{status}: {said}")]
+    Failed {
+        /// How it ended.
+        status: ExitStatus,
+        /// Its standard error.
+        said: String,
+    },
+}
+
 /// What a program prints, also where it fails.
 ///
 /// # Errors
 /// Why there is no output.
-pub async fn output(words: &[&str]) -> Result<String, String> {
+pub async fn output(words: &[&str]) -> Result<String, CollectError> {
     let mut command = tokio::process::Command::new(words[0]);
     command.args(&words[1..]).stdin(Stdio::null()).kill_on_drop(true);
     let output = match tokio::time::timeout(PROGRAM_MAX, command.output()).await {
-        Ok(output) => output.map_err(|e| e.to_string())?,
-        Err(_) => return Err(format!("no end within {} s", PROGRAM_MAX.as_secs())),
+        Ok(output) => output?,
+        Err(_) => return Err(CollectError::Late(PROGRAM_MAX)),
     };
     let (text, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     match output.status.success() {
         true => Ok(text.into_owned()),
-        false if text.is_empty() => Err(format!("{}: {said}", output.status)),
+        false if text.is_empty() => Err(CollectError::Failed { status: output.status, said: said.into_owned() }),
         false => Ok(format!("{text}\n{}: {said}", output.status)),
     }
 }
@@ -75,7 +96,7 @@ pub async fn output(words: &[&str]) -> Result<String, String> {
 ///
 /// # Errors
 /// The system's.
-pub fn file(path: &Path) -> Result<String, String> {
+pub fn file(path: &Path) -> Result<String, CollectError> {
     let read = || -> std::io::Result<Vec<u8>> {
         let mut from = File::open(path)?;
         let about = from.metadata()?;
@@ -87,7 +108,7 @@ pub fn file(path: &Path) -> Result<String, String> {
         from.take(max).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
-    read().map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).map_err(|e| e.to_string())
+    Ok(String::from_utf8_lossy(&read()?).into_owned())
 }
 
 /// Where a service's log is.
@@ -112,7 +133,7 @@ impl Log {
     ///
     /// # Errors
     /// Why there are none.
-    pub async fn read(&self) -> Result<String, String> {
+    pub async fn read(&self) -> Result<String, CollectError> {
         match self {
             Self::File(path) => file(path),
             Self::Journal(unit) => {
@@ -183,8 +204,9 @@ mod tests {
 
     #[tokio::test]
     async fn what_fails_says_why() {
-        assert_eq!(output(&["sh", "-c", "echo a"]).await.as_deref(), Ok("a\n"));
-        assert!(output(&["sh", "-c", "echo broken >&2; exit 3"]).await.unwrap_err().contains("broken"));
+        assert_eq!(output(&["sh", "-c", "echo a"]).await.unwrap(), "a\n");
+        let broken = output(&["sh", "-c", "echo broken >&2; exit 3"]).await.unwrap_err();
+        assert!(broken.to_string().contains("broken"), "{broken}");
         assert!(output(&["no-such-program"]).await.is_err());
         assert!(file(Path::new("/no/such/file")).is_err());
     }

@@ -73,9 +73,9 @@ pub async fn run(args: &SupportArgs) -> anyhow::Result<()> {
         machine(&facts.data_dir, &mut archive).await?;
         match &client {
             // Objects may repeat a secret, and which ones there are could not be found out.
-            Some(_) if unknown.is_some() => archive.miss("api", unknown.as_deref().unwrap_or_default()),
+            Some(_) if unknown.is_some() => archive.miss("api", &unknown.as_deref().unwrap_or_default()),
             Some(client) => api::collect(client, &mut archive).await?,
-            None => archive.miss("api", "no server runs with this data directory, or it is an agent's"),
+            None => archive.miss("api", &"no server runs with this data directory, or it is an agent's"),
         }
         for log in collect::logs(&facts.data_dir, pid, unit(&Host::this(), pid, role), role) {
             match log.read().await {
@@ -86,8 +86,8 @@ pub async fn run(args: &SupportArgs) -> anyhow::Result<()> {
         archive.finish(ABOUT)
     };
     written.await.with_context(|| format!("write {}", file.display()))?;
-    println!("{}", file.display());
-    println!(
+    outln!("{}", file.display());
+    outln!(
         "It has no keys, tokens or contents of Secrets. Look at it before you hand it on: names and addresses are in it."
     );
     Ok(())
@@ -103,7 +103,7 @@ fn describe(facts: &Facts, role: &str, flags: &[OsString], archive: &mut Archive
     match config::effective(role, flags, &Cli::command()) {
         Ok(text) => archive.add("configuration.txt", &text),
         Err(e) => {
-            archive.miss("configuration.txt", &format!("{e:#}"));
+            archive.miss("configuration.txt", &format_args!("{e:#}"));
             Ok(())
         }
     }

@@ -103,13 +103,13 @@ pub async fn run(args: &UpgradeArgs) -> anyhow::Result<()> {
     let found = Installation::find(args).await?;
     let (file, from) = (found.program.file().display().to_string(), &args.from);
     if digest(from)? == digest(found.program.file())? {
-        println!("{file} is the same file as {}; nothing to do", from.display());
+        outln!("{file} is the same file as {}; nothing to do", from.display());
         return Ok(());
     }
     verify_checksum(from)?;
     if args.check {
         let (installed, new) = about_both(found.program.file(), from, &found, args.one_way).await?;
-        println!("{}: {} can be installed over {}", from.display(), named(&new), named(&installed));
+        outln!("{}: {} can be installed over {}", from.display(), named(&new), named(&installed));
         return Ok(());
     }
     // What is checked is the very file that takes the place: the one that was named may change meanwhile, or be where nothing may run.
@@ -122,29 +122,29 @@ pub async fn run(args: &UpgradeArgs) -> anyhow::Result<()> {
             return Err(refused);
         }
     };
-    println!("{file}: {} replaces {}", named(&new), named(&installed));
+    outln!("{file}: {} replaces {}", named(&new), named(&installed));
     found.program.keep().context("keep the installed version")?;
     let journal = Journal::begin(&found.program)?;
     found.program.swap().with_context(|| format!("replace {file}"))?;
-    println!("the previous version is kept as {}", found.program.previous().display());
+    outln!("the previous version is kept as {}", found.program.previous().display());
     let Some(pid) = found.before.pid else {
         journal.leave();
-        println!("nothing runs with {}; the new version is used at the next start", found.dir.display());
+        outln!("nothing runs with {}; the new version is used at the next start", found.dir.display());
         return Ok(());
     };
     if !found.manager.can_restart() {
         journal.leave();
-        println!(
+        outln!(
             "process {pid} was not started by systemd or OpenRC: end it (kill {pid}) and start it again as you have started it; pods continue. If the new version does not get ready in {} starts, the next one returns to the previous version",
             trial::STARTS_MAX
         );
         return Ok(());
     }
-    println!("restarting the {} ({}); pods continue", found.name(), found.manager.shown());
+    outln!("restarting the {} ({}); pods continue", found.name(), found.manager.shown());
     match found.restart(&found.before, args.timeout).await {
         Ok(pid) => {
             journal.end(&found.program).context("remove the journal of the upgrade")?;
-            println!("the {} works with {} (process {pid})", found.name(), named(&new));
+            outln!("the {} works with {} (process {pid})", found.name(), named(&new));
             Ok(())
         }
         Err(why) if args.one_way => {
@@ -165,9 +165,9 @@ async fn give_back(
     why: &anyhow::Error,
     limit: Duration,
 ) -> anyhow::Result<()> {
-    println!("the new version does not work: {why:#}");
+    outln!("the new version does not work: {why:#}");
     found.program.put_back().context("put the previous version back")?;
-    println!("{} is the previous version again; restarting the {}", found.program.file().display(), found.name());
+    outln!("{} is the previous version again; restarting the {}", found.program.file().display(), found.name());
     // Whichever process has the directory now is the new version's.
     let failed = Before { pid: gather::holder(&found.dir)?, ..found.before.clone() };
     let back = found.restart(&failed, limit.max(RETURN_MIN)).await;
@@ -261,7 +261,7 @@ pub fn at_start(words: &[OsString]) {
     }
     let Ok(file) = std::env::current_exe() else { return };
     match trial::at_start(&Program::new(&file)) {
-        Ok(Decision::Continue) => {}
+        Ok(Decision::Continue) => limit_start(Program::new(&file)),
         Ok(Decision::Returned) => {
             eprintln!(
                 "the new version did not get ready in {} starts; starting the previous version, which {} is again",
@@ -274,6 +274,31 @@ pub fn at_start(words: &[OsString]) {
         // Only root can look after root's program; the start does not depend on it.
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
         Err(error) => eprintln!("reading the journal of an upgrade of {} failed: {error}", file.display()),
+    }
+}
+
+/// Ends this process if it does not get ready in time while an upgrade to its program is in progress: a service manager's watchdog begins
+/// only when a service is ready. A separate thread, because what hangs may be the runtime.
+fn limit_start(program: Program) {
+    if !matches!(trial::is_abandoned(&program), Ok(Some(_))) {
+        return;
+    }
+    let limited = std::thread::Builder::new().name("upgrade-trial".to_owned()).spawn(move || {
+        loop {
+            std::thread::sleep(trial::READY_MAX);
+            match trial::is_abandoned(&program) {
+                Ok(Some(true)) => {
+                    let minutes = trial::READY_MAX.as_secs() / 60;
+                    eprintln!("the new version did not get ready within {minutes} minutes; ending it, so that it is started again");
+                    std::process::abort();
+                }
+                Ok(Some(false)) => {}
+                Ok(None) | Err(_) => return,
+            }
+        }
+    });
+    if let Err(error) = limited {
+        eprintln!("limiting the duration of the start failed: {error}");
     }
 }
 

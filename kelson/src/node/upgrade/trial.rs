@@ -10,6 +10,7 @@
 use std::fs::{File, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
@@ -17,6 +18,9 @@ use super::program::{Program, remove};
 
 /// How often a new version may start without getting ready while no command watches it.
 pub const STARTS_MAX: usize = 3;
+/// How long one start may take while no command watches it; the service manager begins the next start then. Enough for a large store that
+/// is converted, and for image archives on a slow board.
+pub const READY_MAX: Duration = Duration::from_secs(15 * 60);
 /// What a journal begins with, and what each start appends.
 const HEAD: &str = "kelson upgrade in progress\n";
 const START: &str = "start\n";
@@ -108,6 +112,15 @@ pub fn at_ready(program: &Program) -> io::Result<()> {
         Some(journal) if lock(&journal)? => remove(&program.journal()),
         _ => Ok(()),
     }
+}
+
+/// Whether a process that is not ready yet must end, so that the next start counts: an upgrade is in progress and no command watches it.
+/// `None`: the upgrade is over.
+///
+/// # Errors
+/// The system's.
+pub fn is_abandoned(program: &Program) -> io::Result<Option<bool>> {
+    open(&program.journal())?.map(|journal| lock(&journal)).transpose()
 }
 
 fn open(journal: &Path) -> io::Result<Option<File>> {
@@ -224,6 +237,25 @@ mod tests {
         journal.end(&program).unwrap();
         assert!(!program.journal().exists());
         assert_eq!(at_start(&program).unwrap(), Decision::Continue);
+    }
+
+    #[test]
+    fn a_start_that_hangs_ends_only_where_nothing_else_decides() {
+        let (_dir, program, from) = installed("new hangs");
+        assert_eq!(is_abandoned(&program).unwrap(), None);
+        program.stage(&from).unwrap();
+        program.keep().unwrap();
+        let journal = Journal::begin(&program).unwrap();
+        program.swap().unwrap();
+        at_start(&program).unwrap();
+        assert_eq!(is_abandoned(&program).unwrap(), Some(false), "the command decides");
+        journal.leave();
+        for _ in 0..STARTS_MAX {
+            assert_eq!(is_abandoned(&program).unwrap(), Some(true));
+            assert_eq!(at_start(&program).unwrap(), Decision::Continue);
+        }
+        assert_eq!(at_start(&program).unwrap(), Decision::Returned);
+        assert_eq!(is_abandoned(&program).unwrap(), None);
     }
 
     #[test]

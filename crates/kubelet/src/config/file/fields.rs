@@ -96,15 +96,10 @@ impl<'a> Fields<'a> {
     /// Reads a duration. Zero means the default and returns `None`.
     pub fn duration(&mut self, name: &'static str, faults: &mut FieldErrors) -> Option<Duration> {
         let text = self.string(name, faults)?;
-        match kelson_codec::parse_duration(text).map(u64::try_from) {
-            Ok(Ok(0)) => None,
-            Ok(Ok(nanos)) => Some(Duration::from_nanos(nanos)),
-            Ok(Err(_)) => {
-                faults.invalid(&self.at(name), text, "must not be negative");
-                None
-            }
-            Err(e) => {
-                faults.invalid(&self.at(name), text, e.to_string());
+        match super::duration(text) {
+            Ok(duration) => Some(duration).filter(|d| !d.is_zero()),
+            Err(why) => {
+                faults.invalid(&self.at(name), text, why);
                 None
             }
         }

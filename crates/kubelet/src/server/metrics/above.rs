@@ -4,7 +4,9 @@ use k8s_openapi::api::core::v1::Pod;
 use kelson_metrics::Families;
 
 use super::super::state::ServerState;
+use super::columns::{self, CgroupSample};
 use super::{machine, usage};
+use crate::cgroups::reading::CgroupReading;
 use crate::cgroups::usage::CgroupUsage;
 use crate::node::facts;
 use crate::pod;
@@ -12,28 +14,25 @@ use crate::pod;
 /// A cgroup above containers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ParentCgroup {
-    /// Path of the cgroup, the label `id`.
-    pub id: String,
     /// Namespace and name of its pod; empty for others.
     pub pod: (String, String),
-    /// Usage of the cgroup.
-    pub usage: CgroupUsage,
+    /// Measurements; the path is the label `id`.
+    pub reading: CgroupReading,
 }
 
-/// Reads the usage of these cgroups; `paths` has the pods' cgroups by UID.
-pub fn read(
-    state: &ServerState,
-    pods: &[&Pod],
-    paths: &std::collections::BTreeMap<String, String>,
-) -> Vec<ParentCgroup> {
-    let mut all = vec![ParentCgroup { id: "/".to_owned(), usage: whole_machine(), ..ParentCgroup::default() }];
-    if let Some(id) = state.cgroups.all_pods() {
-        all.push(ParentCgroup { id, usage: state.cgroups.usage(None), ..ParentCgroup::default() });
-    }
+/// Reads the cgroups of the machine, of all pods, of QoS classes and of these pods.
+pub fn read(state: &ServerState, pods: &[&Pod]) -> Vec<ParentCgroup> {
+    let machine = CgroupReading {
+        id: "/".to_owned(),
+        usage: whole_machine(),
+        pressure: state.cgroups.machine_pressure(),
+        ..CgroupReading::default()
+    };
+    let above = std::iter::once(machine).chain(state.cgroups.above_pods());
+    let mut all: Vec<ParentCgroup> = above.map(|reading| ParentCgroup { reading, ..ParentCgroup::default() }).collect();
     let of_pod = |p: &&Pod| {
-        let id = paths.get(pod::uid(p)).filter(|path| !path.is_empty())?.clone();
-        let usage = state.cgroups.usage(Some(pod::uid(p)));
-        Some(ParentCgroup { id, pod: (pod::namespace(p).to_owned(), pod::name(p).to_owned()), usage })
+        let reading = state.cgroups.of_pod(pod::uid(p))?;
+        Some(ParentCgroup { pod: (pod::namespace(p).to_owned(), pod::name(p).to_owned()), reading })
     };
     all.extend(pods.iter().filter_map(of_pod));
     all
@@ -52,57 +51,53 @@ fn whole_machine() -> CgroupUsage {
     }
 }
 
-type ParentCgroupColumn = (&'static str, &'static str, fn(&CgroupUsage) -> Option<f64>);
+type ParentCgroupColumn = (&'static str, &'static str, fn(&CgroupUsage) -> Option<u64>);
 
-const COUNTERS: &[ParentCgroupColumn] = &[
-    ("container_cpu_usage_seconds_total", "Total CPU time in seconds.", |u| u.cpu_nanos.map(|n| n as f64 / 1e9)),
-    ("container_cpu_cfs_periods_total", "Elapsed periods of the CPU quota.", |u| u.throttled.map(|t| t.periods as f64)),
-    ("container_cpu_cfs_throttled_periods_total", "Throttled periods of the CPU quota.", |u| {
-        u.throttled.map(|t| t.throttled_periods as f64)
-    }),
-    ("container_cpu_cfs_throttled_seconds_total", "Total time throttled by the CPU quota in seconds.", |u| {
-        u.throttled.map(|t| t.nanos as f64 / 1e9)
-    }),
-    ("container_oom_events_total", "Processes killed because of memory shortage.", |u| u.oom_kills.map(|n| n as f64)),
-];
-
+/// What the runtime reports of containers.
 const GAUGES: &[ParentCgroupColumn] = &[
-    ("container_memory_working_set_bytes", "Current working set in bytes.", |u| u.working_set.map(|n| n as f64)),
-    ("container_memory_usage_bytes", "Memory charged to the container in bytes.", |u| u.memory.map(|n| n as f64)),
-    ("container_memory_rss", "Resident memory in bytes.", |u| u.rss.map(|n| n as f64)),
-    ("container_memory_cache", "File pages in memory in bytes.", |u| u.cache.map(|n| n as f64)),
+    ("container_memory_working_set_bytes", "Current working set in bytes.", |u| u.working_set),
+    ("container_memory_usage_bytes", "Memory charged to the container in bytes.", |u| u.memory),
+    ("container_memory_rss", "Resident memory in bytes.", |u| u.rss),
 ];
 
-/// Writes their metrics.
+/// Writes their metrics. `at` is the time of the reading in milliseconds since the epoch.
 pub fn series(f: &mut Families, all: &[ParentCgroup], at: i64) {
-    let labels = |a: &ParentCgroup| {
+    let labels = |a: &ParentCgroup| -> [(&'static str, String); 6] {
         let (namespace, pod) = a.pod.clone();
         [
             ("container", String::new()),
-            ("id", a.id.clone()),
+            ("id", a.reading.id.clone()),
             ("image", String::new()),
             ("name", String::new()),
             ("namespace", namespace),
             ("pod", pod),
         ]
     };
-    for (columns, counts) in [(COUNTERS, true), (GAUGES, false)] {
-        for (name, help, value) in columns {
-            let mut of = if counts { f.counter(name, help) } else { f.gauge(name, help) };
-            for (a, v) in all.iter().filter_map(|a| Some((a, value(&a.usage)?))) {
-                let labels = labels(a);
-                let mut labels: Vec<(&str, &str)> = labels.iter().map(|(k, v)| (*k, v.as_str())).collect();
-                if *name == "container_cpu_usage_seconds_total" {
-                    labels.push(("cpu", "total"));
-                }
-                if counts {
-                    of.sample_at(&labels, v, at)
-                } else {
-                    of.sample(&labels, v)
-                };
-            }
+    let labels: Vec<[(&str, String); 6]> = all.iter().map(labels).collect();
+    let samples: Vec<CgroupSample<'_>> = all
+        .iter()
+        .zip(&labels)
+        .map(|(a, labels)| CgroupSample {
+            labels: labels.iter().map(|(name, value)| (*name, value.as_str())).collect(),
+            usage: &a.reading.usage,
+            pressure: &a.reading.pressure,
+            io: &a.reading.io,
+            processes: a.reading.processes,
+            at,
+        })
+        .collect();
+    let mut of = f.counter("container_cpu_usage_seconds_total", "Total CPU time in seconds.");
+    for (s, nanos) in samples.iter().filter_map(|s| Some((s, s.usage.cpu_nanos?))) {
+        let labels: Vec<(&str, &str)> = s.labels.iter().copied().chain([("cpu", "total")]).collect();
+        of.sample_at(&labels, nanos as f64 / 1e9, at);
+    }
+    for (name, help, value) in GAUGES {
+        let mut of = f.gauge(name, help);
+        for (s, v) in samples.iter().filter_map(|s| Some((s, value(s.usage)?))) {
+            of.sample(&s.labels, v as f64);
         }
     }
+    columns::series(f, &samples);
 }
 
 #[cfg(test)]
@@ -112,8 +107,9 @@ mod tests {
     #[test]
     fn machine_and_pod_cgroups_have_metrics() {
         let usage = CgroupUsage { cpu_nanos: Some(2_500_000_000), rss: Some(7), ..CgroupUsage::default() };
-        let machine = ParentCgroup { id: "/".into(), usage, ..ParentCgroup::default() };
-        let pod = ParentCgroup { id: "/kubepods/podu".into(), pod: ("n".into(), "p".into()), usage };
+        let reading = |id: &str| CgroupReading { id: id.into(), usage, ..CgroupReading::default() };
+        let machine = ParentCgroup { reading: reading("/"), ..ParentCgroup::default() };
+        let pod = ParentCgroup { pod: ("n".into(), "p".into()), reading: reading("/kubepods/podu") };
         let mut f = Families::default();
         series(&mut f, &[machine, pod], 2000);
         let text = f.text();

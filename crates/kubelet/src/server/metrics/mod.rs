@@ -1,6 +1,7 @@
 //! Statistics: `/stats/summary` (`summary`) and metrics in text format (`text`), from the same reading of the runtime (`usage`) and the
 //! kernel (`machine`).
 mod above;
+mod columns;
 mod machine;
 mod network;
 pub mod rates;

@@ -10,9 +10,9 @@ use kelson_metrics::{CONTENT_TYPE, Families, Registry};
 use super::super::answer::{Body, text, typed};
 use super::super::state::ServerState;
 use super::above;
+use super::columns::{self, CgroupSample};
 use super::network::{self, Traffic};
 use super::usage::{self, RunningUsage};
-use crate::cgroups::pressure::Stall;
 use crate::node::facts;
 use crate::pod;
 
@@ -172,7 +172,7 @@ pub async fn cadvisor(state: &ServerState) -> Response<Body> {
     // Path of the container's cgroup, by which some dashboards distinguish containers from pods.
     let paths: Paths = pods.iter().map(|p| (pod::uid(p).to_owned(), state.cgroups.parent(p))).collect();
     containers(&mut f, &usages, &pods, &paths);
-    above::series(&mut f, &above::read(state, &pods, &paths), state.clock.now().as_millisecond());
+    above::series(&mut f, &above::read(state, &pods), state.clock.now().as_millisecond());
     network::series(&mut f, &network::all(state).await as &[Traffic]);
     answer(f.text())
 }
@@ -182,60 +182,11 @@ type Paths = BTreeMap<String, String>;
 
 type Column = (&'static str, &'static str, fn(&RunningUsage) -> Option<f64>);
 
-fn seconds(stall: Stall) -> f64 {
-    stall.total as f64 / 1e6
-}
-
-/// Throttling by the CPU quota, and OOM kills.
-const LIMITED: &[Column] = &[
-    ("container_cpu_cfs_periods_total", "Elapsed periods of the CPU quota.", |u| {
-        u.cgroup.throttled.map(|t| t.periods as f64)
-    }),
-    ("container_cpu_cfs_throttled_periods_total", "Throttled periods of the CPU quota.", |u| {
-        u.cgroup.throttled.map(|t| t.throttled_periods as f64)
-    }),
-    ("container_cpu_cfs_throttled_seconds_total", "Total time throttled by the CPU quota in seconds.", |u| {
-        u.cgroup.throttled.map(|t| t.nanos as f64 / 1e9)
-    }),
-    ("container_oom_events_total", "Processes killed because of memory shortage.", |u| {
-        u.cgroup.oom_kills.map(|n| n as f64)
-    }),
-];
-
-/// Pressure of containers: stalled (all tasks waited) and waiting (some tasks waited) (`KubeletPSI`).
-const PRESSURES: &[Column] = &[
-    ("container_pressure_cpu_stalled_seconds_total", "Total time in which all tasks waited for CPU in seconds.", |u| {
-        u.pressure.cpu.map(|p| seconds(p.full))
-    }),
-    (
-        "container_pressure_cpu_waiting_seconds_total",
-        "Total time in which some tasks waited for CPU in seconds.",
-        |u| u.pressure.cpu.map(|p| seconds(p.some)),
-    ),
-    (
-        "container_pressure_memory_stalled_seconds_total",
-        "Total time in which all tasks waited for memory in seconds.",
-        |u| u.pressure.memory.map(|p| seconds(p.full)),
-    ),
-    (
-        "container_pressure_memory_waiting_seconds_total",
-        "Total time in which some tasks waited for memory in seconds.",
-        |u| u.pressure.memory.map(|p| seconds(p.some)),
-    ),
-    ("container_pressure_io_stalled_seconds_total", "Total time in which all tasks waited for I/O in seconds.", |u| {
-        u.pressure.io.map(|p| seconds(p.full))
-    }),
-    ("container_pressure_io_waiting_seconds_total", "Total time in which some tasks waited for I/O in seconds.", |u| {
-        u.pressure.io.map(|p| seconds(p.some))
-    }),
-];
-
 /// Metrics of every container: name, help, value.
 const COLUMNS: &[Column] = &[
     ("container_memory_working_set_bytes", "Current working set in bytes.", |u| Some(u.memory as f64)),
     ("container_memory_usage_bytes", "Memory charged to the container in bytes.", |u| u.memory_usage.map(|n| n as f64)),
     ("container_memory_rss", "Resident memory in bytes.", |u| u.rss.map(|n| n as f64)),
-    ("container_memory_cache", "File pages in memory in bytes.", |u| u.cgroup.cache.map(|n| n as f64)),
     ("container_memory_swap", "Swap usage in bytes.", |u| u.swap.map(|n| n as f64)),
     ("container_fs_usage_bytes", "Size of the container's writable layer in bytes.", |u| Some(u.disk as f64)),
     ("container_start_time_seconds", "Start time of the container since unix epoch in seconds.", |u| {
@@ -253,12 +204,17 @@ fn containers(f: &mut Families, usages: &[RunningUsage], pods: &[&Pod], paths: &
         let labels: Vec<(&str, &str)> = all_labels(u, id).into_iter().chain([("cpu", "total")]).collect();
         of.sample_at(&labels, u.cpu_nanos as f64 / 1e9, u.at / 1_000_000);
     }
-    for (name, help, value) in PRESSURES.iter().chain(LIMITED) {
-        let mut of = f.counter(name, help);
-        for ((u, id), v) in all().filter_map(|at| Some((at, value(at.0)?))) {
-            of.sample_at(&all_labels(u, id), v, u.at / 1_000_000);
-        }
-    }
+    let samples: Vec<CgroupSample<'_>> = all()
+        .map(|(u, id)| CgroupSample {
+            labels: all_labels(u, id).into(),
+            usage: &u.cgroup,
+            pressure: &u.pressure,
+            io: &u.io,
+            processes: u.processes,
+            at: u.at / 1_000_000,
+        })
+        .collect();
+    columns::series(f, &samples);
     for (name, help, value) in COLUMNS {
         let mut of = f.gauge(name, help);
         for ((u, id), v) in all().filter_map(|at| Some((at, value(at.0)?))) {
@@ -302,7 +258,7 @@ fn containers(f: &mut Families, usages: &[RunningUsage], pods: &[&Pod], paths: &
 mod tests {
     use super::super::usage::tests::sample;
     use super::*;
-    use crate::cgroups::pressure::{ResourcePressures, StallPair};
+    use crate::cgroups::pressure::{ResourcePressures, Stall, StallPair};
     use crate::cgroups::usage::{CgroupUsage, Throttled};
 
     #[test]

@@ -8,6 +8,7 @@ use kelson_cri::CriResult;
 use kelson_cri::proto as cri;
 
 use super::super::state::ServerState;
+use crate::cgroups::io::DeviceIo;
 use crate::cgroups::pressure::ResourcePressures;
 use crate::cgroups::usage::CgroupUsage;
 use crate::runtime::labels;
@@ -51,6 +52,10 @@ pub struct RunningUsage {
     pub pressure: ResourcePressures,
     /// Statistics of its cgroup.
     pub cgroup: CgroupUsage,
+    /// I/O of its cgroup by device.
+    pub io: Vec<DeviceIo>,
+    /// Number of its processes.
+    pub processes: Option<u64>,
     /// Page faults: minor and major.
     pub faults: (Option<u64>, Option<u64>),
     /// Size of the writable layer in bytes.
@@ -66,6 +71,7 @@ pub async fn all(state: &ServerState) -> CriResult<Vec<RunningUsage>> {
     let mut all = join(stats, containers);
     for u in &mut all {
         u.cgroup = state.cgroups.container_usage(&u.uid, &u.id);
+        (u.io, u.processes) = state.cgroups.of_container(&u.uid, &u.id);
         u.available = u.available.or(u.cgroup.available());
         if let Some(dir) = state.cgroups.container_directory(&u.uid, &u.id) {
             u.read(&dir);
@@ -116,6 +122,8 @@ fn join(stats: Vec<cri::ContainerStats>, containers: Vec<cri::Container>) -> Vec
             swap_available: s.swap.as_ref().and_then(|s| value(s.swap_available_bytes)),
             pressure: ResourcePressures::default(),
             cgroup: CgroupUsage::default(),
+            io: Vec::new(),
+            processes: None,
             faults: (value(memory.page_faults), value(memory.major_page_faults)),
             disk: value(layer.used_bytes).unwrap_or(0),
             inodes: value(layer.inodes_used),

@@ -15,6 +15,7 @@ use crate::etcd_flags::EtcdArgs;
 use crate::identity::IdentityArgs;
 use crate::k3s::MigrateCommand;
 use crate::node::args::{NodeArgs, NodeCommand};
+use crate::snapshot_flags::SnapshotCommand;
 use crate::tracing_flags::TracingArgs;
 use crate::{config, flags, k3s};
 
@@ -71,7 +72,7 @@ pub enum Command {
     /// List and renew certificates of a server and its node, or rotate its CAs.
     #[command(subcommand)]
     Certificate(CertificateCommand),
-    /// Save, verify and restore snapshots of a server's objects.
+    /// Save, verify, list and restore snapshots of a server.
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
     /// Show the configuration of a server or agent.
@@ -334,34 +335,6 @@ pub struct RotateArgs {
     /// Data directory of the server.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
     pub data_dir: PathBuf,
-}
-
-#[derive(Subcommand, Debug)]
-pub enum SnapshotCommand {
-    /// Save a snapshot of a running server's objects to a file.
-    Save {
-        /// Snapshot file to create; must not exist.
-        #[arg(value_name = "FILE")]
-        file: PathBuf,
-        /// Data directory of the server.
-        #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
-        data_dir: PathBuf,
-    },
-    /// Restore a snapshot into a stopped server. The previous data directory is kept.
-    Restore {
-        /// Snapshot file.
-        #[arg(value_name = "FILE")]
-        file: PathBuf,
-        /// Data directory of the server.
-        #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
-        data_dir: PathBuf,
-    },
-    /// Verify the checksum of a snapshot and print a summary.
-    Verify {
-        /// Snapshot file.
-        #[arg(value_name = "FILE")]
-        file: PathBuf,
-    },
 }
 
 #[derive(Args, Debug)]

@@ -18,6 +18,7 @@ use crate::identity::IdentityArgs;
 use crate::k3s::MigrateCommand;
 use crate::member::MemberCommand;
 use crate::node::args::{NodeArgs, NodeCommand};
+use crate::snapshot_flags::SnapshotCommand;
 use crate::tracing_flags::TracingArgs;
 use crate::{config, flags, k3s};
 
@@ -80,7 +81,7 @@ pub enum Command {
     /// Move the data of a stopped server between its etcd member and its embedded store, or reset its cluster.
     #[command(subcommand)]
     Cluster(crate::cluster_data::ClusterCommand),
-    /// Save, verify and restore snapshots of a server's objects.
+    /// Save, verify, list and restore snapshots of a server.
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
     /// Show the configuration of a server or agent.
@@ -345,34 +346,6 @@ pub struct RotateArgs {
     /// Data directory of the server.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
     pub data_dir: PathBuf,
-}
-
-#[derive(Subcommand, Debug)]
-pub enum SnapshotCommand {
-    /// Save a snapshot of a running server's objects to a file.
-    Save {
-        /// Snapshot file to create; must not exist.
-        #[arg(value_name = "FILE")]
-        file: PathBuf,
-        /// Data directory of the server.
-        #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
-        data_dir: PathBuf,
-    },
-    /// Restore a snapshot into a stopped server. The previous data directory is kept.
-    Restore {
-        /// Snapshot file.
-        #[arg(value_name = "FILE")]
-        file: PathBuf,
-        /// Data directory of the server.
-        #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
-        data_dir: PathBuf,
-    },
-    /// Verify the checksum of a snapshot and print a summary.
-    Verify {
-        /// Snapshot file.
-        #[arg(value_name = "FILE")]
-        file: PathBuf,
-    },
 }
 
 #[cfg(test)]

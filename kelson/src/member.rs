@@ -54,17 +54,17 @@ pub async fn run(command: MemberCommand) -> anyhow::Result<()> {
         MemberCommand::List { output, of } => {
             let rows = Cluster::open(&of.data_dir).await?.list().await?;
             match output.as_str() {
-                "json" => println!("{}", serde_json::to_string_pretty(&rows)?),
+                "json" => outln!("{}", serde_json::to_string_pretty(&rows)?),
                 _ => print!("{}", table(&rows)),
             }
         }
         MemberCommand::Remove { name, force, of } => {
             Cluster::open(&of.data_dir).await?.remove(&name, force).await?;
-            println!("removed the member {name}");
+            outln!("removed the member {name}");
         }
         MemberCommand::Replace { name, force, of } => {
             Cluster::open(&of.data_dir).await?.replace(&name, force).await?;
-            println!("removed the member {name}; a new server can join with `--node-name {name}`");
+            outln!("removed the member {name}; a new server can join with `--node-name {name}`");
         }
     }
     Ok(())

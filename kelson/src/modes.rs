@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use kelson_platform::files::{close_to_others, open_to_others};
 
+use crate::at_rest::CONFIG_FILE;
+
 /// Removes other users' permissions from the server's own secret files below `dir`, and logs those of `given` that
 /// other users can read.
 ///
@@ -28,7 +30,7 @@ pub fn check(dir: &Path, given: &[&Path]) {
 /// Returns keys, kubeconfigs, the join token, the store's files and their snapshots, and the directories that contain
 /// them.
 fn own(dir: &Path) -> Vec<PathBuf> {
-    let mut files = vec![dir.join("node-token"), dir.join("admin.kubeconfig")];
+    let mut files = ["node-token", "admin.kubeconfig", CONFIG_FILE].map(|name| dir.join(name)).to_vec();
     let named = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     add(&dir.join("pki"), &|path| named(path).ends_with(".key"), &mut files);
     // A kubelet's key is in one file with its certificate.
@@ -36,7 +38,8 @@ fn own(dir: &Path) -> Vec<PathBuf> {
     add(&dir.join("store"), &|_| true, &mut files);
     add(&dir.join("snapshots"), &|_| true, &mut files);
     let entries = fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
-    for replaced in entries.filter(|path| named(path).starts_with("store.")) {
+    let replaced = |path: &PathBuf| ["store.", "pki."].iter().any(|prefix| named(path).starts_with(prefix));
+    for replaced in entries.filter(replaced) {
         add(&replaced, &|_| true, &mut files);
     }
     files

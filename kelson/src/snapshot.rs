@@ -1,68 +1,158 @@
-//! `kelson snapshot`: snapshots of a server's objects as one file, which is the store's own file followed by its
-//! SHA-256. The keys in `DIR/pki`, and the encryption configuration if there is one, are not included.
+//! `kelson snapshot`: a cluster as one file. A snapshot is a bundle of `kelson-bundle`; earlier releases wrote the store's
+//! file followed by its SHA-256, which `restore` and `verify` still read.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use http::Method;
 use jiff::Timestamp;
+use kelson_bundle::{Passphrase, StoreSummary, is_sealed};
 use kelson_platform::files::{exchange, private, sync_names};
 use kelson_store::Contents;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
-use crate::cli::SnapshotCommand;
+use crate::bundle::{self, STORE_FILE, Staged};
 use crate::lock::DataDirLock;
+use crate::snapshot_flags::{SnapshotCommand, passphrase};
+use crate::snapshot_list;
 use crate::token;
 
-/// The file of a store within its directory, and the files that may accompany it.
-const STORE_FILE: &str = "store.db";
 /// The directory below a data directory for snapshots until they are fetched.
 pub const DIR: &str = "snapshots";
 const DIGEST_BYTES: usize = 32;
 const COPY_BUFFER_BYTES: usize = 1 << 20;
 /// The path of the API for creating a snapshot.
 const PATH: &str = "/kelson/snapshots";
+/// The first bytes of a store's file, with which snapshots of earlier releases begin.
+const STORE_MAGIC: &[u8] = b"SQLite format 3\0";
 
 /// The answer of the server.
 #[derive(Deserialize)]
 struct Saved {
-    path: std::path::PathBuf,
+    path: PathBuf,
 }
 
 /// Runs a subcommand.
 pub async fn run(command: SnapshotCommand) -> anyhow::Result<()> {
     match command {
-        SnapshotCommand::Save { file, data_dir } => save(&file, &data_dir).await,
-        SnapshotCommand::Restore { file, data_dir } => restore(&file, &data_dir),
-        SnapshotCommand::Verify { file } => {
-            let dir =
-                tempfile::tempdir_in(file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
-            unpack(&file, dir.path())?;
-            outln!("{}: {}", file.display(), told(&verify(dir.path(), &file)?));
-            Ok(())
+        SnapshotCommand::Save { file, seal, data_dir } => {
+            save(&file, passphrase(seal.passphrase_file.as_ref())?.as_ref(), &data_dir).await
         }
+        SnapshotCommand::Restore { file, open, objects_only, data_dir } => {
+            restore(&file, passphrase(open.passphrase_file.as_ref())?.as_ref(), objects_only, &data_dir)
+        }
+        SnapshotCommand::Verify { file, open } => check(&file, passphrase(open.passphrase_file.as_ref())?.as_ref()),
+        SnapshotCommand::List { dir } => snapshot_list::list(&dir),
+        SnapshotCommand::Prune { dir, keep } => snapshot_list::prune(&dir, keep),
     }
 }
 
-async fn save(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
-    if file.exists() {
-        bail!("{} already exists", file.display());
+async fn save(target: &Path, passphrase: Option<&Passphrase>, data_dir: &Path) -> anyhow::Result<()> {
+    let is_dir = target.is_dir();
+    if target.exists() && !is_dir {
+        bail!("{} already exists", target.display());
     }
     let client = token::admin(data_dir)?;
     let answer = client.call(Method::POST, PATH, "application/json", Bytes::new()).await;
     let answer = token::reaching(data_dir, answer.map_err(Into::into))?;
     let saved: Saved = kelson_meta::from_json(&answer).context("read the server's answer")?;
     // The file is verified by reading it again, since the server's answer only says what it wrote.
-    let packed = verify(&saved.path, &saved.path).and_then(|contents| {
-        pack(&saved.path.join(STORE_FILE), file)?;
-        Ok(contents)
+    let written = verify(&saved.path, &saved.path).and_then(|contents| {
+        let file = match is_dir {
+            true => target.join(snapshot_list::name(Timestamp::now(), contents.revision)),
+            false => target.to_owned(),
+        };
+        write(data_dir, &saved.path.join(STORE_FILE), &contents, passphrase, &file)?;
+        Ok((file, contents))
     });
     fs::remove_dir_all(&saved.path).with_context(|| format!("remove {}", saved.path.display()))?;
-    outln!("{}: {}", file.display(), told(&packed?));
+    let (file, contents) = written?;
+    outln!("{}: {}", file.display(), told(&contents));
+    Ok(())
+}
+
+/// Writes a bundle under a temporary name first, so that a file with the final name is whole.
+fn write(
+    data_dir: &Path,
+    store: &Path,
+    contents: &Contents,
+    passphrase: Option<&Passphrase>,
+    file: &Path,
+) -> anyhow::Result<()> {
+    let dir = parent(file);
+    let temporary = tempfile::Builder::new().prefix(".kelson-snapshot.").tempdir_in(dir)?;
+    let written = temporary.path().join("bundle");
+    let summary = StoreSummary {
+        revision: contents.revision,
+        objects: contents.records.values().sum(),
+        kinds: contents.records.len(),
+        encrypted: contents.encrypted,
+    };
+    let done = bundle::write(data_dir, (store, summary), passphrase, &written);
+    done.with_context(|| format!("write {}", file.display()))?;
+    if file.exists() {
+        bail!("{} already exists", file.display());
+    }
+    fs::rename(&written, file).with_context(|| format!("write {}", file.display()))?;
+    sync_names(dir).with_context(|| format!("write {}", file.display()))
+}
+
+fn parent(file: &Path) -> &Path {
+    file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn check(file: &Path, passphrase: Option<&Passphrase>) -> anyhow::Result<()> {
+    let dir = tempfile::tempdir_in(parent(file))?;
+    if is_store_file(file)? {
+        unpack(file, dir.path())?;
+        outln!("{}: {}", file.display(), told(&verify(dir.path(), file)?));
+        return Ok(());
+    }
+    let staged = Staged::extract(file, passphrase, dir.path())?;
+    let contents = verify(&staged.store(), file)?;
+    let manifest = &staged.extracted.manifest;
+    let seal = if is_sealed(file)? { "sealed" } else { "not sealed" };
+    outln!(
+        "{}: {}; {seal}, of {} by Kelson {}",
+        file.display(),
+        told(&contents),
+        manifest.created,
+        manifest.kelson_version
+    );
+    Ok(())
+}
+
+/// Reports whether a file is a snapshot of a release before bundles.
+fn is_store_file(file: &Path) -> anyhow::Result<bool> {
+    let mut first = Vec::with_capacity(STORE_MAGIC.len());
+    let read = File::open(file).and_then(|f| f.take(STORE_MAGIC.len() as u64).read_to_end(&mut first));
+    read.with_context(|| format!("read {}", file.display()))?;
+    Ok(first == STORE_MAGIC)
+}
+
+fn restore(file: &Path, passphrase: Option<&Passphrase>, objects_only: bool, data_dir: &Path) -> anyhow::Result<()> {
+    let _lock = DataDirLock::make(data_dir)?;
+    bundle::complete(data_dir)?;
+    if is_store_file(file)? {
+        let fresh = tempfile::Builder::new().prefix("store.restoring.").tempdir_in(data_dir)?;
+        unpack(file, fresh.path())?;
+        return restore_store(fresh, file, data_dir);
+    }
+    let staged = Staged::extract(file, passphrase, data_dir)?;
+    if objects_only {
+        let fresh = tempfile::Builder::new().prefix("store.restoring.").tempdir_in(data_dir)?;
+        fs::rename(staged.store().join(STORE_FILE), fresh.path().join(STORE_FILE)).context("restore the objects")?;
+        return restore_store(fresh, file, data_dir);
+    }
+    let contents = verify(&staged.store(), file)?;
+    for replaced in staged.install(data_dir)? {
+        outln!("the previous data is in {}", replaced.display());
+    }
+    outln!("restored: {}", told(&contents));
     Ok(())
 }
 
@@ -76,10 +166,8 @@ pub fn discard_unfetched(data_dir: &Path) {
     }
 }
 
-fn restore(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
-    let _lock = DataDirLock::make(data_dir)?;
-    let fresh = tempfile::Builder::new().prefix("store.restoring.").tempdir_in(data_dir)?;
-    unpack(file, fresh.path())?;
+/// Puts a store in a temporary directory in place of the present one.
+fn restore_store(fresh: tempfile::TempDir, file: &Path, data_dir: &Path) -> anyhow::Result<()> {
     let contents = verify(fresh.path(), file)?;
     // The whole snapshot is on disk before the first rename.
     sync_names(fresh.path()).and_then(|()| sync_names(data_dir)).context("sync the snapshot")?;
@@ -126,18 +214,6 @@ fn told(contents: &Contents) -> String {
     format!("revision {revision}, {objects} objects of {} kinds, {encrypted} of them encrypted", contents.records.len())
 }
 
-/// Writes a store's file and its digest to a new file for its owner only.
-fn pack(store: &Path, file: &Path) -> anyhow::Result<()> {
-    let packed = || -> std::io::Result<()> {
-        let mut from = File::open(store)?;
-        let mut to = private(OpenOptions::new().write(true).create_new(true)).open(file)?;
-        let digest = copy(&mut from, &mut to, u64::MAX)?;
-        to.write_all(&digest)?;
-        to.sync_all()
-    };
-    packed().with_context(|| format!("write {}", file.display()))
-}
-
 /// Writes the content of a snapshot into a directory, after verifying its digest.
 fn unpack(file: &Path, dir: &Path) -> anyhow::Result<()> {
     let unpacked = || -> std::io::Result<bool> {
@@ -173,76 +249,4 @@ fn copy(from: &mut impl Read, to: &mut impl Write, len: u64) -> std::io::Result<
 }
 
 #[cfg(test)]
-mod tests {
-    use kelson_store::{Body, Key, RecordMeta, Resource, Store, StoreOptions, Write};
-
-    use super::*;
-
-    #[test]
-    fn a_store_has_its_name_all_the_time() {
-        let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| dir.path().join(name);
-        let holds = |name: &str| fs::read_to_string(at(name).join(STORE_FILE)).ok();
-        let make = |name: &str| {
-            fs::create_dir(at(name)).unwrap();
-            fs::write(at(name).join(STORE_FILE), name).unwrap();
-        };
-        let never = |_: &Path, _: &Path| -> std::io::Result<()> { panic!("there is nothing to exchange") };
-        make("fresh");
-        assert!(!put_in_place(&at("fresh"), &at("store"), &at("aside"), never).unwrap());
-        make("second");
-        let seen = |one: &Path, other: &Path| {
-            assert!(one.exists() && other.exists(), "no name was given up before");
-            exchange(one, other)
-        };
-        assert!(put_in_place(&at("second"), &at("store"), &at("aside"), seen).unwrap());
-        assert_eq!((holds("store"), holds("aside")), (Some("second".into()), Some("fresh".into())));
-        make("third");
-        let unsupported = |_: &Path, _: &Path| Err(std::io::ErrorKind::Unsupported.into());
-        assert!(put_in_place(&at("third"), &at("store"), &at("other"), unsupported).unwrap());
-        assert_eq!((holds("store"), holds("other")), (Some("third".into()), Some("second".into())));
-        make("fourth");
-        let broken = |_: &Path, _: &Path| Err(std::io::ErrorKind::PermissionDenied.into());
-        assert!(put_in_place(&at("fourth"), &at("store"), &at("more"), broken).is_err());
-        assert_eq!(holds("store"), Some("third".into()), "nothing was moved");
-        fs::create_dir_all(at(DIR).join("x")).unwrap();
-        discard_unfetched(dir.path());
-        discard_unfetched(dir.path());
-        assert!(!at(DIR).exists());
-    }
-
-    #[tokio::test]
-    async fn a_copy_is_restored_whole_or_not_at_all() {
-        let dir = tempfile::tempdir().unwrap();
-        let (data, file) = (dir.path().join("data"), dir.path().join("copy"));
-        let store = Store::open_dir(&data.join("store"), StoreOptions::default()).unwrap();
-        let body = Body::locate(r#"{"metadata":{"name":"a","resourceVersion":""}}"#).unwrap();
-        let key = Key::new(Resource::parse("pods"), "default", "a");
-        store.commit(Write::create(key, body, RecordMeta::with_uid("u"))).await.unwrap();
-        store.save(&dir.path().join("made")).unwrap();
-        store.close().await;
-        pack(&dir.path().join("made").join(STORE_FILE), &file).unwrap();
-
-        restore(&file, &data).unwrap();
-        let restored = Store::open_dir(&data.join("store"), StoreOptions::default()).unwrap();
-        assert_eq!(restored.count(Resource::parse("pods")), 1);
-        restored.close().await;
-        let aside = fs::read_dir(&data).unwrap().filter_map(Result::ok);
-        assert_eq!(aside.filter(|e| e.file_name().to_string_lossy().starts_with("store.before-")).count(), 1);
-
-        let whole = fs::read(&file).unwrap();
-        let before = fs::read(data.join("store").join(STORE_FILE)).unwrap();
-        for damage in [whole[..whole.len() - 1].to_vec(), whole[..20].to_vec(), {
-            let mut flipped = whole.clone();
-            flipped[5000] ^= 1;
-            flipped
-        }] {
-            fs::write(&file, damage).unwrap();
-            assert!(restore(&file, &data).is_err());
-            assert_eq!(fs::read(data.join("store").join(STORE_FILE)).unwrap(), before, "nothing was touched");
-        }
-        let _lock = DataDirLock::take(&data).unwrap();
-        fs::write(&file, &whole).unwrap();
-        assert!(restore(&file, &data).unwrap_err().to_string().contains("in use"), "a server runs");
-    }
-}
+mod tests;

@@ -16,7 +16,7 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use http::Method;
 use http_body_util::BodyExt as _;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::block_on;
 use crate::control_plane::{Cluster, PODS, pod};

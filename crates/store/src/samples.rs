@@ -79,7 +79,7 @@ mod tests {
             record.set_protobuf(&message);
             held += record.protobuf_bytes_held();
             length += record.protobuf_len_if_made().unwrap();
-            assert!(!record.put_protobuf(&mut Vec::new()));
+            assert!(!record.put_protobuf(&mut Vec::<u8>::new()));
         }
         assert_eq!((held, length), (0, 3 * 2000));
     }

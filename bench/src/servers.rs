@@ -125,7 +125,7 @@ fn creates(client: impl Fn(usize) -> Https, pids: &[u32], each: Duration) -> any
     let clients: Vec<Https> = (0..CLIENTS).map(client).collect();
     let (before, begun) = (cpu_seconds(pids)?, Instant::now());
     let done = std::thread::scope(|scope| {
-        let threads: Vec<_> = clients.into_iter().enumerate().map(|(n, mut client)| {
+        let threads = clients.into_iter().enumerate().map(|(n, mut client)| {
             scope.spawn(move || {
                 let mut done = 0_u64;
                 while begun.elapsed() < each {

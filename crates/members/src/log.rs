@@ -57,7 +57,7 @@ impl Line {
         let severity = match level.as_str() {
             "debug" => Severity::Debug,
             "info" => Severity::Info,
-            "warn" if HARMLESS.iter().any(|start| message.starts_with(start)) => Severity::Info,
+            "warn" if HARMLESS.iter().any(|start| message.starts_with(*start)) => Severity::Info,
             "warn" => Severity::Warning,
             "panic" | "fatal" | "dpanic" => Severity::Fatal,
             _ => Severity::Error,
@@ -67,7 +67,7 @@ impl Line {
 
     /// Writes the line to our log.
     pub fn relay(&self) {
-        let given = |text: &'_ str| (!text.is_empty()).then(|| text.to_owned());
+        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let (message, error, fields) = (&self.message, given(&self.error), given(&self.fields));
         match self.severity {
             Severity::Debug => tracing::trace!(target: "etcd", error, fields, "{message}"),

@@ -38,7 +38,7 @@ fn one_member(_: &Subject) -> Outcome {
     ensure!(row["role"] == "leader" && row["isRunning"] == true, "{rows:#}");
     ensure!(row["peerUrls"][0] == format!("https://127.0.0.1:{peer}"), "{rows:#}");
     let refused = member(&server, &["remove", row["name"].as_str().unwrap_or_default()])?;
-    ensure!(!refused.status.success() && text(&refused.stderr).contains("there is no other voter"), "{refused:?}");
+    ensure!(!refused.status.success() && text(&refused.stderr).contains("is the only voter"), "{refused:?}");
     let metrics = k.ok(&["get", "--raw", "/metrics"])?;
     ensure!(metrics.contains("kelson_etcd_member_count{role=\"voter\"} 1"), "the metrics of the member are shown");
     ensure!(k.ok(&["get", "--raw", "/readyz/etcd-member"])? == "ok", "the check is shown");

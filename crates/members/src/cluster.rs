@@ -153,10 +153,10 @@ fn check_removal(members: &[Member], running: &HashSet<u64>, target: &Member) ->
     if target.is_learner || standing.has_quorum() {
         return Ok(());
     }
-    let missing = match standing.missing.is_empty() {
-        true => "there is no other voter".to_owned(),
-        false => standing.missing.join(", "),
-    };
+    if standing.voters == 0 {
+        return Err(MemberError::LastVoter(label(target).to_owned()));
+    }
+    let missing = standing.missing.join(", ");
     let (up, voters) = (standing.up, standing.voters);
     Err(MemberError::Quorum { name: label(target).to_owned(), up, voters, needed: quorum(voters), missing })
 }
@@ -225,6 +225,8 @@ mod tests {
             rejected.contains("removing a would leave 1 of 2 members running, and 2 are needed; not running: b"),
             "{rejected}"
         );
+        let alone = check_removal(&members[..1], &HashSet::from([1]), &members[0]).unwrap_err().to_string();
+        assert_eq!(alone, "c is the only voter of its cluster and cannot be removed");
         assert!(find(&members, "d").unwrap_err().to_string().contains("c, a, b"));
         assert_eq!(find(&members, "2").unwrap().name, "a", "by its ID");
     }

@@ -133,6 +133,9 @@ pub enum MemberError {
         /// The members that do not run.
         missing: String,
     },
+    /// The only voter cannot be removed.
+    #[error("{0} is the only voter of its cluster and cannot be removed")]
+    LastVoter(String),
     /// The member runs, so nothing can take its place.
     #[error("{name} is running at {url}; stop that server before it is replaced, or use --force")]
     Running {

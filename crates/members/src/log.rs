@@ -23,6 +23,14 @@ pub(crate) enum Severity {
     Fatal,
 }
 
+/// Warnings of etcd about its own choice of options and the order of its end, which nothing can be done about: `debug` here.
+const HARMLESS: &[&str] = &[
+    "Running http and grpc server on single port",
+    "simple token is not cryptographically signed",
+    "stopping secure grpc server due to error",
+    "stopped secure grpc server due to error",
+];
+
 /// One line of etcd's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Line {
@@ -49,6 +57,7 @@ impl Line {
         let severity = match level.as_str() {
             "debug" => Severity::Debug,
             "info" => Severity::Info,
+            "warn" if HARMLESS.iter().any(|start| message.starts_with(*start)) => Severity::Info,
             "warn" => Severity::Warning,
             "panic" | "fatal" | "dpanic" => Severity::Fatal,
             _ => Severity::Error,
@@ -58,7 +67,8 @@ impl Line {
 
     /// Writes the line to our log.
     pub fn relay(&self) {
-        let (message, error, fields) = (&self.message, &self.error, &self.fields);
+        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let (message, error, fields) = (&self.message, given(&self.error), given(&self.fields));
         match self.severity {
             Severity::Debug => tracing::trace!(target: "etcd", error, fields, "{message}"),
             Severity::Info => tracing::debug!(target: "etcd", error, fields, "{message}"),
@@ -134,6 +144,8 @@ mod tests {
         let info = Line::parse(r#"{"level":"info","msg":"m"}"#);
         assert_eq!((info.severity, info.fields.as_str()), (Severity::Info, ""));
         assert_eq!(Line::parse(r#"{"level":"fatal","msg":"m"}"#).severity, Severity::Fatal);
+        let harmless = r#"{"level":"warn","msg":"simple token is not cryptographically signed"}"#;
+        assert_eq!(Line::parse(harmless).severity, Severity::Info);
         let panic = Line::parse("goroutine 1 [running]:");
         assert_eq!((panic.severity, panic.message.as_str()), (Severity::Error, "goroutine 1 [running]:"));
     }

@@ -40,6 +40,7 @@ mod pod_isolation;
 mod pod_lifecycle;
 mod pods;
 mod releases;
+mod restore;
 mod services;
 mod stages;
 mod streaming;
@@ -107,6 +108,7 @@ fn main() {
         support::tests(),
         joining::tests(),
         durability::tests(),
+        restore::tests(),
         envtest::tests(),
         etcd::tests(),
         stages::tests(),

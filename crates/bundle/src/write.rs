@@ -24,7 +24,7 @@ use crate::stream::Encrypting;
 const COPY_BUFFER_BYTES: usize = 256 << 10;
 
 enum Target<W> {
-    Sealed(Encrypting<W>),
+    Sealed(Box<Encrypting<W>>),
     Unsealed(W),
 }
 
@@ -56,7 +56,7 @@ impl<W: Write> Writer<W> {
         let to = match passphrase {
             Some(passphrase) => {
                 let key = header::write(&mut to, passphrase)?;
-                Target::Sealed(Encrypting::new(to, &key)?)
+                Target::Sealed(Box::new(Encrypting::new(to, &key)?))
             }
             None => Target::Unsealed(to),
         };

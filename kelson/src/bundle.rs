@@ -21,7 +21,7 @@ pub const STORE: &str = "store";
 pub const STORE_FILE: &str = "store.db";
 /// The files of settings.
 const SETTINGS: [&str; 2] = ["network.json", "node-token"];
-/// A file that only its lock matters of.
+/// The file whose lock a rotation of CAs takes; it has no content.
 const LOCK: &str = "rotation.lock";
 
 /// Writes a bundle of a data directory to a new file: CAs and keys, encryption configuration, settings, and the store in

@@ -77,12 +77,12 @@ pub async fn run(command: ClusterCommand) -> anyhow::Result<()> {
         ClusterCommand::Reset(of) => {
             let (_lock, dir) = of.lock()?;
             let moved = reset(&dir, &of.binary()).await?;
-            print!("{}", after_reset(&moved));
+            out!("{}", after_reset(&moved));
         }
         ClusterCommand::LeaveLast { of, encryption_provider_config, etcd_prefix } => {
             let (_lock, dir) = of.lock()?;
             let moved = leave_last(&dir, &of.binary(), encryption_provider_config, etcd_prefix).await?;
-            print!("{}", after_leaving(&moved));
+            out!("{}", after_leaving(&moved));
         }
     }
     Ok(())

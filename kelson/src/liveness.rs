@@ -40,13 +40,13 @@ fn is_dead(error: &AskError) -> bool {
 #[cfg(test)]
 mod tests {
     use kelson_client::ClientError;
-    use kelson_meta::Status;
+    use kelson_meta::{Reason, Status};
 
     use super::*;
 
     #[test]
     fn a_server_that_rejects_a_request_lives() {
-        let status = |code| AskError::Client(ClientError::Status(Box::new(Status { code, ..Status::default() })));
+        let status = |code| AskError::Client(ClientError::Status(Box::new(Status::failure(code, Reason::Unknown, ""))));
         for (error, want) in
             [(AskError::Late(ANSWER_MAX), true), (status(500), true), (status(401), false), (status(429), false)]
         {

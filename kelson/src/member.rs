@@ -55,7 +55,7 @@ pub async fn run(command: MemberCommand) -> anyhow::Result<()> {
             let rows = Cluster::open(&of.data_dir).await?.list().await?;
             match output.as_str() {
                 "json" => outln!("{}", serde_json::to_string_pretty(&rows)?),
-                _ => print!("{}", table(&rows)),
+                _ => out!("{}", table(&rows)),
             }
         }
         MemberCommand::Remove { name, force, of } => {

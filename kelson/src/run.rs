@@ -8,7 +8,7 @@ use crate::cli::ServerArgs;
 use crate::control_plane::ControlPlane;
 use crate::host::NodeIdentity;
 use crate::lock::DataDirLock;
-use crate::{bundle, liveness, logging, node, process};
+use crate::{liveness, logging, node, process};
 
 /// Runs `kelson server` until it ends.
 pub fn server(args: ServerArgs) -> anyhow::Result<()> {
@@ -20,7 +20,7 @@ pub fn server(args: ServerArgs) -> anyhow::Result<()> {
     let me = NodeIdentity::of(&args.host)?;
     let _lock = DataDirLock::make(&args.data_dir)?;
     // A restore that was interrupted is completed before anything is read.
-    bundle::complete(&args.data_dir)?;
+    kelson_bundle::complete(&args.data_dir)?;
     process::run(async |process| {
         let given = Given { cluster: args.cluster_cidr, service: args.service_cidr };
         let ranges = match args.disable_agent {

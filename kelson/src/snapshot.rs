@@ -2,20 +2,20 @@
 //! file followed by its SHA-256, which `restore` and `verify` still read.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use http::Method;
 use jiff::Timestamp;
-use kelson_bundle::{Passphrase, StoreSummary, is_sealed};
+use kelson_bundle::{Passphrase, Staged, StoreSummary, is_sealed};
 use kelson_platform::files::{exchange, private, sync_names};
 use kelson_store::Contents;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
-use crate::bundle::{self, STORE_FILE, Staged};
+use crate::bundle::{self, STORE, STORE_FILE};
 use crate::lock::DataDirLock;
 use crate::snapshot_flags::{SnapshotCommand, passphrase};
 use crate::snapshot_list;
@@ -29,6 +29,9 @@ const COPY_BUFFER_BYTES: usize = 1 << 20;
 const PATH: &str = "/kelson/snapshots";
 /// The first bytes of a store's file, with which snapshots of earlier releases begin.
 const STORE_MAGIC: &[u8] = b"SQLite format 3\0";
+
+/// The entries of a bundle without which it cannot be restored.
+const NEEDED: [&str; 4] = ["store/store.db", "pki/ca.crt", "pki/ca.key", "pki/sa.key"];
 
 /// The answer of the server.
 #[derive(Deserialize)]
@@ -58,6 +61,14 @@ async fn save(target: &Path, passphrase: Option<&Passphrase>, data_dir: &Path) -
     }
     let client = token::admin(data_dir)?;
     let answer = client.call(Method::POST, PATH, "application/json", Bytes::new()).await;
+    if let Err(error) = &answer
+        && error.status().is_some_and(|status| status.code == 404)
+    {
+        bail!(
+            "the objects of this server are in etcd; save them with etcdctl snapshot save, and copy {}/pki",
+            data_dir.display()
+        );
+    }
     let answer = token::reaching(data_dir, answer.map_err(Into::into))?;
     let saved: Saved = kelson_meta::from_json(&answer).context("read the server's answer")?;
     // The file is verified by reading it again, since the server's answer only says what it wrote.
@@ -105,6 +116,12 @@ fn parent(file: &Path) -> &Path {
     file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+fn extract(file: &Path, passphrase: Option<&Passphrase>, dir: &Path) -> anyhow::Result<Staged> {
+    let from = File::open(file).with_context(|| file.display().to_string())?;
+    let staged = Staged::extract(BufReader::new(from), passphrase, dir, &NEEDED);
+    staged.with_context(|| file.display().to_string())
+}
+
 fn check(file: &Path, passphrase: Option<&Passphrase>) -> anyhow::Result<()> {
     let dir = tempfile::tempdir_in(parent(file))?;
     if is_store_file(file)? {
@@ -112,9 +129,9 @@ fn check(file: &Path, passphrase: Option<&Passphrase>) -> anyhow::Result<()> {
         outln!("{}: {}", file.display(), told(&verify(dir.path(), file)?));
         return Ok(());
     }
-    let staged = Staged::extract(file, passphrase, dir.path())?;
-    let contents = verify(&staged.store(), file)?;
-    let manifest = &staged.extracted.manifest;
+    let staged = extract(file, passphrase, dir.path())?;
+    let contents = verify(&staged.path().join(STORE), file)?;
+    let manifest = &staged.extracted().manifest;
     let seal = if is_sealed(file)? { "sealed" } else { "not sealed" };
     outln!(
         "{}: {}; {seal}, of {} by Kelson {}",
@@ -136,20 +153,24 @@ fn is_store_file(file: &Path) -> anyhow::Result<bool> {
 
 fn restore(file: &Path, passphrase: Option<&Passphrase>, objects_only: bool, data_dir: &Path) -> anyhow::Result<()> {
     let _lock = DataDirLock::make(data_dir)?;
-    bundle::complete(data_dir)?;
+    kelson_bundle::complete(data_dir)?;
+    if data_dir.join("etcd").exists() {
+        bail!("the objects of {} are in etcd; restore into an empty data directory", data_dir.display());
+    }
     if is_store_file(file)? {
         let fresh = tempfile::Builder::new().prefix("store.restoring.").tempdir_in(data_dir)?;
         unpack(file, fresh.path())?;
         return restore_store(fresh, file, data_dir);
     }
-    let staged = Staged::extract(file, passphrase, data_dir)?;
+    let staged = extract(file, passphrase, data_dir)?;
     if objects_only {
         let fresh = tempfile::Builder::new().prefix("store.restoring.").tempdir_in(data_dir)?;
-        fs::rename(staged.store().join(STORE_FILE), fresh.path().join(STORE_FILE)).context("restore the objects")?;
+        fs::rename(staged.path().join(STORE).join(STORE_FILE), fresh.path().join(STORE_FILE))
+            .context("restore the objects")?;
         return restore_store(fresh, file, data_dir);
     }
-    let contents = verify(&staged.store(), file)?;
-    for replaced in staged.install(data_dir)? {
+    let contents = verify(&staged.path().join(STORE), file)?;
+    for replaced in staged.install(data_dir, Timestamp::now())? {
         outln!("the previous data is in {}", replaced.display());
     }
     outln!("restored: {}", told(&contents));

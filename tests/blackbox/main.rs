@@ -42,6 +42,7 @@ mod pod_isolation;
 mod pod_lifecycle;
 mod pods;
 mod releases;
+mod restore;
 mod services;
 mod stages;
 mod streaming;
@@ -113,6 +114,7 @@ fn main() {
         durability::tests(),
         availability::tests(),
         members::tests(),
+        restore::tests(),
         envtest::tests(),
         etcd::tests(),
         stages::tests(),

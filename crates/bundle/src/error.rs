@@ -1,6 +1,7 @@
 //! Errors of this crate. No message contains a passphrase or a key.
 
 use std::io;
+use std::path::PathBuf;
 
 /// A bundle that cannot be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +58,12 @@ pub enum BundleError {
     /// An entry has a name that could leave the directory or that some system cannot store.
     #[error("the name {0:?} of an entry is invalid")]
     Name(String),
+    /// An entry without which the bundle is of no use is missing.
+    #[error("the bundle has no {0}")]
+    Missing(String),
+    /// The data directory has objects or keys of another cluster.
+    #[error("{} belongs to another cluster; use an empty data directory", .0.display())]
+    OtherCluster(PathBuf),
     /// The system has no random numbers, or a cipher failed.
     #[error("cryptography failed: {0}")]
     Crypto(&'static str),

@@ -44,7 +44,7 @@ impl Passphrase {
         Self::new(text.as_bytes(), CHOSEN_LOG_N)
     }
 
-    /// Creates it from a random secret of at least 128 bits, such as a token, for which stretching has no use.
+    /// Creates it from a random secret of at least 80 bits, such as a token, for which stretching has little use.
     ///
     /// # Errors
     /// [`BundleError::Passphrase`]: it is empty or longer than 4096 bytes.

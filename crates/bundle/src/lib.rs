@@ -17,7 +17,9 @@
 //! | `header`, `name`, `manifest` | the header of the age format; names of entries; the first entry |
 //! | `stream` | encryption and decryption of a stream in chunks |
 //! | `archive` | headers and padding of the archive |
-//! | `write`, `read` | the interface |
+//! | `write`, `read` | writing and extracting |
+//! | `place` | the content of a bundle in a data directory |
+//! | `join` | what a joining server receives |
 //!
 //! Files are read and written in the lane for files, or by a command that does nothing else.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
@@ -25,9 +27,11 @@
 mod archive;
 mod error;
 mod header;
+pub mod join;
 mod key;
 mod manifest;
 mod name;
+mod place;
 mod read;
 mod stream;
 mod write;
@@ -36,5 +40,6 @@ pub use archive::{ENTRIES_MAX, ENTRY_BYTES_MAX, TOTAL_BYTES_MAX};
 pub use error::BundleError;
 pub use key::Passphrase;
 pub use manifest::{FORMAT, MANIFEST, Manifest, StoreSummary};
+pub use place::{PARTS, Staged, complete};
 pub use read::{Entry, Extracted, extract, is_sealed};
 pub use write::Writer;

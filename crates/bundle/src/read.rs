@@ -88,15 +88,15 @@ fn unpack(from: &mut impl Read, dir: &Path) -> Result<Extracted, BundleError> {
                 return Err(BundleError::Limit { what: format!("the number of {what}"), found, limit });
             }
         }
-        let digest = match (&manifest, name.as_str()) {
-            (None, MANIFEST) => {
+        let digest: [u8; 32] = match (manifest.is_some(), name.as_str()) {
+            (false, MANIFEST) => {
                 let text = small(from, &name, bytes, MANIFEST_BYTES_MAX)?;
                 manifest = Some(Manifest::parse(&text)?);
                 Sha256::digest(&text).into()
             }
-            (None, _) => return Err(BundleError::Malformed(format!("its first entry is not {MANIFEST}"))),
-            (Some(_), MANIFEST) => return Err(BundleError::Name(name)),
-            (Some(_), _) => file(from, &name, bytes, dir)?,
+            (false, _) => return Err(BundleError::Malformed(format!("its first entry is not {MANIFEST}"))),
+            (true, MANIFEST) => return Err(BundleError::Name(name)),
+            (true, _) => file(from, &name, bytes, dir)?,
         };
         if sums.insert(name.clone(), hex(&digest)).is_some() {
             return Err(BundleError::Name(name));

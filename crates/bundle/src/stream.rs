@@ -128,3 +128,28 @@ impl<R: Read> Read for Decrypting<R> {
         Ok(n)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+
+    use super::*;
+    use crate::key::Passphrase;
+
+    /// Written by the program age 1.1.1 with the passphrase `correct horse`.
+    const OF_AGE: &str = "YWdlLWVuY3J5cHRpb24ub3JnL3YxCi0+IHNjcnlwdCBrRDA1eWMyb3UrdEE3UmZYVW1hWk1nIDE4CjlEaVNjUXN6RmJUemZZMndBWjJvVjJHeH\
+        NDc3hFV3V1L2tJdDNWZ05icXcKLS0tIFE5RXM1Z2FxSjM3N1QyMVdCRlN3Vk5NbytUQzNNK3J4bEU1UmZPdkJBNVkK6nCweetwjzcFoYbPtrUmznfgsNiFnI9XhM3j1gDZu\
+        gBw2yUufGK7yTW/021U6QE=";
+
+    #[test]
+    fn a_file_of_the_age_tool_is_read() {
+        let file = STANDARD.decode(OF_AGE).unwrap();
+        let passphrase = Passphrase::chosen("correct horse").unwrap();
+        let mut from = &file[..];
+        let key = header::read(&mut from, &passphrase).unwrap();
+        let mut text = String::new();
+        Decrypting::new(from, &key).unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, "hello from age\n");
+    }
+}

@@ -125,7 +125,7 @@ fn creates(client: impl Fn(usize) -> Https, pids: &[u32], each: Duration) -> any
     let clients: Vec<Https> = (0..CLIENTS).map(client).collect();
     let (before, begun) = (cpu_seconds(pids)?, Instant::now());
     let done = std::thread::scope(|scope| {
-        let threads = clients.into_iter().enumerate().map(|(n, mut client)| {
+        let spawned = clients.into_iter().enumerate().map(|(n, mut client)| {
             scope.spawn(move || {
                 let mut done = 0_u64;
                 while begun.elapsed() < each {
@@ -136,7 +136,7 @@ fn creates(client: impl Fn(usize) -> Https, pids: &[u32], each: Duration) -> any
                 anyhow::Ok(done)
             })
         });
-        let threads: Vec<_> = threads.collect();
+        let threads: Vec<_> = spawned.collect();
         threads
             .into_iter()
             .map(|thread| thread.join().map_err(|_| anyhow::anyhow!("a client panicked"))?)

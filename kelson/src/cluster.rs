@@ -203,18 +203,24 @@ async fn ensure(
     text: &str,
     keep: bool,
 ) -> Result<(), ClientError> {
-    if let Some(map) = client.get_opt::<ConfigMap>(namespace, name).await? {
-        let there = map.data.as_ref().and_then(|d| d.get(key));
-        if there.is_some_and(|t| t == text) || (there.is_some() && !keep) {
-            return Ok(());
+    loop {
+        if let Some(map) = client.get_opt::<ConfigMap>(namespace, name).await? {
+            let there = map.data.as_ref().and_then(|d| d.get(key));
+            if there.is_some_and(|t| t == text) || (there.is_some() && !keep) {
+                return Ok(());
+            }
+            let patch = json!({"data": {key: text}});
+            let options = WriteOptions::default();
+            return client.patch::<ConfigMap>(namespace, name, "", PatchKind::Merge, &patch, &options).await;
         }
-        let patch = json!({"data": {key: text}});
-        let options = WriteOptions::default();
-        return client.patch::<ConfigMap>(namespace, name, "", PatchKind::Merge, &patch, &options).await;
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {key: text},
+            "metadata": {"name": name, "namespace": namespace}});
+        match client.create::<ConfigMap>(namespace, &map).await {
+            // Another server that starts was faster.
+            Err(e) if e.is_already_exists() => {}
+            done => return done.map(drop),
+        }
     }
-    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {key: text},
-        "metadata": {"name": name, "namespace": namespace}});
-    client.create::<ConfigMap>(namespace, &map).await.map(|_| ())
 }
 
 /// Reads what [`publish`] published, as a joining node.
@@ -241,7 +247,27 @@ fn settings(network: &str, kubelet: &str) -> anyhow::Result<ClusterSettings> {
 
 #[cfg(test)]
 mod tests {
+    use kelson_auth::{UserInfo, user};
+
     use super::*;
+
+    #[tokio::test]
+    async fn servers_that_start_at_once_publish_the_same() {
+        let store = kelson_store::Store::in_memory(kelson_store::StoreOptions::default());
+        let api = kelson_apiserver::ApiServer::start(kelson_apiserver::Config::new(store)).await.unwrap();
+        api.ready().await;
+        let client = || Client::new(api.in_process(UserInfo::new("admin", [user::MASTERS])), "test");
+        let bundles = Bundles { ca: "CA".into(), kubelet_serving: "CA".into() };
+        let network = r#"{"clusterCIDR":"10.42.0.0/16","serviceCIDR":"10.43.0.0/16","vni":7}"#;
+        let set = settings(network, "clusterDNS:\n- 10.43.0.10\nclusterDomain: cluster.local").unwrap();
+        let (a, b, c) = (client(), client(), client());
+        let of = |one| publish(one, "https://192.0.2.1:6443", &bundles, &set);
+        let (first, second, third) = tokio::join!(of(&a), of(&b), of(&c));
+        for done in [first, second, third] {
+            done.unwrap();
+        }
+        assert_eq!(read(&a).await.unwrap(), set);
+    }
 
     #[test]
     fn what_is_published_reads_back() {

@@ -2,7 +2,6 @@
 //! line's definition.
 #![allow(clippy::disallowed_methods, reason = "blocking: by a command that does nothing else")]
 
-use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::Context as _;

@@ -18,7 +18,7 @@ export KELSON_BUILD_DATE ?= $(shell TZ=UTC git log -1 --format=%cd --date=format
 # Tests that read published definitions beside the repository fail without them unless told to do without; a clone has none.
 export KELSON_SHARED ?= $(if $(wildcard ../shared/reference),$(abspath ../shared),none)
 
-.PHONY: help run build static pgo release envtest test workspace lint unit blackbox lint-steps unit-steps blackbox-steps size clients test-clients test-install portable fuzz torture torture-ha torture-streams bench definitions images release-images deps deps-build deps-run deps-test clean
+.PHONY: help run build static pgo release envtest test workspace lint unit blackbox lint-steps unit-steps blackbox-steps size clients test-clients test-install test-vm portable fuzz torture torture-ha torture-streams bench definitions images release-images deps deps-build deps-run deps-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -64,8 +64,8 @@ test: deps-test ## everything the gate runs: lints, unit and component tests, th
 # clippy-driver is the compiler with clippy's lints in it, so the lints take no pass of their own: on kelson-cel it used 11.2 s of a
 # processor where the compiler alone used 9.3 s and a pass of `cargo clippy` 43.6 s more. It leaves out what the compiler checks of
 # raw pointers at run time and optimizes no MIR, in workspace crates alone: none of them reads or writes through a raw pointer.
-lint unit blackbox lint-steps unit-steps blackbox-steps images workspace test-clients test-install: export RUSTC_WORKSPACE_WRAPPER = clippy-driver
-lint unit blackbox lint-steps unit-steps blackbox-steps images workspace test-clients test-install: export CLIPPY_ARGS = --deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
+lint unit blackbox lint-steps unit-steps blackbox-steps images workspace test-clients test-install test-vm: export RUSTC_WORKSPACE_WRAPPER = clippy-driver
+lint unit blackbox lint-steps unit-steps blackbox-steps images workspace test-clients test-install test-vm: export CLIPPY_ARGS = --deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
 workspace: deps-build
 	cargo build --locked --workspace --all-targets
 
@@ -95,6 +95,14 @@ test-clients: deps-test clients images ## Helm, and controllers on controller-ru
 
 test-install: deps-test images ## the script and a .deb on a fresh Debian (wants debootstrap, root; the Debian is kept in .cache): install, serve, upgrade, uninstall
 	KELSON_INSTALLATIONS=1 cargo test --locked --package kelson-blackbox -- releases::
+
+# A release binary: a debug one takes minutes to start where the CPU is emulated. One worker, since a guest takes two CPUs of the host.
+test-vm: deps-test release-images ## a node in virtual machines with Debian 13, systemd and cgroup v2 (wants root, x86-64; the image is kept in .cache/vm); CASES=oom,service runs a part
+	@scripts/deps vm
+	scripts/vm image
+	@mkdir -p .cache/vm/images
+	BUSYBOX=.cache/vm/busybox target/release/kelson-bench image kelson.local/test/busybox:1 .cache/vm/images/busybox.tar
+	KELSON_VM=1 KELSON_VM_CASES=$(CASES) KELSON_WORKERS=1 KELSON_BIN=$(CURDIR)/target/release/kelson cargo test --locked --package kelson-blackbox -- vm::
 
 clients: # what the above runs, from other people's modules
 	cargo build --locked --manifest-path tests/kube/Cargo.toml --target-dir target/kube

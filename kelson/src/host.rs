@@ -1,5 +1,8 @@
 //! The machine's name and address, and addresses of a range by number.
+#![allow(clippy::disallowed_methods, reason = "waits for the network before there is a runtime")]
+
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use ipnet::IpNet;
@@ -33,14 +36,41 @@ pub fn name() -> anyhow::Result<String> {
     Ok(name)
 }
 
+/// The time limit of [`wait_for_route`]. DHCP and wireless networks take several seconds, at most one minute as a rule.
+const ROUTE_LIMIT: Duration = Duration::from_secs(60);
+/// The pause between two looks at the routes.
+const ROUTE_PAUSE: Duration = Duration::from_millis(500);
+
+/// Waits until this machine has a default route, unless a flag names the node's address. A node that the boot starts before the network
+/// would register a loopback address and keep it until its next start. Blocks the thread for at most [`ROUTE_LIMIT`].
+pub fn wait_for_route(args: &HostArgs) {
+    if args.node_ip.is_some() || route().is_some() {
+        return;
+    }
+    tracing::info!("no default route yet; waiting for the network, whose address the node registers");
+    let started = Instant::now();
+    while route().is_none() {
+        if started.elapsed() > ROUTE_LIMIT {
+            tracing::warn!(
+                "no default route; the node registers a loopback address, which other nodes and cluster DNS cannot use: add a route, or set --node-ip"
+            );
+            return;
+        }
+        std::thread::sleep(ROUTE_PAUSE);
+    }
+}
+
 /// Returns the address of the default route's interface; loopback if there is no route.
 pub fn address() -> IpAddr {
+    route().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+/// Returns the address of the default route's interface.
+fn route() -> Option<IpAddr> {
     // Connecting a datagram socket sends nothing; it only makes the kernel choose a source address.
-    let chosen = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|s| {
-        s.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
-        s.local_addr()
-    });
-    chosen.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |a| a.ip())
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
+    socket.local_addr().ok().map(|address| address.ip())
 }
 
 /// Returns the `n`th address of a range.

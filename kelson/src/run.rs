@@ -6,7 +6,7 @@ use kelson_ranges::Given;
 
 use crate::cli::ServerArgs;
 use crate::control_plane::ControlPlane;
-use crate::host::NodeIdentity;
+use crate::host::{self, NodeIdentity};
 use crate::lock::DataDirLock;
 use crate::{liveness, logging, node, process};
 
@@ -16,6 +16,7 @@ pub fn server(args: ServerArgs) -> anyhow::Result<()> {
     args.config.log();
     if !args.disable_agent {
         node::run::check(&args.node)?;
+        host::wait_for_route(&args.host);
     }
     let me = NodeIdentity::of(&args.host)?;
     let _lock = DataDirLock::make(&args.data_dir)?;

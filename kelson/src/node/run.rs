@@ -17,7 +17,7 @@ use super::kubelet::{self, KubeletArgs};
 use super::{check, cleanup, credentials, image, network, status, support, upgrade};
 use crate::control_plane::ControlPlane;
 use crate::flags::Spoken;
-use crate::host::NodeIdentity;
+use crate::host::{self, NodeIdentity};
 use crate::lock::DataDirLock;
 use crate::logging;
 use crate::process::{self, Process, within};
@@ -142,6 +142,7 @@ fn agent(args: AgentArgs) -> anyhow::Result<()> {
     agent::check(&args.node)?;
     need_root("")?;
     check::at_start(args.node.container_runtime_endpoint.is_some());
+    host::wait_for_route(&args.host);
     let me = NodeIdentity::of(&args.host)?;
     let _lock = DataDirLock::make(&args.data_dir)?;
     process::run(async |process| {

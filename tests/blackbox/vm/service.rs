@@ -52,6 +52,10 @@ pub fn graceful_shutdown(guest: &mut Guest) -> Outcome {
     guest.reboot()?;
     guest.connect()?;
     guest.became_ready_again()?;
+    // The image does not wait for its network at boot, so the node may start before it has an address.
+    let address =
+        k.ok(&["get", "nodes", "-o", "jsonpath={.items[0].status.addresses[?(@.type==\"InternalIP\")].address}"])?;
+    ensure!(address == "10.0.2.15", "the node's address: {address}");
     let written = guest.sh("cat /var/slow/ended | wc -l; wc -l </var/slow/starts")?;
     ensure!(written == "1\n1\n", "its grace was given once, and it did not start again: {written}");
     let status = k.json(&["get", "pod", "slow"])?["status"].clone();

@@ -4,7 +4,7 @@ use super::tree::Tree;
 
 const TABLE: &str = "scripts/deps";
 /// Part of every Debian system: bash, coreutils, dash, libc-bin, tar.
-const EVERYWHERE: &[&str] = &["base64", "bash", "chroot", "install", "ldd", "sh", "sha256sum", "tar"];
+const EVERYWHERE: &[&str] = &["base64", "bash", "chroot", "install", "ldd", "nice", "sh", "sha256sum", "tar"];
 /// Only tests that are ignored unless requested by name start these.
 const OPTIONAL: &[&str] = &["dbus-daemon"];
 const CALL: &str = "Command::new(\"";

@@ -411,8 +411,8 @@ pub fn difference(from: &Map<String, Value>, to: &Map<String, Value>) -> Option<
             if !ours.is_empty() {
                 out.insert(k.clone(), json!(ours));
             }
-        } else if k == "podIPs" && from.contains_key(k) {
-            // The list is merged by address; without the directive the old address would stay.
+        } else if matches!(k.as_str(), "podIPs" | "hostIPs") && from.contains_key(k) {
+            // The list is merged by address; without the directive the old address would stay, and the API rejects two of one family.
             let mut list = vec![json!({"$patch": "replace"})];
             list.extend(v.as_array().into_iter().flatten().cloned());
             out.insert(k.clone(), Value::Array(list));

@@ -156,3 +156,11 @@ fn only_what_changed_is_sent() {
     let d = difference(&before, &map(json!({"conditions":[]}))).expect("changed");
     assert_eq!(json!(d), json!({"conditions":[{"$patch":"delete","type":"PodResizePending"}]}));
 }
+
+#[test]
+fn addresses_of_a_node_that_moved_are_replaced() {
+    let at = |ip: &str| json!({"hostIP": ip, "hostIPs": [{"ip": ip}]}).as_object().cloned().expect("an object");
+    let patch = difference(&at("192.0.2.1"), &at("192.0.2.2")).expect("a change");
+    assert_eq!(patch.get("hostIPs"), Some(&json!([{"$patch": "replace"}, {"ip": "192.0.2.2"}])));
+    assert_eq!(difference(&at("192.0.2.1"), &at("192.0.2.1")), None);
+}

@@ -168,7 +168,10 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Config(command) => config::run(command, &Cli::command()),
         Command::Migrate(command) => k3s::run(command, &Cli::command()),
         Command::Cleanup(args) => process::small(cleanup::run(&args)),
-        Command::Completion(args) => manual::completion(&args, Cli::command()),
+        Command::Completion(args) => {
+            manual::completion(&args, Cli::command());
+            Ok(())
+        }
         Command::Man(args) => manual::man(&args, Cli::command()),
         Command::Version(args) => about::run(&args),
     }

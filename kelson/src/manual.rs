@@ -25,12 +25,8 @@ pub struct ManArgs {
 }
 
 /// Prints the completion script of a shell.
-///
-/// # Errors
-/// None today; a failure to write is that of the program.
-pub fn completion(args: &CompletionArgs, mut command: Command) -> anyhow::Result<()> {
+pub fn completion(args: &CompletionArgs, mut command: Command) {
     out!("{}", String::from_utf8_lossy(&script(args.shell, &mut command)));
-    Ok(())
 }
 
 fn script(shell: Shell, command: &mut Command) -> Vec<u8> {

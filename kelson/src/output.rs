@@ -44,9 +44,9 @@ mod tests {
     use super::*;
 
     /// Takes this many writes and fails then.
-    struct Reader(usize, io::ErrorKind);
+    struct ClosingReader(usize, io::ErrorKind);
 
-    impl Write for Reader {
+    impl Write for ClosingReader {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0 = self.0.checked_sub(1).ok_or(self.1)?;
             Ok(bytes.len())
@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn a_reader_that_has_gone_is_no_failure_and_a_full_disk_is_one() {
         for (kind, is_fatal) in [(io::ErrorKind::BrokenPipe, false), (io::ErrorKind::StorageFull, true)] {
-            let (failure, mut reader) = (OnceLock::new(), Reader(1, kind));
+            let (failure, mut reader) = (OnceLock::new(), ClosingReader(1, kind));
             write_to(&mut reader, format_args!("a"), &failure);
             assert!(failure.get().is_none());
             write_to(&mut reader, format_args!("b"), &failure);

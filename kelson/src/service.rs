@@ -179,11 +179,13 @@ mod tests {
         let alive = kelson_tasks::scoped("watchdog", service.clone().lives(limit));
         let (hangs, is_hanging) = tokio::sync::watch::channel(false);
         service.watch("answers", Box::new(|| Box::pin(async {})));
-        let check = move || {
+        let check: Check = Box::new(move || {
             let mut is_hanging = is_hanging.clone();
-            Box::pin(async move { drop(is_hanging.wait_for(|hangs| !hangs).await) }) as _
-        };
-        service.watch("hangs", Box::new(check));
+            Box::pin(async move {
+                let _ = is_hanging.wait_for(|hangs| !hangs).await;
+            })
+        });
+        service.watch("hangs", check);
         tokio::time::sleep(limit + limit / 8).await;
         assert_eq!(notified(), 5);
         hangs.send_replace(true);
@@ -209,8 +211,8 @@ mod tests {
         service.watch("answers", Box::new(|| Box::pin(async {})));
         assert!(is_steady().await);
         let begun = Instant::now();
-        let hangs = move || Box::pin(tokio::time::sleep_until(begun + time * 3)) as _;
-        service.watch("starts slowly", Box::new(hangs));
+        let check: Check = Box::new(move || Box::pin(tokio::time::sleep_until(begun + time * 3)));
+        service.watch("starts slowly", check);
         service.steady(time).await;
         assert!(begun.elapsed() >= time * 4);
         service.stopping();

@@ -15,14 +15,14 @@
 //! |---|---|---|
 //! | `pod` | what a Pod says: containers of all roles, policies, requests | nothing |
 //! | `config/` | typed configuration, thresholds, the `KubeletConfiguration` file | its file |
-//! | `systemd/` | messages of D-Bus (`wire`, pure), the bus, slices, and locks that delay a shutdown | the system's bus |
+//! | `systemd/` | messages of D-Bus (`wire`, pure), the bus, slices and scopes, and locks that delay a shutdown | the system's bus |
 //! | `metrics/` | metrics under upstream's names; the runtime that counts its calls | the runtime |
 //! | `spans` | spans of the kubelet's work, under upstream's names | the collector, through `kelson-traces` |
 //! | `logs/` | CRI log lines, reading, following, rotation | log files, the runtime |
 //! | `probes/` | handlers, one file each; one task for each probe; results of probes | containers, the pod's address |
 //! | `effects` | what several rooms need: events, runtime, hooks, clock | the runtime, the API's events |
 //! | `csi/` | volume drivers on this node: registration (as of other plugins), calls to them, what the node reports | their sockets, the `CSINode` |
-//! | `cgroups/` | cgroups of pods, by name and bounds (both pure), the cgroups above them, resources, memory that may be swapped (`swap`), reserved memory and OOM scores (`memory`), pressure (`pressure`) | the kernel's tree, systemd |
+//! | `cgroups/` | cgroups of pods, by name and bounds (both pure), the cgroups above them, resources, memory that may be swapped (`swap`), reserved memory and OOM scores (`memory`), pressure (`pressure`), I/O (`io`), all measurements of one (`reading`), whether containers are in those of their pods (`location`) | the kernel's tree, systemd |
 //! | `placement/` | CPUs and memory that containers have exclusively: the topology of the machine, who has what (`cpus`, `memory`: tables), where it could come from (`hints`), all pure except `sysfs` and `manager` | the kernel's files, its state files |
 //! | `dra/` | claims for devices: which are prepared, and for which pods (`prepared`, pure), the health of devices (`health`), drivers, the slices of drivers that leave | drivers' sockets, claims and slices, its checkpoint |
 //! | `devices/` | devices of plugins: the table (pure), their assignment, registration of plugins, and the list of what pods have | plugins' sockets, its checkpoint |

@@ -14,7 +14,7 @@
 //! | room | holds |
 //! |---|---|
 //! | `aside`, `family`, `ports`, `error`, `config`, `ipam`, `nft` | the lane for blocking work, address families, addresses of pods; `nft` is the one place that runs nft (the proxy uses it) |
-//! | `conntrack`, `netns` | tracked connections; work in a network namespace |
+//! | `conntrack`, `netns`, `sysctl` | tracked connections; work in a network namespace; kernel parameters |
 //! | `netlink`, `events`, `iptables` | `events` reports changes of other programs |
 //! | `nf_tables`, `set_type` | numbers of the kernel; keys and data of sets in its form |
 //! | `batch` | small transactions without nft |

@@ -21,7 +21,7 @@ pub struct CgroupSample<'a> {
     pub at: i64,
 }
 
-type Column<T> = (&'static str, &'static str, fn(&T) -> Option<f64>);
+type CgroupColumn<T> = (&'static str, &'static str, fn(&T) -> Option<f64>);
 
 fn seconds(stall: Stall) -> f64 {
     stall.total as f64 / 1e6
@@ -32,7 +32,7 @@ fn number(n: Option<u64>) -> Option<f64> {
 }
 
 /// CPU modes, throttling by the CPU quota, and failures for want of memory.
-const COUNTERS: &[Column<CgroupUsage>] = &[
+const COUNTERS: &[CgroupColumn<CgroupUsage>] = &[
     ("container_cpu_user_seconds_total", "CPU time in user mode in seconds.", |u| {
         u.cpu_modes_nanos.map(|[user, _]| user as f64 / 1e9)
     }),
@@ -50,7 +50,7 @@ const COUNTERS: &[Column<CgroupUsage>] = &[
     ("container_oom_events_total", "Processes killed because of memory shortage.", |u| number(u.oom_kills)),
 ];
 
-const GAUGES: &[Column<CgroupUsage>] = &[
+const GAUGES: &[CgroupColumn<CgroupUsage>] = &[
     ("container_memory_cache", "File pages in memory in bytes.", |u| number(u.cache)),
     ("container_memory_mapped_file", "Pages of mapped files in bytes.", |u| number(u.details.mapped_file)),
     ("container_memory_kernel_usage", "Memory of the kernel in bytes.", |u| number(u.details.kernel)),
@@ -68,7 +68,7 @@ const GAUGES: &[Column<CgroupUsage>] = &[
 ];
 
 /// Pressure: stalled (all tasks waited) and waiting (some tasks waited) (`KubeletPSI`).
-const PRESSURES: &[Column<ResourcePressures>] = &[
+const PRESSURES: &[CgroupColumn<ResourcePressures>] = &[
     ("container_pressure_cpu_stalled_seconds_total", "Total time in which all tasks waited for CPU in seconds.", |p| {
         p.cpu.map(|p| seconds(p.full))
     }),

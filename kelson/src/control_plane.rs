@@ -19,7 +19,7 @@ use kelson_metrics::Registry;
 use kelson_pki::{ClusterPki, PkiError, San};
 use kelson_ranges::Ranges;
 use kelson_serving::{Delegated, Port};
-use kelson_store::Store;
+use kelson_store::{AtRest, Store};
 use kelson_tasks::{OnPanic, Tasks};
 use tokio::sync::watch;
 
@@ -90,8 +90,9 @@ impl ControlPlane {
         modes::check(dir, &given.map(PathBuf::as_path).collect::<Vec<_>>());
         snapshot::discard_unfetched(dir);
         let address = advertised(args);
-        let member = etcd_member::start(args, address, &tasks).await?;
         let encryption = at_rest::start(args, &tasks).await?;
+        let at_rest = encryption.clone().map(|encryption| encryption as Arc<dyn AtRest>);
+        let member = etcd_member::start(args, address, at_rest, &tasks).await?;
         let (store, pki, etcd) = storage::open(args, member.as_deref(), now, encryption.clone(), &tasks).await?;
         let (is_shared, failed, group) = (etcd.is_some(), store.failed(), tasks.clone());
         tasks.spawn("store-watch", OnPanic::EndProcess, async move { group.fail(&failed.await) });

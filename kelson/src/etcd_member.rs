@@ -2,15 +2,18 @@
 #![allow(clippy::disallowed_methods, reason = "blocking: at start")]
 
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
 use kelson_apiserver::Config;
 use kelson_client::{Client, EventRecorder, EventType, ObjectRef};
+use kelson_etcd_store::MediaType;
+use kelson_etcd_store::migrate::{IntoEtcd, before_first_member, place};
 use kelson_members::{Member, MemberOptions, Start};
 use kelson_meta::SystemClock;
+use kelson_store::{AtRest, StoreOptions};
 use kelson_tasks::{OnPanic, Tasks};
 use tokio::sync::broadcast::error::RecvError;
 
@@ -58,9 +61,16 @@ pub fn options(args: &ServerArgs, address: IpAddr, tasks: &Tasks) -> anyhow::Res
 ///
 /// # Errors
 /// The flags contradict each other or the settings on disk; the member cannot run.
-pub async fn start(args: &ServerArgs, address: IpAddr, tasks: &Tasks) -> anyhow::Result<Option<Arc<Member>>> {
+pub async fn start(
+    args: &ServerArgs,
+    address: IpAddr,
+    at_rest: Option<Arc<dyn AtRest>>,
+    tasks: &Tasks,
+) -> anyhow::Result<Option<Arc<Member>>> {
     let has_member = kelson_members::settings(&args.data_dir).await?.is_some();
-    let start = match (has_member, args.member.cluster_init) {
+    // Data without settings is that of an embedded store that was moved before the server was killed.
+    let was_moved = place::member_data(&args.data_dir).exists();
+    let start = match (has_member, args.member.cluster_init || was_moved) {
         (true, _) => Start::Resume,
         (false, true) => Start::Init,
         (false, false) => return Ok(None),
@@ -71,23 +81,24 @@ pub async fn start(args: &ServerArgs, address: IpAddr, tasks: &Tasks) -> anyhow:
             kelson_members::Layout::new(&args.data_dir).dir().display()
         );
     }
+    let options = options(args, address, tasks)?;
     if !has_member {
-        move_embedded(&args.data_dir)?;
+        kelson_members::check_program(&options).await.context("etcd member")?;
+        move_embedded(args, at_rest).await?;
     }
-    let member = Member::start(options(args, address, tasks)?, start).await.context("etcd member")?;
+    let member = Member::start(options, start).await.context("etcd member")?;
     Ok(Some(Arc::new(member)))
 }
 
-/// The place where the objects of an embedded store are moved into the first member, before it starts.
-fn move_embedded(data_dir: &Path) -> anyhow::Result<()> {
-    let store = data_dir.join("store");
-    if store.exists() {
-        bail!(
-            "--cluster-init: {} has objects of this server, and moving them into etcd is not supported; start without \
-             --cluster-init, or with an empty --data-dir",
-            store.display()
-        );
-    }
+/// Moves the objects of an embedded store into the data of the first member, before it starts.
+async fn move_embedded(args: &ServerArgs, at_rest: Option<Arc<dyn AtRest>>) -> anyhow::Result<()> {
+    let options = IntoEtcd {
+        data_dir: args.data_dir.clone(),
+        prefix: args.etcd.prefix(),
+        media: MediaType::parse(&args.etcd.storage_media_type).unwrap_or_default(),
+        store: StoreOptions { at_rest, ..StoreOptions::default() },
+    };
+    before_first_member(options).await.context("--cluster-init")?;
     Ok(())
 }
 
@@ -135,6 +146,8 @@ pub fn report(member: Option<&Arc<Member>>, client: &Client, tasks: &Tasks) {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use clap::Parser as _;
 
     use super::*;
@@ -153,17 +166,14 @@ mod tests {
     async fn a_server_has_a_member_only_on_request() {
         let dir = tempfile::tempdir().unwrap();
         let (tasks, address) = (Tasks::root("test"), IpAddr::from([127, 0, 0, 1]));
-        assert!(start(&server(dir.path(), &[]), address, &tasks).await.unwrap().is_none());
+        assert!(start(&server(dir.path(), &[]), address, None, &tasks).await.unwrap().is_none());
         let rejected = async |more: &[&str]| {
-            format!("{:#}", start(&server(dir.path(), more), address, &tasks).await.err().unwrap())
+            format!("{:#}", start(&server(dir.path(), more), address, None, &tasks).await.err().unwrap())
         };
         let both = rejected(&["--cluster-init", "--etcd-servers=http://a:1"]).await;
         assert!(both.contains("--etcd-servers cannot be used"), "{both}");
         let missing = rejected(&["--cluster-init", "--etcd-binary=/none/etcd"]).await;
         assert!(missing.contains("/none/etcd"), "{missing}");
-        std::fs::create_dir(dir.path().join("store")).unwrap();
-        let embedded = rejected(&["--cluster-init"]).await;
-        assert!(embedded.contains("moving them into etcd"), "{embedded}");
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub use error::{AdmitError, MemberError};
 pub use event::MemberEvent;
 pub use joiner::Joiner;
 pub use layout::{CA, ETCD_DIR, Layout};
-pub use member::{Member, settings};
+pub use member::{Member, check_program, settings};
 pub use options::{CLIENT_PORT, MemberOptions, PEER_PORT, peer_url};
 pub use settings::{Phase, Settings};
 pub use settle::Start;

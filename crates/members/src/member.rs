@@ -313,6 +313,14 @@ impl Joiner {
     }
 }
 
+/// Checks that there is an etcd program for a member, before anything is changed for it.
+///
+/// # Errors
+/// There is none, or its release is not supported.
+pub async fn check_program(options: &MemberOptions) -> Result<(), MemberError> {
+    Program::find(options).await.map(drop)
+}
+
 /// Returns the settings of this server's member, if it has one.
 ///
 /// # Errors

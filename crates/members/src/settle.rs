@@ -36,7 +36,8 @@ pub(crate) fn settle(layout: &Layout, options: &MemberOptions, start: &Start) ->
             }
             Ok(Settings { client_port: options.client_port.unwrap_or(settings.client_port), ..settings })
         }
-        (Start::Init, None) if has_data => {
+        // Without a log the data was made for a new member.
+        (Start::Init, None) if is_there(&layout.data().join("member").join("wal")) => {
             Err(missing(layout, "there is data of etcd without member.json; move this directory away"))
         }
         (Start::Init, None) => Ok(fresh(options)),

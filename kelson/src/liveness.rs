@@ -40,16 +40,19 @@ fn is_dead(error: &AskError) -> bool {
 #[cfg(test)]
 mod tests {
     use kelson_client::ClientError;
-    use kelson_meta::{Reason, Status};
+    use kelson_meta::Status;
 
     use super::*;
 
     #[test]
     fn a_server_that_rejects_a_request_lives() {
-        let status = |code| AskError::Client(ClientError::Status(Box::new(Status::failure(code, Reason::Unknown, ""))));
-        for (error, want) in
-            [(AskError::Late(ANSWER_MAX), true), (status(500), true), (status(401), false), (status(429), false)]
-        {
+        let answer = |status| AskError::Client(ClientError::Status(Box::new(status)));
+        for (error, want) in [
+            (AskError::Late(ANSWER_MAX), true),
+            (answer(Status::internal("stuck")), true),
+            (answer(Status::unauthorized()), false),
+            (answer(Status::too_many_requests("wait", 1)), false),
+        ] {
             assert_eq!(is_dead(&error), want, "{error}");
         }
     }

@@ -2,28 +2,28 @@
 use std::collections::HashSet;
 use std::fmt;
 
-/// The path of a field, such as `spec.containers[0].name` or `metadata.labels[app]`.
+/// A path such as `spec.containers[0].name` or `metadata.labels[app]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldPath(String);
 
 impl FieldPath {
-    /// Creates a path that starts at `name`. The empty string is the object itself.
+    /// A path that starts at `name`; the empty string is the object itself.
     pub fn new(name: &str) -> Self {
         Self(name.to_owned())
     }
-    /// Returns the path of the field `name` below this path.
+    /// The field `name` below this path.
     pub fn child(&self, name: &str) -> Self {
         if self.0.is_empty() { Self(name.to_owned()) } else { Self(format!("{}.{name}", self.0)) }
     }
-    /// Returns the path of element `i` of the list at this path.
+    /// Element `i` of the list at this path.
     pub fn index(&self, i: usize) -> Self {
         Self(format!("{}[{i}]", self.0))
     }
-    /// Returns the path of the entry `key` of the map at this path.
+    /// The entry `key` of the map at this path.
     pub fn key(&self, key: &str) -> Self {
         Self(format!("{}[{key}]", self.0))
     }
-    /// Returns the path as a string. It is empty for the object itself, which messages show as `<nil>`.
+    /// The path; empty for the object itself, which is shown as `<nil>` elsewhere.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -35,33 +35,33 @@ impl fmt::Display for FieldPath {
     }
 }
 
-/// The kind of a field error. Its names in messages and in `causes` are part of the API.
+/// The kind of a field error; its text forms are part of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldErrorKind {
-    /// `Not found`: the object that a value refers to does not exist.
+    /// `Not found`, of what a value refers to
     NotFound,
-    /// `Required value`: the field is missing.
+    /// `Required value`
     Required,
-    /// `Duplicate value`: the value occurs twice.
+    /// `Duplicate value`
     Duplicate,
-    /// `Invalid value`: the value breaks a rule.
+    /// `Invalid value`
     Invalid,
-    /// `Unsupported value`: the value is not in the list of supported values.
+    /// `Unsupported value`
     NotSupported,
-    /// `Forbidden`: the field must not be set or changed.
+    /// `Forbidden`, whatever the value
     Forbidden,
-    /// `Too long`: a string or data exceeds its maximum size.
+    /// `Too long`, of text and data
     TooLong,
-    /// `Too many`: a list or map exceeds its maximum number of items.
+    /// `Too many`, of items and entries
     TooMany,
-    /// `Internal error`: validation failed.
+    /// `Internal error`
     Internal,
-    /// `Invalid value` with the cause `FieldValueTypeInvalid`: the value has the wrong type.
+    /// `Invalid value` with cause `FieldValueTypeInvalid`
     TypeInvalid,
 }
 
 impl FieldErrorKind {
-    /// Returns the first words of the message.
+    /// The words in the message.
     pub fn words(self) -> &'static str {
         match self {
             Self::NotFound => "Not found",
@@ -75,7 +75,7 @@ impl FieldErrorKind {
             Self::Internal => "Internal error",
         }
     }
-    /// Returns the `reason` for `status.details.causes`.
+    /// The `reason` in `status.details.causes`.
     pub fn cause(self) -> &'static str {
         match self {
             Self::NotFound => "FieldValueNotFound",
@@ -92,22 +92,21 @@ impl FieldErrorKind {
     }
 }
 
-/// An error of one field. Clients see it in the message of a 422 response and as an entry of `status.details.causes`,
-/// so both its texts and its order match upstream's `field.Error`.
+/// One fault at one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
-    /// The kind of the error. It decides the cause's reason and the first words of the message.
+    /// What class of fault it is; decides the cause's reason and the first words of its message.
     pub kind: FieldErrorKind,
-    /// The path from the object's root: `spec.containers[0].image`.
+    /// The field from the object's root: `spec.containers[0].image`.
     pub path: String,
-    /// The invalid value as upstream prints it (strings are quoted). It is `None` for kinds that show no value.
+    /// The offending value, already printed as upstream prints it (strings quoted); `None` where the kind shows none.
     pub value: Option<String>,
-    /// Why the value is invalid.
+    /// What is wrong with it.
     pub detail: String,
 }
 
 impl FieldError {
-    /// Returns the message without the path, as in `causes[].message`.
+    /// The message without the path: what `causes[].message` carries.
     pub fn body(&self) -> String {
         let mut s = self.kind.words().to_owned();
         if let Some(v) = &self.value {
@@ -128,39 +127,39 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// The errors of one object in the order of validation.
+/// The faults found in one object, in the order found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldErrors(pub Vec<FieldError>);
 
 impl FieldErrors {
-    /// Creates an empty list.
+    /// No faults so far.
     pub fn new() -> Self {
         Self::default()
     }
-    /// Returns whether there are no errors.
+    /// Whether nothing was found.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
     fn push(&mut self, kind: FieldErrorKind, path: &FieldPath, value: Option<String>, detail: impl Into<String>) {
         self.0.push(FieldError { kind, path: path.to_string(), value, detail: detail.into() });
     }
-    /// Adds `Required value` with a detail, which may be empty.
+    /// `Required value`, with an optional detail (may be empty).
     pub fn required(&mut self, path: &FieldPath, detail: impl Into<String>) {
         self.push(FieldErrorKind::Required, path, None, detail);
     }
-    /// Adds `Invalid value: <value>: detail`. Strings are quoted, other values are printed as JSON.
+    /// `Invalid value: <value>: detail`; strings are quoted, other values printed as JSON.
     pub fn invalid(&mut self, path: &FieldPath, value: impl serde::Serialize, detail: impl Into<String>) {
         self.push(FieldErrorKind::Invalid, path, Some(print(&value)), detail);
     }
-    /// Adds `Duplicate value: <value>`.
+    /// `Duplicate value: <value>`
     pub fn duplicate(&mut self, path: &FieldPath, value: impl serde::Serialize) {
         self.push(FieldErrorKind::Duplicate, path, Some(print(&value)), "");
     }
-    /// Adds `Not found: <value>`.
+    /// `Not found: <value>`
     pub fn not_found(&mut self, path: &FieldPath, value: impl serde::Serialize) {
         self.push(FieldErrorKind::NotFound, path, Some(print(&value)), "");
     }
-    /// Adds `Unsupported value: <value>: supported values: "A", "B"`. The list is printed in the given order.
+    /// `Unsupported value: <value>: supported values: "A", "B"`; the list is printed in the order given.
     pub fn not_supported(&mut self, path: &FieldPath, value: impl serde::Serialize, supported: &[&str]) {
         let detail = if supported.is_empty() {
             String::new()
@@ -170,26 +169,26 @@ impl FieldErrors {
         };
         self.push(FieldErrorKind::NotSupported, path, Some(print(&value)), detail);
     }
-    /// Adds `Forbidden: detail`, for a field that must not be set or changed here, although its value is valid.
+    /// What may not be set or changed here, though the value itself is sound: `Forbidden: detail`
     pub fn forbidden(&mut self, path: &FieldPath, detail: impl Into<String>) {
         self.push(FieldErrorKind::Forbidden, path, None, detail);
     }
-    /// Adds `Too long: may not be more than N bytes`.
+    /// `Too long: may not be more than N bytes`
     pub fn too_long(&mut self, path: &FieldPath, max_bytes: usize) {
         self.push(FieldErrorKind::TooLong, path, None, too_long_detail(max_bytes));
     }
-    /// Adds `Too many: N: must have at most M items`.
+    /// `Too many: N: must have at most M items`
     pub fn too_many(&mut self, path: &FieldPath, actual: usize, max: usize) {
         self.push(FieldErrorKind::TooMany, path, Some(actual.to_string()), too_many_detail(max));
     }
-    /// Adds all errors of another list.
+    /// All of another list.
     pub fn extend(&mut self, other: FieldErrors) {
         self.0.extend(other.0);
     }
 }
 
 impl fmt::Display for FieldErrors {
-    /// Formats one error by itself, and several as `[a, b]` without duplicates, like upstream's aggregate.
+    /// One error alone; several as `[a, b]`, and what was found twice once, as upstream's aggregate prints.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut seen = HashSet::new();
         let texts: Vec<String> =
@@ -201,16 +200,16 @@ impl fmt::Display for FieldErrors {
     }
 }
 
-/// Returns the detail of `Too long`.
+/// The detail of `Too long`.
 pub fn too_long_detail(max_bytes: usize) -> String {
     format!("may not be more than {max_bytes} byte{}", if max_bytes == 1 { "" } else { "s" })
 }
-/// Returns the detail of `Too many`.
+/// The detail of `Too many`.
 pub fn too_many_detail(max: usize) -> String {
     format!("must have at most {max} item{}", if max == 1 { "" } else { "s" })
 }
 
-/// Formats a value as Go does: strings in Go's quotes, other values as HTML-safe JSON.
+/// A value as Go prints it: text in Go's quotes, anything else as JSON that a page could hold.
 fn print(value: &impl serde::Serialize) -> String {
     let json = serde_json::to_string(value).unwrap_or_else(|_| "<unprintable>".to_owned());
     if json.starts_with('"') {
@@ -222,7 +221,7 @@ fn print(value: &impl serde::Serialize) -> String {
     json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
 
-/// Converts a JSON string literal to Go's escapes for control characters.
+/// JSON's text in Go's spelling of characters below the space.
 fn quoted(json: &str) -> String {
     let text: String = serde_json::from_str(json).unwrap_or_default();
     let mut out = String::from('"');

@@ -1,10 +1,10 @@
-//! Decoding of JSON `null` for fields that Go leaves out.
+//! JSON's `null` where Go leaves a value out.
 use serde::Deserialize;
 
-/// Decodes `null` as the default value: Go's encoders write null for empty values without `omitempty`.
+/// Reads `null` as the default: Go's encoders write null for empty values that have no `omitempty`.
 ///
 /// # Errors
-/// Returns the error of decoding the value.
+/// Whatever the value's own decoding finds.
 pub fn null_default<'de, D, T>(d: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,

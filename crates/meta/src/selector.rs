@@ -1,11 +1,11 @@
-//! Label and field selectors: the query-string form, the object form, and matching. Each resource decides which fields
-//! it supports.
+//! Label and field selectors: query-string form and object form, and matching. Which fields may be selected is the
+//! resource's business.
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The error of an invalid selector. The message is for the client.
+/// Why a selector string is wrong; the message is for the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelectorError(pub String);
 
@@ -16,36 +16,36 @@ impl fmt::Display for SelectorError {
 }
 impl std::error::Error for SelectorError {}
 
-/// The operator of a requirement.
+/// How a requirement compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operator {
-    /// The value is in the list.
+    /// Value is one of these.
     In,
-    /// The value is not in the list, or the key is absent.
+    /// Value is none of these, or the key is absent.
     NotIn,
-    /// The key is present.
+    /// Key is present.
     Exists,
-    /// The key is absent.
+    /// Key is absent.
     DoesNotExist,
-    /// The value is an integer greater than the given one.
+    /// Integer value is greater.
     Gt,
-    /// The value is an integer less than the given one.
+    /// Integer value is less.
     Lt,
 }
 
 /// One requirement on one label.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LabelRequirement {
-    /// The key of the label.
+    /// The label's key.
     pub key: String,
-    /// The comparison of the label's value with `values`.
+    /// How the label's value is compared with `values`.
     pub operator: Operator,
-    /// The values: one for `Gt` and `Lt`, any number for `In` and `NotIn`, none for `Exists` and `DoesNotExist`.
+    /// One for `Gt` and `Lt`, several for `In` and `NotIn`, none for `Exists` and `DoesNotExist`.
     pub values: Vec<String>,
 }
 
 impl LabelRequirement {
-    /// Returns whether the value of the label satisfies the requirement. `None` means that the object lacks the label.
+    /// Whether `value` (the label's, if the object has it) satisfies this.
     pub fn matches(&self, value: Option<&str>) -> bool {
         match self.operator {
             Operator::In => value.is_some_and(|v| self.values.iter().any(|x| x == v)),
@@ -65,28 +65,25 @@ impl LabelRequirement {
     }
 }
 
-/// A label selector: requirements that must all match. The empty selector matches every object. It is the common form
-/// of the query string (`a=b,c in (d,e)`), of `metav1.LabelSelector` and of the selector maps of Services, so that
-/// matching is the same for all.
+/// A conjunction of label requirements; the empty one matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LabelSelector {
-    /// The requirements. All must match.
+    /// All must hold.
     pub requirements: Vec<LabelRequirement>,
-    /// Whether the selector matches no object (a nil `metav1.LabelSelector`).
+    /// Matches no object at all (a nil `metav1.LabelSelector`).
     pub nothing: bool,
 }
 
 impl LabelSelector {
-    /// Creates a selector that matches every object.
+    /// Matches every object.
     pub fn everything() -> Self {
         Self::default()
     }
-    /// Creates a selector that matches no object.
+    /// Matches no object.
     pub fn nothing() -> Self {
         Self { requirements: Vec::new(), nothing: true }
     }
-    /// Creates a selector of equality for every entry of a map, such as the selector of a Service or
-    /// ReplicationController.
+    /// Equality on every entry of a map (a Service's or ReplicationController's selector).
     pub fn from_map(map: &BTreeMap<String, String>) -> Self {
         let requirements = map
             .iter()
@@ -94,22 +91,22 @@ impl LabelSelector {
             .collect();
         Self { requirements, nothing: false }
     }
-    /// Returns whether the selector matches every object.
+    /// Whether it matches everything.
     pub fn is_everything(&self) -> bool {
         self.requirements.is_empty() && !self.nothing
     }
-    /// Matches labels by a lookup function, for any representation of labels.
+    /// Matches by a lookup function, for label sets of any representation.
     pub fn matches_with<'a>(&self, lookup: impl Fn(&str) -> Option<&'a str>) -> bool {
         !self.nothing && self.requirements.iter().all(|r| r.matches(lookup(&r.key)))
     }
-    /// Returns whether the selector matches a label map.
+    /// Matches a label map.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.matches_with(|k| labels.get(k).map(String::as_str))
     }
 }
 
 impl fmt::Display for LabelSelector {
-    /// Formats the query-string form.
+    /// The query-string form.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, r) in self.requirements.iter().enumerate() {
             if i > 0 {
@@ -131,14 +128,14 @@ impl fmt::Display for LabelSelector {
     }
 }
 
-/// A `metav1.LabelSelector`, the object form of a label selector.
+/// `metav1.LabelSelector`, the object form.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LabelSelectorSpec {
-    /// The labels that must be present with exactly these values.
+    /// Labels that must be there with just these values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub match_labels: BTreeMap<String, String>,
-    /// The requirements that must match in addition to `match_labels`.
+    /// Requirements that must hold besides `match_labels`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub match_expressions: Vec<LabelSelectorRequirement>,
 }
@@ -147,18 +144,17 @@ pub struct LabelSelectorSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LabelSelectorRequirement {
-    /// The key of the label.
+    /// The label's key.
     pub key: String,
-    /// The operator: `In`, `NotIn`, `Exists` or `DoesNotExist`.
+    /// `In`, `NotIn`, `Exists`, `DoesNotExist`.
     pub operator: String,
-    /// The values of the requirement; empty for `Exists` and `DoesNotExist`.
+    /// As many as the operator takes; none for `Exists` and `DoesNotExist`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<String>,
 }
 
 impl LabelSelectorSpec {
-    /// Converts the selector to the form for matching. An empty spec matches every object; a missing spec (`None` at
-    /// the caller) must match nothing.
+    /// The matching form. An empty spec matches everything; a missing one (`None` at the caller) must match nothing.
     pub fn selector(&self) -> Result<LabelSelector, SelectorError> {
         let mut s = LabelSelector::from_map(&self.match_labels);
         for e in &self.match_expressions {
@@ -182,20 +178,20 @@ impl LabelSelectorSpec {
 /// One requirement on one field.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FieldRequirement {
-    /// The path of the field, such as `spec.nodeName`.
+    /// Field path such as `spec.nodeName`.
     pub field: String,
-    /// The value to compare with.
+    /// Value to compare with.
     pub value: String,
-    /// Whether the operator is `!=` instead of `=`.
+    /// `!=` rather than `=`.
     pub negated: bool,
 }
 
-/// A field selector: requirements that must all match.
+/// A conjunction of field requirements.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FieldSelector(pub Vec<FieldRequirement>);
 
 impl FieldSelector {
-    /// Parses `a=b,c!=d,e==f` with the escapes `\,`, `\=` and `\\`.
+    /// Reads `a=b,c!=d,e==f` with `\,`, `\=` and `\\` escapes.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
         let mut out = Vec::new();
         for term in split_unescaped(text, ',') {
@@ -209,21 +205,21 @@ impl FieldSelector {
         }
         Ok(Self(out))
     }
-    /// Returns whether the selector matches every object.
+    /// Whether it matches everything.
     pub fn is_everything(&self) -> bool {
         self.0.is_empty()
     }
-    /// Matches fields by a lookup function. An absent field counts as the empty string.
+    /// Matches by a lookup; an absent field reads as the empty string.
     pub fn matches_with<'a>(&self, lookup: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.0.iter().all(|r| (lookup(&r.field).unwrap_or("") == r.value) != r.negated)
     }
-    /// Returns the value that an `=` requirement demands for `field`.
+    /// The value demanded for `field` by an `=` requirement.
     pub fn exact(&self, field: &str) -> Option<&str> {
         self.0.iter().find(|r| r.field == field && !r.negated).map(|r| r.value.as_str())
     }
 }
 
-/// Splits a term at its first operator.
+/// The first operator parts a term, whatever stands before it.
 fn split_term(term: &str) -> Option<(&str, bool, &str)> {
     term.char_indices().find_map(|(at, _)| {
         let (field, rest) = term.split_at(at);
@@ -259,7 +255,7 @@ fn unescape(v: &str) -> Result<String, SelectorError> {
                 Some(e) => return Err(wrong(format!("invalid escape sequence: \\{e}"))),
                 None => return Err(wrong("invalid escape sequence: \\".to_owned())),
             },
-            // Upstream prints the character as a number.
+            // Upstream names the character by its number.
             '=' | ',' => return Err(wrong(format!("unescaped character in value: {}", u32::from(c)))),
             c => out.push(c),
         }

@@ -1,4 +1,4 @@
-//! The document of a Stage (`kwok.x-k8s.io/v1alpha1`), including deprecated fields.
+//! What a Stage says, as it is written (`kwok.x-k8s.io/v1alpha1`), the older ways of saying it included.
 use std::collections::BTreeMap;
 
 use kelson_meta::{ObjectMeta, null_default};
@@ -7,26 +7,24 @@ use serde::Deserialize;
 /// The API group and version of stages.
 pub const API_VERSION: &str = "kwok.x-k8s.io/v1alpha1";
 
-/// A Stage (`kwok.x-k8s.io`) as it is written in files and in the API. A stage describes one step in the simulated
-/// life of an object: a selector for the objects that are in the stage, a delay, and the writes that follow the delay.
-/// [`crate::stage::Stage`] is its compiled form.
+/// A Stage (`kwok.x-k8s.io`), as files and the API have it.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Document {
-    /// The metadata. The name identifies the stage.
+    /// Its name tells it from others.
     pub metadata: ObjectMeta,
-    /// The selector, the delay and the steps.
+    /// What it says.
     pub spec: Spec,
 }
 
-/// The kind of object that a stage applies to. Stages of one kind compete for an object.
+/// Which kind of object a stage is of. Stages of one kind are chosen from together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reference {
-    /// The group and version, as in `apiVersion`.
+    /// Group and version, as `apiVersion` has them.
     #[serde(default = "core", rename = "apiGroup")]
     pub api_version: String,
-    /// The name of the kind.
+    /// The kind's name.
     #[serde(default)]
     pub kind: String,
 }
@@ -41,7 +39,7 @@ impl Default for Reference {
     }
 }
 
-/// The `spec` of a stage. `next` is the older form of `steps`.
+/// `spec` of a stage. `next` is the older form of `steps`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Spec {
@@ -56,7 +54,7 @@ pub struct Spec {
     pub steps: Vec<StepSpec>,
 }
 
-/// Selects the objects that are in a stage. All requirements must match.
+/// Which objects are in a stage; all that is said must hold.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SelectorSpec {
@@ -68,8 +66,7 @@ pub struct SelectorSpec {
     pub match_expressions: Vec<RequirementSpec>,
 }
 
-/// One requirement: a CEL expression, or a comparison of the value at a path. The comparison is also accepted without
-/// the `jq` field around it.
+/// One requirement: an expression in CEL, or what a path gives and what it is to be; the latter also without `jq` around it.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct RequirementSpec {
@@ -79,7 +76,7 @@ pub struct RequirementSpec {
     pub older: Comparison,
 }
 
-/// Compares the result of a jq path with values.
+/// What a path of jq's language gives, and what that is to be.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Comparison {
@@ -89,14 +86,14 @@ pub struct Comparison {
     pub values: Vec<String>,
 }
 
-/// An expression in the language that the field's name says.
+/// An expression in the language of the field that holds it.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ExpressionSpec {
     pub expression: String,
 }
 
-/// The source of a value. `expressionFrom` is the older form of `jq`.
+/// Where a value is taken from; `expressionFrom` is the older form of `jq`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct From {
@@ -105,7 +102,7 @@ pub struct From {
     pub expression_from: String,
 }
 
-/// The delay before the steps of a stage run.
+/// How long an object stays in a stage.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Delay {
@@ -129,7 +126,7 @@ pub struct Next {
     pub status_patch_as: Option<Impersonation>,
 }
 
-/// One step. Each part is optional.
+/// One step: each of its parts may be there.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct StepSpec {
@@ -140,7 +137,7 @@ pub struct StepSpec {
     pub apply: Option<Apply>,
 }
 
-/// An event to record for the object.
+/// An event that is told of the object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Event {
@@ -149,7 +146,7 @@ pub struct Event {
     pub message: String,
 }
 
-/// The finalizers to add and to remove.
+/// Which finalizers come and go.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Finalizers {
@@ -160,14 +157,14 @@ pub struct Finalizers {
     pub empty: bool,
 }
 
-/// The name of a finalizer to add or to remove.
+/// A finalizer that is added or taken away.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Finalizer {
     pub value: String,
 }
 
-/// A patch of the object.
+/// A patch of the object itself.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct PatchSpec {
@@ -178,7 +175,7 @@ pub struct PatchSpec {
     pub impersonation: Option<Impersonation>,
 }
 
-/// An object to create, or to patch if it exists.
+/// An object that is made, or patched where it is there.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Apply {
@@ -188,7 +185,7 @@ pub struct Apply {
     pub impersonation: Option<Impersonation>,
 }
 
-/// The user that a write impersonates.
+/// As whom a write is made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Impersonation {
@@ -196,7 +193,7 @@ pub struct Impersonation {
 }
 
 impl Spec {
-    /// Returns the steps, from either form.
+    /// The steps, whichever form they have.
     pub fn all_steps(&self) -> Vec<StepSpec> {
         let Some(next) = self.next.as_ref().filter(|_| self.steps.is_empty()) else { return self.steps.clone() };
         let mut steps = Vec::new();
@@ -221,14 +218,14 @@ impl Spec {
 }
 
 impl RequirementSpec {
-    /// Returns the comparison, if the requirement is not a CEL expression.
+    /// The comparison that is asked for, if it is not an expression in CEL.
     pub fn comparison(&self) -> Option<&Comparison> {
         self.jq.as_ref().or_else(|| (!self.older.key.is_empty()).then_some(&self.older))
     }
 }
 
 impl From {
-    /// Returns the jq path, from either form.
+    /// The path of jq's language.
     pub fn path(&self) -> Option<&str> {
         let older = Some(self.expression_from.as_str()).filter(|e| !e.is_empty());
         self.jq.as_ref().map(|e| e.expression.as_str()).or(older)

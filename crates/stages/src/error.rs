@@ -1,7 +1,7 @@
-//! The error of an invalid Stage, or of a stage that cannot be evaluated for an object.
+//! What can be wrong with a Stage, or with an object that one is asked of.
 use std::fmt;
 
-/// Describes why a stage is invalid or cannot be evaluated for an object. The message names the field.
+/// Why a stage cannot be used, or cannot be played on an object: a sentence that names the place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageError(String);
 
@@ -10,7 +10,7 @@ impl StageError {
         Self(format!("{place}: {why}"))
     }
 
-    /// Prefixes the message with the enclosing field or object.
+    /// The same, within something larger.
     pub(crate) fn within(self, place: impl fmt::Display) -> Self {
         Self(format!("{place}.{}", self.0))
     }

@@ -1,54 +1,54 @@
-//! Files in the format of kwok's `--config`: YAML documents with stages and a `KwokConfiguration`, which sets defaults
-//! for flags. Documents of other kinds are ignored.
+//! Files as kwok reads them with `--config`: documents one after the other, stages among them, and `KwokConfiguration`, which sets
+//! what flags do not. Documents of other kinds are for others.
 use kelson_codec::yaml;
 use serde::Deserialize;
 
 use crate::document::{API_VERSION, Document};
 use crate::error::StageError;
 
-/// The content of a file.
+/// What a file says.
 #[derive(Clone, Debug, Default)]
 pub struct File {
-    /// The stages in the order of the file.
+    /// Its stages, in order.
     pub stages: Vec<Document>,
-    /// The `options` of the `KwokConfiguration`, if the file has one.
+    /// `options` of its `KwokConfiguration`, if it has one.
     pub settings: Option<Settings>,
 }
 
-/// The supported `options` of a `KwokConfiguration`.
+/// `options` of a `KwokConfiguration`, as far as they have an effect here.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Settings {
-    /// The range for addresses of pods on nodes without a pod CIDR.
+    /// Where addresses of pods come from whose node has no range.
     pub cidr: Option<String>,
-    /// The address of nodes that have none.
+    /// Address of nodes that have none.
     #[serde(rename = "nodeIP")]
     pub node_ip: Option<String>,
-    /// The host name of nodes.
+    /// Name that nodes are reached by.
     pub node_name: Option<String>,
-    /// The port of the simulated kubelets.
+    /// Port of the kubelets that nobody runs.
     pub node_port: Option<u16>,
-    /// Whether all nodes are managed.
+    /// Whether all nodes are driven.
     pub manage_all_nodes: Option<bool>,
-    /// The name of the only managed node.
+    /// The one node that is driven.
     pub manage_single_node: Option<String>,
-    /// A selector for the annotations of managed nodes.
+    /// Nodes with these annotations are.
     pub manage_nodes_with_annotation_selector: Option<String>,
-    /// A selector for the labels of managed nodes.
+    /// Nodes with these labels are.
     pub manage_nodes_with_label_selector: Option<String>,
-    /// The duration of a node's lease in seconds. With 0, nodes have no lease.
+    /// How long others believe the lease of a node; 0: nodes have none.
     pub node_lease_duration_seconds: Option<u32>,
-    /// The kinds whose stages are read from the API instead of a file.
+    /// Kinds that are read from the API instead of a file.
     #[serde(rename = "enableCRDs")]
     pub enable_crds: Option<Vec<String>>,
-    /// The address of the health endpoint.
+    /// Where health is told.
     pub server_address: Option<String>,
 }
 
-/// Parses a file of YAML documents.
+/// Reads a file of YAML documents.
 ///
 /// # Errors
-/// Fails when a document is not valid YAML, or when a field of a stage has the wrong type.
+/// Where a document is no YAML, or a stage has fields of the wrong type.
 pub fn read(text: &str) -> Result<File, StageError> {
     let mut file = File::default();
     for (number, part) in parts(text).into_iter().enumerate() {
@@ -68,7 +68,7 @@ pub fn read(text: &str) -> Result<File, StageError> {
     Ok(file)
 }
 
-/// Splits a string into YAML documents.
+/// The documents of a text, each with its lines.
 fn parts(text: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     for line in text.lines() {

@@ -1,4 +1,4 @@
-//! Paths and filters in the jq language, which selectors and values of stages use.
+//! Paths and filters in jq's language, of which stages have their keys.
 use std::fmt;
 
 use jaq_core::data::JustLut;
@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use crate::error::StageError;
 
-/// The maximum number of results of one evaluation. Further results are ignored.
+/// Values of one evaluation at most; what comes after is not looked at.
 const VALUES_MAX: usize = 10_000;
 
-/// A compiled jq filter.
+/// A compiled filter.
 pub struct Query(Filter<JustLut<Val>>);
 
 impl fmt::Debug for Query {
@@ -22,23 +22,23 @@ impl fmt::Debug for Query {
     }
 }
 
-/// Converts JSON to the value type of the jq library.
+/// A document in the form that queries read.
 pub fn document(value: &Value) -> Val {
-    // This conversion cannot fail: every JSON value is also a jq value.
+    // A tree of JSON always reads as one of jq's values, which are a superset.
     Val::deserialize(value).unwrap_or_default()
 }
 
-/// One result of a query.
+/// What a query gave.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Found {
-    /// A string result, without quotes.
+    /// A text, as jq gives a string.
     Text(String),
-    /// A result of another type, as jq prints it.
+    /// Something else, as jq writes it.
     Other(String),
 }
 
 impl Found {
-    /// Returns the result in the form in which requirements write values.
+    /// As values of requirements are written.
     pub fn text(&self) -> &str {
         match self {
             Self::Text(text) | Self::Other(text) => text,
@@ -50,7 +50,7 @@ impl Query {
     /// Compiles a filter.
     ///
     /// # Errors
-Fails when the filter is invalid.
+    /// When it is none.
     pub fn new(text: &str) -> Result<Self, StageError> {
         let wrong = || StageError::new("jq", format!("must be a jq filter, got {text:?}"));
         let loader = Loader::new(jaq_core::defs().chain(jaq_std::defs()).chain(jaq_json::defs()));

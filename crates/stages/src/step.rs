@@ -1,4 +1,4 @@
-//! The writes of a stage: steps whose templates become patches, objects and events for one object.
+//! What is written when an object goes on: steps, whose templates become patches, objects and events for one object.
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -7,46 +7,46 @@ use crate::document::{self, Event, Finalizers, Impersonation, Reference};
 use crate::error::StageError;
 use crate::template::{Template, Templates};
 
-/// The patch type of a body.
+/// How a body is to be merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// A JSON patch (RFC 6902).
+    /// JSON patch (RFC 6902).
     Json,
-    /// A JSON merge patch (RFC 7386).
+    /// Merge patch (RFC 7386).
     Merge,
-    /// A strategic merge patch.
+    /// Strategic merge patch.
     Strategic,
-    /// Server-side apply with the field manager of the stage.
+    /// Server-side apply, by the stage's own field manager.
     Apply,
 }
 
-/// A write for an object.
+/// Something to be done for an object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Record an event for the object.
+    /// Tell an event of it.
     Event(Event),
-    /// Send a patch for the object.
+    /// A patch is sent for the object.
     Patch {
-        /// The patch type.
+        /// Which of the API's kinds of patches it is.
         form: Form,
-        /// The subresource; empty for the object itself.
+        /// Empty for the object itself.
         subresource: String,
         /// The body of the request.
         body: Value,
-        /// The user to impersonate.
+        /// As another user.
         acting_as: Option<String>,
     },
-    /// Delete the object with grace period 0.
+    /// Delete it, without grace.
     Delete,
-    /// Create another object, or patch it if it exists.
+    /// Make another object, or patch it where it is there.
     Apply {
-        /// The patch type for an existing object.
+        /// How it is patched.
         form: Form,
-        /// The subresource to patch. If it is not empty, the object must exist.
+        /// Where it is not empty, the object is there and that is patched.
         subresource: String,
         /// The object, with its `apiVersion` and `kind`.
         object: Value,
-        /// The user to impersonate.
+        /// As another user.
         acting_as: Option<String>,
     },
 }
@@ -60,7 +60,7 @@ struct Patch {
     acting_as: Option<String>,
 }
 
-/// A compiled step of a stage.
+/// A compiled step.
 #[derive(Debug)]
 pub struct Step {
     event: Option<Event>,
@@ -75,13 +75,13 @@ fn user(impersonation: Option<&Impersonation>) -> Option<String> {
 }
 
 impl Step {
-    /// Compiles a step of a stage for a kind.
+    /// Compiles a step of a stage of a kind.
     ///
     /// # Errors
-    /// Fails when a template or a patch type is invalid.
+    /// Where a template or a type of patch is none.
     pub fn new(step: &document::StepSpec, of: &Reference, templates: &Templates) -> Result<Self, StageError> {
         let patch = |p: &document::PatchSpec| {
-            // Only nodes and pods default to a strategic merge patch.
+            // Only these two kinds are patched strategically where nothing is said.
             let usual = if of.api_version == "v1" && matches!(&*of.kind, "Node" | "Pod") {
                 Form::Strategic
             } else {
@@ -118,13 +118,12 @@ impl Step {
         })
     }
 
-    /// Returns whether the step deletes the object.
+    /// Whether the object goes with it.
     pub fn deletes(&self) -> bool {
         self.delete
     }
 
-    /// Returns the writes for an object in order. After a step that deletes the object (`deleted`), only events
-    /// remain.
+    /// What is to be done for an object, in order. After a step that deletes it, only events are told (`deleted`).
     ///
     /// # Errors
     /// When a template cannot be rendered for it, or gives no YAML.
@@ -160,7 +159,7 @@ impl Step {
     }
 }
 
-/// Nests a body under the field that a patch names as its root.
+/// A body below the field that a patch names as its root.
 fn rooted(root: &str, form: Form, body: Value) -> Value {
     match (root, form, body) {
         ("", _, body) => body,
@@ -175,7 +174,7 @@ fn rooted(root: &str, form: Form, body: Value) -> Value {
     }
 }
 
-/// Returns a JSON patch of the finalizers. It is empty if they are already correct.
+/// A JSON patch of the finalizers, empty where they are right.
 fn finalizers(object: &Value, wanted: &Finalizers) -> Vec<Value> {
     const PATH: &str = "/metadata/finalizers";
     let there: Vec<&str> =
@@ -195,7 +194,7 @@ fn finalizers(object: &Value, wanted: &Finalizers) -> Vec<Value> {
     }
     match (there.is_empty(), left.is_empty()) {
         (true, _) => vec![json!({"op": "add", "path": PATH, "value": left})],
-        // Another client may change the list concurrently. The patch then fails, and the stage is evaluated again.
+        // Somebody else may have changed the list meanwhile: then this is refused, and the stage is looked at anew.
         (false, true) => {
             vec![json!({"op": "test", "path": PATH, "value": there}), json!({"op": "remove", "path": PATH})]
         }

@@ -1,16 +1,16 @@
-//! The backend of a service: the address of an endpoint, or an external host name.
+//! Where a service leads: to an endpoint's address, or to a name of the outside.
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use tokio::net::{TcpStream, lookup_host};
 
-/// The destination of a connection to a service.
+/// What is connected to on behalf of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// The address of a ready endpoint.
+    /// A ready endpoint.
     Address(SocketAddr),
-    /// The external name of a service of type `ExternalName`, and the requested port.
+    /// The name of a service of type `ExternalName`, and the port that was asked for.
     Name(String, u16),
 }
 
@@ -21,7 +21,7 @@ impl From<SocketAddr> for Backend {
 }
 
 impl fmt::Display for Backend {
-    /// Formats the backend as the host and port of a URL.
+    /// As URLs have it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(address) => address.fmt(f),
@@ -34,10 +34,10 @@ impl fmt::Display for Backend {
 }
 
 impl Backend {
-    /// Connects to the address, or to the first address of the name that accepts a connection.
+    /// Connects to it, to the first of a name's addresses that answers.
     ///
     /// # Errors
-Returns `dial tcp …`, in the words of Go's dialer.
+    /// `dial tcp …`, in the words of Go's dialer.
     pub async fn dial(&self) -> io::Result<TcpStream> {
         let addresses: Vec<SocketAddr> = match self {
             Self::Address(address) => vec![*address],
@@ -60,7 +60,7 @@ Returns `dial tcp …`, in the words of Go's dialer.
     }
 }
 
-/// Returns the operating system's message without the error number.
+/// The system's reason without the number.
 pub(crate) fn reason(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),

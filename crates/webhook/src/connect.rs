@@ -1,4 +1,4 @@
-//! Connects to a webhook over TCP and TLS, by its host or by an endpoint of its service.
+//! The way to a webhook: the address of its host or of one of its service's endpoints, TCP, TLS.
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,24 +15,24 @@ use crate::backend::Backend;
 use crate::target::Location;
 use crate::tls;
 
-/// Resolves services to the addresses of their endpoints.
+/// Services to the addresses behind them, as the caller knows them.
 pub trait ServiceResolver: Send + Sync {
-    /// Returns a ready endpoint for the port of a service, or the external name of the service. Successive calls
-    /// return different endpoints, so that connections spread.
+    /// A ready endpoint of the service's port, another one each time, so that connections spread; or the name that the service
+    /// stands for.
     ///
     /// # Errors
-Returns upstream's message (`service "x" not found`, `no endpoints available for service "x"`).
+    /// Why there is none, in upstream's words (`service "x" not found`, `no endpoints available for service "x"`).
     fn resolve(&self, namespace: &str, name: &str, port: u16) -> Result<Backend, String>;
 }
 
-/// Opens connections to one target.
+/// Connects to one target.
 #[derive(Clone)]
 pub(crate) struct Connector {
     location: Location,
     resolver: Arc<dyn ServiceResolver>,
     tls: tokio_rustls::TlsConnector,
     name: ServerName<'static>,
-    /// The target as `host:port`, for error messages.
+    /// `host:port` as errors name it.
     host: String,
     port: u16,
 }

@@ -1,6 +1,5 @@
-//! Calls from the API server to itself. A webhook that is served through aggregation has the host
-//! `kubernetes.default.svc`; the call uses the server's identity and stays within the process (upstream uses its
-//! loopback client).
+//! The API server as a webhook's server: what is served by aggregation is asked as `kubernetes.default.svc`, under the
+//! server's own identity and without leaving the process (upstream calls itself by its loopback client).
 use std::pin::Pin;
 
 use bytes::Bytes;
@@ -13,16 +12,16 @@ const SERVICE: &str = "kubernetes";
 const HOST: &str = "kubernetes.default.svc";
 const PORT: u16 = 443;
 
-/// The future of a POST to the server itself.
+/// A POST to the server itself.
 pub type OwnCall<'a> = Pin<Box<dyn Future<Output = Result<Response<Bytes>, String>> + Send + 'a>>;
 
-/// The API server as a client of itself.
+/// The server that calls, as its own client.
 pub trait OwnServer: Send + Sync {
-    /// Sends JSON to a path with a query. The response body fails after `answer_bytes_max` bytes.
+    /// Sends JSON to a path with its query. The body of the answer ends with an error beyond so many bytes.
     fn post(&self, path_and_query: String, body: Bytes, answer_bytes_max: usize) -> OwnCall<'_>;
 }
 
-/// Returns the path and query of a target that is the server itself, or `None` for other targets.
+/// Path and query of a target that is the server itself; `None` for others.
 pub(crate) fn path(target: &Target) -> Option<String> {
     match &target.location {
         Location::Service { namespace, name, path, port } => {

@@ -1,4 +1,4 @@
-//! The location of a webhook and the CAs for its certificate (`WebhookClientConfig`).
+//! Where a webhook is and whom its certificate must lead to (`WebhookClientConfig`).
 #![allow(clippy::disallowed_methods, reason = "blocking: of kubeconfigs, at the start alone")]
 
 use std::path::Path;
@@ -12,38 +12,38 @@ use crate::credentials::Credentials;
 
 const DEFAULT_PORT: u16 = 443;
 
-/// The location of a webhook: a URL or a service.
+/// Where a webhook is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Location {
     /// An `https` URL.
     Url(String),
-    /// A service of this cluster. Calls connect to one of its endpoints.
+    /// A service of this cluster, reached at one of its endpoints.
     Service {
-        /// The namespace of the service.
+        /// The service's namespace.
         namespace: String,
-        /// The name of the service.
+        /// The service's name.
         name: String,
-        /// The path of the request. Empty means `/`.
+        /// Path of the request; empty is `/`.
         path: String,
-        /// A port of the service, not of its endpoints.
+        /// A port of the service (not of its endpoints).
         port: u16,
     },
 }
 
-/// The location of a webhook, and the CA bundle for its certificate.
+/// A webhook's address, and the authorities of its certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
-    /// The location of the webhook.
+    /// Where it is.
     pub location: Location,
-    /// The CA bundle in PEM. Empty means the machine's CAs.
+    /// PEM; empty: the machine's own authorities.
     pub ca_bundle: Vec<u8>,
 }
 
 impl Target {
-    /// Parses a `clientConfig` in JSON, of an admission webhook or of a custom resource's conversion.
+    /// From a `clientConfig` as JSON, of an admission webhook or of a custom resource's conversion.
     ///
     /// # Errors
-Returns upstream's message for an invalid configuration. Stored configurations are already validated, so errors are rare.
+    /// What is wrong with it, in upstream's words. Stored configurations are validated, so that this is rare.
     pub fn parse(config: &Value) -> Result<Self, String> {
         let ca_bundle = text(config, &["caBundle"]);
         let ca_bundle = base64::engine::general_purpose::STANDARD.decode(ca_bundle);
@@ -66,11 +66,10 @@ Returns upstream's message for an invalid configuration. Stored configurations a
         Ok(Self { location, ca_bundle })
     }
 
-    /// Reads a kubeconfig and returns the server of its current context and the credentials for it. Reads files, so
-    /// call it at startup only.
+    /// The server of a kubeconfig's current context, and who the API server is to it. Reads files: for the start alone.
     ///
     /// # Errors
-Fails when a file cannot be read, when it names no server, or when the server's URL is not `https`.
+    /// When a file cannot be read, or names no server, or one that is not of `https`.
     pub fn of_kubeconfig(path: &Path) -> Result<(Self, Credentials), String> {
         let fault = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
         let file = KubeconfigFile::parse(&std::fs::read(path).map_err(|e| fault(&e))?).map_err(|e| fault(&e))?;
@@ -92,10 +91,10 @@ Fails when a file cannot be read, when it names no server, or when the server's 
         Ok((target, Credentials::of_file(&file, base).map_err(|e| fault(&e))?))
     }
 
-    /// Returns the URL of a call without its query.
+    /// The URL of a call, without its query.
     ///
     /// # Errors
-Fails when the URL is invalid, has no host, or has a scheme other than `https`.
+    /// For a URL that cannot be read, that has no host, or whose scheme is not `https`.
     pub(crate) fn url(&self) -> Result<http::Uri, String> {
         let url = match &self.location {
             Location::Url(url) => url.clone(),
@@ -112,8 +111,8 @@ Fails when the URL is invalid, has no host, or has a scheme other than `https`.
     }
 }
 
-/// Normalizes the path as Go's client does: no empty or dot segments, and no trailing slash. Servers redirect other
-/// spellings (`https://host//path` is what test environments configure), and this client follows no redirects.
+/// The URL with its path as Go's client sends it: without empty and dotted parts, and without a slash at the end. Servers answer
+/// other spellings with a redirect, which nobody follows here (`https://host//path` is what test environments configure).
 fn cleaned(url: http::Uri) -> Result<http::Uri, String> {
     let mut parts: Vec<&str> = Vec::new();
     for part in url.path().split('/') {

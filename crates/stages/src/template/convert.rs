@@ -1,14 +1,14 @@
-//! Conversion between JSON and the values of templates.
+//! Values of templates from JSON, and back.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gotmpl::Value as Part;
 use serde_json::{Number, Value};
 
-/// The maximum depth of a template's result. Deeper parts are dropped.
+/// Deepest nesting of what a template made; deeper parts are left out.
 const DEPTH_MAX: usize = 100;
 
-/// Converts JSON to a template value.
+/// A tree of JSON as templates see it.
 pub fn to_template(value: &Value) -> Part {
     match value {
         Value::Null => Part::Nil,
@@ -30,17 +30,17 @@ fn number(n: &Number) -> Part {
         .unwrap_or_else(|| Part::Float(n.as_f64().unwrap_or(0.0)))
 }
 
-/// Creates a template value from a string.
+/// A text as a value of templates.
 pub fn text(s: impl AsRef<str>) -> Part {
     Part::String(Arc::from(s.as_ref()))
 }
 
-/// Creates a template value from a list.
+/// A list as a value of templates.
 pub fn list(items: impl IntoIterator<Item = Part>) -> Part {
     Part::List(items.into_iter().collect())
 }
 
-/// Converts a template value to JSON. Functions become null.
+/// The JSON of a value; functions have none.
 pub fn to_json(part: &Part) -> Value {
     within(part, DEPTH_MAX)
 }

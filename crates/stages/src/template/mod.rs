@@ -1,9 +1,7 @@
-//! Templates of stages: Go's template language with kwok's functions and many of sprig's. The output of a template is
-//! YAML.
+//! Templates of stages: Go's language, kwok's functions, many of sprig's. What a template gives is YAML.
 //!
-//! Rooms: `surroundings` (the trait for the cluster), `convert` (values of templates and JSON) → `arguments` (of a
-//! function) → `text`, `lists`, `numbers`, `times`, `cluster` (functions by subject, a row each) → `functions` (all
-//! rows) → this module.
+//! Rooms: `surroundings` (what is asked of the cluster), `convert` (values of templates and JSON) → `arguments` (of a function) → `text`, `lists`, `numbers`, `times`, `cluster` (functions by what they are
+//! about, a row each) → `functions` (all rows) → this face.
 
 mod arguments;
 mod cluster;
@@ -27,12 +25,12 @@ use crate::error::StageError;
 
 pub use self::surroundings::Surroundings;
 
-/// The maximum size of a template's output in bytes.
+/// What one template may give.
 const OUTPUT_MAX_BYTES: usize = 3 << 20;
-/// The maximum number of loop iterations in one rendering.
+/// How often the loops of one template may go round, together.
 const ROUNDS_MAX: u64 = 1_000_000;
 
-/// Compiles templates. It is cheap to clone.
+/// Compiles templates; cheap to clone.
 #[derive(Clone)]
 pub struct Templates {
     functions: FuncMap,
@@ -54,7 +52,7 @@ impl fmt::Debug for Template {
 }
 
 impl Templates {
-    /// Creates a compiler for templates that read `surroundings`.
+    /// Templates that ask `surroundings`.
     pub fn new(surroundings: &Arc<dyn Surroundings>) -> Self {
         Self { functions: functions::all(surroundings) }
     }
@@ -70,17 +68,17 @@ fn wrong(e: TemplateError) -> StageError {
 }
 
 impl Template {
-    /// Renders the template for an object and returns the output as a string.
+    /// What the template gives for an object, as text.
     fn text(&self, object: &Value) -> Result<String, StageError> {
         let mut output = Bounded(Vec::new());
         self.0.execute(&mut output, &convert::to_template(object)).map_err(wrong)?;
         String::from_utf8(output.0).map_err(|e| StageError::new("template", e))
     }
 
-    /// Renders the template for an object and parses the output as YAML.
+    /// The YAML that the template gives for an object.
     ///
     /// # Errors
-    /// Fails when the template cannot be rendered, or when the output is not valid YAML.
+    /// When it cannot be rendered, or gives no YAML.
     pub fn render(&self, object: &Value) -> Result<Value, StageError> {
         let text = self.text(object)?;
         let (value, _) = yaml::to_value(text.as_bytes()).map_err(|e| StageError::new("template", e))?;
@@ -88,7 +86,7 @@ impl Template {
     }
 }
 
-/// A writer that fails beyond the size limit.
+/// Output up to its bound.
 struct Bounded(Vec<u8>);
 
 impl Write for Bounded {

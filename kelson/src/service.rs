@@ -83,13 +83,13 @@ impl Service {
 
     /// Waits until all parts have worked for `time` without a break. Does not end once the process stops.
     pub async fn steady(&self, time: Duration) {
-        let mut since = Instant::now();
+        // The end of the first check that found all parts working.
+        let mut since = None;
         loop {
             tokio::time::sleep(time / CHECKS_PER_LIMIT).await;
             let hangs = !self.hanging(time).await.is_empty() || self.parts.lock().is_empty();
-            if hangs {
-                since = Instant::now();
-            } else if since.elapsed() >= time {
+            since = if hangs { None } else { since.or_else(|| Some(Instant::now())) };
+            if since.is_some_and(|since: Instant| since.elapsed() >= time) {
                 return;
             }
         }

@@ -199,11 +199,11 @@ mod tests {
         for moves in 0..=6 {
             let word = format!("new-{moves}");
             let one = staged(data, &word);
-            fs::write(one.path().join(SUFFIX), format!("before-{moves}")).unwrap();
+            fs::write(one.path().join(SUFFIX), format!("before-move-{moves}")).unwrap();
             fs::rename(one.dir.keep(), data.join(PENDING)).unwrap();
             let mut done = 0;
             for part in ["store", "pki", "network.json"] {
-                let aside = data.join(format!("{part}.before-{moves}"));
+                let aside = data.join(format!("{part}.before-move-{moves}"));
                 for (from, to) in [(data.join(part), aside), (data.join(PENDING).join(part), data.join(part))] {
                     if done < moves {
                         fs::rename(from, to).unwrap();
@@ -213,7 +213,7 @@ mod tests {
             }
             complete(data).unwrap();
             assert_eq!(content(data), [word.as_str(); 3]);
-            assert!(!data.join(PENDING).exists() && data.join(format!("store.before-{moves}")).exists());
+            assert!(!data.join(PENDING).exists() && data.join(format!("store.before-move-{moves}")).exists());
             assert!(complete(data).unwrap().is_empty(), "again does nothing");
         }
     }

@@ -1,34 +1,34 @@
-//! Pauses between tries that double up to a longest one: the one rule for everything that is tried again.
+//! Exponential backoff: pauses between retries that double up to a maximum. All retries in Kelson use it.
 use std::time::Duration;
 
-/// The first and the longest pause of a series of tries.
+/// An exponential backoff, defined by its first and its maximum pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     /// The pause after the first failure.
     pub base: Duration,
-    /// No pause is longer.
+    /// The maximum pause.
     pub max: Duration,
 }
 
 impl Default for Backoff {
-    /// client-go's first delay for controllers, 5 ms; its longest is 1000 s, ours five minutes.
+    /// The first delay is client-go's for controllers, 5 ms. The maximum is five minutes, where client-go has 1000 s.
     fn default() -> Self {
         Self::new(Duration::from_millis(5), Duration::from_secs(300))
     }
 }
 
 impl Backoff {
-    /// From `base` on, doubling, up to `max`.
+    /// Creates a backoff that starts at `base` and doubles up to `max`.
     pub const fn new(base: Duration, max: Duration) -> Self {
         Self { base, max }
     }
 
-    /// The pause after `failures` failures before this one (0: the first).
+    /// Returns the pause after a failure that follows `failures` earlier ones (0 for the first failure).
     pub fn delay(&self, failures: u32) -> Duration {
         self.base.saturating_mul(1u32.checked_shl(failures).unwrap_or(u32::MAX)).min(self.max)
     }
 
-    /// The pause that follows the pause `last`; `None`: the first.
+    /// Returns the pause that follows the pause `last`. `None` gives the first pause.
     pub fn after(&self, last: Option<Duration>) -> Duration {
         last.map_or(self.base, |last| last.saturating_mul(2)).min(self.max)
     }

@@ -1,9 +1,10 @@
-//! Wall-clock time as an effect, and the two timestamp forms of the API. Timers are the runtime's.
+//! The wall clock as an interface, and the two timestamp formats of the API. Timers belong to the runtime.
 use jiff::Timestamp;
 
-/// Where components take the wall clock from; never call the system clock directly.
+/// The source of wall-clock time for components. They never read the system clock directly, so that tests can control
+/// time.
 pub trait Clock: Send + Sync + 'static {
-    /// The current wall-clock time.
+    /// Returns the current wall-clock time.
     fn now(&self) -> Timestamp;
 }
 
@@ -17,12 +18,12 @@ impl Clock for SystemClock {
     }
 }
 
-/// `metav1.Time` on the wire: RFC 3339, whole seconds, UTC (`2026-01-02T03:04:05Z`).
+/// Formats a time as `metav1.Time`: RFC 3339 in UTC with whole seconds (`2026-01-02T03:04:05Z`).
 pub fn format_seconds(t: Timestamp) -> String {
     t.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// `metav1.MicroTime` on the wire: RFC 3339 with six fractional digits, UTC.
+/// Formats a time as `metav1.MicroTime`: RFC 3339 in UTC with six fractional digits.
 pub fn format_micro(t: Timestamp) -> String {
     t.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }

@@ -1,17 +1,18 @@
-//! Schedules in cron's form: five fields, or a macro, in the dialect of the cron library that Kubernetes uses
-//! (`robfig/cron`): names, ranges, steps, `?` for `*`, `@every 1h30m`, and a time zone in front.
+//! Cron schedules of five fields or a macro, in the dialect of the library that Kubernetes uses (`robfig/cron`):
+//! names, ranges, steps, `?` for `*`, `@every 1h30m`, and an optional time zone prefix.
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
 const MONTHS: &[&str] = &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 const DAYS: &[&str] = &["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
-/// A schedule that has no time within so many years has none at all (the 31st of a short month).
+/// The number of years that a search covers. A schedule without a match in them (the 31st of a short month) never
+/// fires.
 const YEARS_MAX: i16 = 5;
-/// Steps of a search at most: days of those years, with the hours and minutes of the last.
+/// The maximum number of steps of a search: the days of those years, and the hours and minutes of the last day.
 const STEPS_MAX: usize = 366 * 6 + 24 * 4 + 60 * 4;
 
-/// The bounds and names of one field.
+/// The range and the names of one field.
 struct Bounds {
     min: u32,
     max: u32,
@@ -26,7 +27,7 @@ const FIELDS: [Bounds; 5] = [
     Bounds { min: 0, max: 6, names: DAYS },
 ];
 
-/// When something is to happen, again and again.
+/// A schedule that fires repeatedly.
 #[derive(Clone, Debug)]
 pub struct CronSchedule {
     zone: Option<TimeZone>,
@@ -39,7 +40,7 @@ enum Times {
     At(Fields),
 }
 
-/// Sets of numbers as bits.
+/// The allowed values of each field as bit sets.
 #[derive(Clone, Copy, Debug)]
 struct Fields {
     minute: u64,
@@ -47,15 +48,15 @@ struct Fields {
     day: u64,
     month: u64,
     weekday: u64,
-    /// Day and weekday must both match, as one of them is any; else one is enough.
+    /// Whether both day and weekday must match, because one of them is `*`. Otherwise one match is enough.
     both_days: bool,
 }
 
 impl CronSchedule {
-    /// Reads a schedule.
+    /// Parses a schedule.
     ///
     /// # Errors
-    /// Why it is none, in the words that clients of Kubernetes know.
+    /// Returns upstream's message for an invalid schedule.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() {
             return Err("empty spec string".to_owned());
@@ -87,8 +88,8 @@ impl CronSchedule {
         Ok(Self { zone, times })
     }
 
-    /// The first time after `after`, in the schedule's own time zone or else in `zone`. `None`: there is none within five
-    /// years.
+    /// Returns the first time after `after`, in the schedule's time zone or otherwise in `zone`. Returns `None` if
+    /// there is none within five years.
     pub fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         let second = Timestamp::from_second(after.as_second()).ok()?;
         match &self.times {
@@ -114,8 +115,8 @@ impl Fields {
             } else if !self.has_day(at.date()) {
                 midnight(at.date().tomorrow().ok()?, zone)?
             } else if !has(self.hour, at.hour()) {
-                // By what passes, not by the clock: an hour that the zone leaves out is not met, one that comes twice is
-                // met twice.
+                // Adds elapsed time, not wall-clock time: an hour that the zone skips never matches, and an hour that
+                // occurs twice matches twice.
                 minutes(t, 60 - i64::from(at.minute()))?
             } else if !has(self.minute, at.minute()) {
                 minutes(t, 1)?
@@ -133,7 +134,7 @@ impl Fields {
     }
 }
 
-/// When a day begins: at its first moment that exists.
+/// Returns the first moment of a day that exists in the zone.
 fn midnight(date: Date, zone: &TimeZone) -> Option<Timestamp> {
     Some(date.to_zoned(zone.clone()).ok()?.start_of_day().ok()?.timestamp())
 }
@@ -155,7 +156,7 @@ fn fields(spec: &str) -> Result<Times, String> {
     Ok(Times::At(Fields { minute, hour, day, month, weekday, both_days: any_day || any_weekday }))
 }
 
-/// The numbers of `1`, `1-5`, `*/2` and the like, and whether it is any number.
+/// Parses a part such as `1`, `1-5` or `*/2` to a bit set, and returns whether it is a wildcard.
 fn range(text: &str, bounds: &Bounds) -> Result<(u64, bool), String> {
     let mut halves = text.split('/');
     let (base, step) = (halves.next().unwrap_or_default(), halves.next());
@@ -202,7 +203,7 @@ fn number(text: &str, bounds: &Bounds) -> Result<u32, String> {
     }
 }
 
-/// Reads spans such as `1h30m`.
+/// Parses a duration such as `1h30m`.
 fn duration(text: &str) -> Option<SignedDuration> {
     let mut rest = text;
     let mut nanos = 0f64;
@@ -222,7 +223,7 @@ fn duration(text: &str) -> Option<SignedDuration> {
         rest = &rest[unit..];
     }
     let whole = !text.is_empty() && nanos <= i64::MAX as f64;
-    // Bounded just before; a fraction of a nanosecond is nothing.
+    // The range was checked above. Fractions of a nanosecond are dropped.
     #[allow(clippy::cast_possible_truncation)]
     whole.then(|| SignedDuration::from_nanos(nanos as i64))
 }
@@ -266,7 +267,7 @@ mod tests {
         assert!(CronSchedule::parse("* * * * 7").is_err());
     }
 
-    /// The next two times.
+    /// Checks the next two times of a schedule.
     fn check(spec: &str, zone: &str, after: &str, want: [&str; 2]) {
         let (s, zone) = (CronSchedule::parse(spec).unwrap(), TimeZone::get(zone).unwrap());
         let first = s.next(after.parse().unwrap(), &zone).unwrap();
@@ -282,7 +283,7 @@ mod tests {
         check("0 0 31 * *", "UTC", a, ["2026-01-31T00:00:00Z", "2026-03-31T00:00:00Z"]);
         check("0 0 29 feb *", "UTC", a, ["2028-02-29T00:00:00Z", "2032-02-29T00:00:00Z"]);
         check("5 4 * * mon", "UTC", a, ["2026-01-05T04:05:00Z", "2026-01-12T04:05:00Z"]);
-        // A day or a weekday, where neither is any; both, where one is.
+        // Day or weekday is enough if neither is `*`; otherwise both must match.
         check("0 0 13 * fri", "UTC", a, ["2026-01-02T00:00:00Z", "2026-01-09T00:00:00Z"]);
         check("0 0 */12 * fri", "UTC", a, ["2026-01-02T00:00:00Z", "2026-01-09T00:00:00Z"]);
         check("@every 90m", "UTC", a, ["2026-01-01T01:30:30Z", "2026-01-01T03:00:30Z"]);
@@ -293,13 +294,13 @@ mod tests {
 
     #[test]
     fn clocks_that_are_put_forward_and_back() {
-        // New York leaves out 02:00 to 03:00 on 8 March 2026, and has 01:00 to 02:00 twice on 1 November.
+        // New York skips 02:00 to 03:00 on 8 March 2026, and has 01:00 to 02:00 twice on 1 November.
         let before = "2026-03-08T05:00:00Z";
         check("30 2 * * *", "America/New_York", before, ["2026-03-09T06:30:00Z", "2026-03-10T06:30:00Z"]);
         check("30 1,3 * * *", "America/New_York", before, ["2026-03-08T06:30:00Z", "2026-03-08T07:30:00Z"]);
         let twice = "2026-11-01T04:00:00Z";
         check("30 1 * * *", "America/New_York", twice, ["2026-11-01T05:30:00Z", "2026-11-01T06:30:00Z"]);
-        // Beirut put its clocks forward at midnight of 29 March 2026: that day began at one.
+        // Beirut moved its clocks forward at midnight of 29 March 2026, so that day began at 01:00.
         check("0 1 * * *", "Asia/Beirut", "2026-03-28T12:00:00Z", ["2026-03-28T22:00:00Z", "2026-03-29T22:00:00Z"]);
     }
 

@@ -2,28 +2,28 @@
 use std::collections::HashSet;
 use std::fmt;
 
-/// A path such as `spec.containers[0].name` or `metadata.labels[app]`.
+/// The path of a field, such as `spec.containers[0].name` or `metadata.labels[app]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldPath(String);
 
 impl FieldPath {
-    /// A path that starts at `name`; the empty string is the object itself.
+    /// Creates a path that starts at `name`. The empty string is the object itself.
     pub fn new(name: &str) -> Self {
         Self(name.to_owned())
     }
-    /// The field `name` below this path.
+    /// Returns the path of the field `name` below this path.
     pub fn child(&self, name: &str) -> Self {
         if self.0.is_empty() { Self(name.to_owned()) } else { Self(format!("{}.{name}", self.0)) }
     }
-    /// Element `i` of the list at this path.
+    /// Returns the path of element `i` of the list at this path.
     pub fn index(&self, i: usize) -> Self {
         Self(format!("{}[{i}]", self.0))
     }
-    /// The entry `key` of the map at this path.
+    /// Returns the path of the entry `key` of the map at this path.
     pub fn key(&self, key: &str) -> Self {
         Self(format!("{}[{key}]", self.0))
     }
-    /// The path; empty for the object itself, which is shown as `<nil>` elsewhere.
+    /// Returns the path as a string. It is empty for the object itself, which messages show as `<nil>`.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -35,33 +35,33 @@ impl fmt::Display for FieldPath {
     }
 }
 
-/// The kind of a field error; its text forms are part of the API.
+/// The kind of a field error. Its names in messages and in `causes` are part of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldErrorKind {
-    /// `Not found`, of what a value refers to
+    /// `Not found`: the object that a value refers to does not exist.
     NotFound,
-    /// `Required value`
+    /// `Required value`: the field is missing.
     Required,
-    /// `Duplicate value`
+    /// `Duplicate value`: the value occurs twice.
     Duplicate,
-    /// `Invalid value`
+    /// `Invalid value`: the value breaks a rule.
     Invalid,
-    /// `Unsupported value`
+    /// `Unsupported value`: the value is not in the list of supported values.
     NotSupported,
-    /// `Forbidden`, whatever the value
+    /// `Forbidden`: the field must not be set or changed.
     Forbidden,
-    /// `Too long`, of text and data
+    /// `Too long`: a string or data exceeds its maximum size.
     TooLong,
-    /// `Too many`, of items and entries
+    /// `Too many`: a list or map exceeds its maximum number of items.
     TooMany,
-    /// `Internal error`
+    /// `Internal error`: validation failed.
     Internal,
-    /// `Invalid value` with cause `FieldValueTypeInvalid`
+    /// `Invalid value` with the cause `FieldValueTypeInvalid`: the value has the wrong type.
     TypeInvalid,
 }
 
 impl FieldErrorKind {
-    /// The words in the message.
+    /// Returns the first words of the message.
     pub fn words(self) -> &'static str {
         match self {
             Self::NotFound => "Not found",
@@ -75,7 +75,7 @@ impl FieldErrorKind {
             Self::Internal => "Internal error",
         }
     }
-    /// The `reason` in `status.details.causes`.
+    /// Returns the `reason` for `status.details.causes`.
     pub fn cause(self) -> &'static str {
         match self {
             Self::NotFound => "FieldValueNotFound",
@@ -92,21 +92,22 @@ impl FieldErrorKind {
     }
 }
 
-/// One fault at one field.
+/// An error of one field. Clients see it in the message of a 422 response and as an entry of `status.details.causes`,
+/// so both its texts and its order match upstream's `field.Error`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
-    /// What class of fault it is; decides the cause's reason and the first words of its message.
+    /// The kind of the error. It decides the cause's reason and the first words of the message.
     pub kind: FieldErrorKind,
-    /// The field from the object's root: `spec.containers[0].image`.
+    /// The path from the object's root: `spec.containers[0].image`.
     pub path: String,
-    /// The offending value, already printed as upstream prints it (strings quoted); `None` where the kind shows none.
+    /// The invalid value as upstream prints it (strings are quoted). It is `None` for kinds that show no value.
     pub value: Option<String>,
-    /// What is wrong with it.
+    /// Why the value is invalid.
     pub detail: String,
 }
 
 impl FieldError {
-    /// The message without the path: what `causes[].message` carries.
+    /// Returns the message without the path, as in `causes[].message`.
     pub fn body(&self) -> String {
         let mut s = self.kind.words().to_owned();
         if let Some(v) = &self.value {
@@ -127,39 +128,39 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// The faults found in one object, in the order found.
+/// The errors of one object in the order of validation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldErrors(pub Vec<FieldError>);
 
 impl FieldErrors {
-    /// No faults so far.
+    /// Creates an empty list.
     pub fn new() -> Self {
         Self::default()
     }
-    /// Whether nothing was found.
+    /// Returns whether there are no errors.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
     fn push(&mut self, kind: FieldErrorKind, path: &FieldPath, value: Option<String>, detail: impl Into<String>) {
         self.0.push(FieldError { kind, path: path.to_string(), value, detail: detail.into() });
     }
-    /// `Required value`, with an optional detail (may be empty).
+    /// Adds `Required value` with a detail, which may be empty.
     pub fn required(&mut self, path: &FieldPath, detail: impl Into<String>) {
         self.push(FieldErrorKind::Required, path, None, detail);
     }
-    /// `Invalid value: <value>: detail`; strings are quoted, other values printed as JSON.
+    /// Adds `Invalid value: <value>: detail`. Strings are quoted, other values are printed as JSON.
     pub fn invalid(&mut self, path: &FieldPath, value: impl serde::Serialize, detail: impl Into<String>) {
         self.push(FieldErrorKind::Invalid, path, Some(print(&value)), detail);
     }
-    /// `Duplicate value: <value>`
+    /// Adds `Duplicate value: <value>`.
     pub fn duplicate(&mut self, path: &FieldPath, value: impl serde::Serialize) {
         self.push(FieldErrorKind::Duplicate, path, Some(print(&value)), "");
     }
-    /// `Not found: <value>`
+    /// Adds `Not found: <value>`.
     pub fn not_found(&mut self, path: &FieldPath, value: impl serde::Serialize) {
         self.push(FieldErrorKind::NotFound, path, Some(print(&value)), "");
     }
-    /// `Unsupported value: <value>: supported values: "A", "B"`; the list is printed in the order given.
+    /// Adds `Unsupported value: <value>: supported values: "A", "B"`. The list is printed in the given order.
     pub fn not_supported(&mut self, path: &FieldPath, value: impl serde::Serialize, supported: &[&str]) {
         let detail = if supported.is_empty() {
             String::new()
@@ -169,26 +170,26 @@ impl FieldErrors {
         };
         self.push(FieldErrorKind::NotSupported, path, Some(print(&value)), detail);
     }
-    /// What may not be set or changed here, though the value itself is sound: `Forbidden: detail`
+    /// Adds `Forbidden: detail`, for a field that must not be set or changed here, although its value is valid.
     pub fn forbidden(&mut self, path: &FieldPath, detail: impl Into<String>) {
         self.push(FieldErrorKind::Forbidden, path, None, detail);
     }
-    /// `Too long: may not be more than N bytes`
+    /// Adds `Too long: may not be more than N bytes`.
     pub fn too_long(&mut self, path: &FieldPath, max_bytes: usize) {
         self.push(FieldErrorKind::TooLong, path, None, too_long_detail(max_bytes));
     }
-    /// `Too many: N: must have at most M items`
+    /// Adds `Too many: N: must have at most M items`.
     pub fn too_many(&mut self, path: &FieldPath, actual: usize, max: usize) {
         self.push(FieldErrorKind::TooMany, path, Some(actual.to_string()), too_many_detail(max));
     }
-    /// All of another list.
+    /// Adds all errors of another list.
     pub fn extend(&mut self, other: FieldErrors) {
         self.0.extend(other.0);
     }
 }
 
 impl fmt::Display for FieldErrors {
-    /// One error alone; several as `[a, b]`, and what was found twice once, as upstream's aggregate prints.
+    /// Formats one error by itself, and several as `[a, b]` without duplicates, like upstream's aggregate.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut seen = HashSet::new();
         let texts: Vec<String> =
@@ -200,16 +201,16 @@ impl fmt::Display for FieldErrors {
     }
 }
 
-/// The detail of `Too long`.
+/// Returns the detail of `Too long`.
 pub fn too_long_detail(max_bytes: usize) -> String {
     format!("may not be more than {max_bytes} byte{}", if max_bytes == 1 { "" } else { "s" })
 }
-/// The detail of `Too many`.
+/// Returns the detail of `Too many`.
 pub fn too_many_detail(max: usize) -> String {
     format!("must have at most {max} item{}", if max == 1 { "" } else { "s" })
 }
 
-/// A value as Go prints it: text in Go's quotes, anything else as JSON that a page could hold.
+/// Formats a value as Go does: strings in Go's quotes, other values as HTML-safe JSON.
 fn print(value: &impl serde::Serialize) -> String {
     let json = serde_json::to_string(value).unwrap_or_else(|_| "<unprintable>".to_owned());
     if json.starts_with('"') {
@@ -221,7 +222,7 @@ fn print(value: &impl serde::Serialize) -> String {
     json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
 
-/// JSON's text in Go's spelling of characters below the space.
+/// Converts a JSON string literal to Go's escapes for control characters.
 fn quoted(json: &str) -> String {
     let text: String = serde_json::from_str(json).unwrap_or_default();
     let mut out = String::from('"');

@@ -1,4 +1,4 @@
-//! Rules for what every object's metadata may hold (apimachinery `api/validation/objectmeta.go`), whatever kind it is of.
+//! Validation of the metadata of objects of every kind (apimachinery `api/validation/objectmeta.go`).
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
@@ -6,13 +6,13 @@ use crate::path::{Errors, Path};
 use crate::tree::{entries, flag, items, text};
 use crate::{is_label_value, is_qualified_name};
 
-/// All annotations of an object together, keys and values, in bytes.
+/// The maximum size of all annotations of an object, keys and values, in bytes.
 pub const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
-/// `managedFields[].manager` in bytes.
+/// The maximum size of `managedFields[].manager` in bytes.
 const MANAGER_BYTES_MAX: usize = 128;
-/// `managedFields[].subresource` in bytes.
+/// The maximum size of `managedFields[].subresource` in bytes.
 const SUBRESOURCE_BYTES_MAX: usize = 256;
-/// Labels, annotations, owners and field managers: the rules that new and changed objects share.
+/// Validates labels, annotations, owners and field managers by the rules that apply to new and changed objects.
 pub fn common(meta: &Value, p: &Path<'_>, e: &mut Errors) {
     labels(&meta["labels"], &p.child("labels"), e);
     annotations(&meta["annotations"], &p.child("annotations"), e);
@@ -20,7 +20,7 @@ pub fn common(meta: &Value, p: &Path<'_>, e: &mut Errors) {
     managed_fields(&meta["managedFields"], &p.child("managedFields"), e);
 }
 
-/// Label keys and values.
+/// Validates the keys and values of labels.
 pub fn labels(labels: &Value, p: &Path<'_>, e: &mut Errors) {
     for (k, v) in entries(labels) {
         e.invalid_each(p, k, is_qualified_name(k));
@@ -28,7 +28,7 @@ pub fn labels(labels: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Annotation keys and total size.
+/// Validates the keys and the total size of annotations.
 pub fn annotations(annotations: &Value, p: &Path<'_>, e: &mut Errors) {
     let mut total = 0;
     for (k, v) in entries(annotations) {
@@ -44,7 +44,7 @@ pub fn annotations(annotations: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// An owner reference, written in the order in which its fields are declared.
+/// An owner reference that is printed in the order of its fields' declaration.
 struct Owner<'a>(&'a Value);
 
 impl Serialize for Owner<'_> {
@@ -59,7 +59,7 @@ fn owners(list: &Value, p: &Path<'_>, e: &mut Errors) {
     let mut controller: Option<String> = None;
     for r in items(list) {
         let (api_version, kind, name) = (text(&r["apiVersion"]), text(&r["kind"]), text(&r["name"]));
-        // One with two slashes is read as none at all.
+        // Upstream parses a version with two slashes as empty.
         let parts: Vec<&str> = api_version.split('/').collect();
         if parts.len() > 2 || parts.last().is_none_or(|version| version.is_empty()) {
             e.invalid(&p.child("apiVersion"), api_version, "version must not be empty");

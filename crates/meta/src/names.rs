@@ -1,5 +1,5 @@
-//! Name rules (apimachinery `util/validation`) and generated-name suffixes. Rules answer yes or the reason why not, in
-//! the words that API clients read.
+//! Name rules (apimachinery `util/validation`) and suffixes of generated names. A rule returns the reasons for an
+//! invalid name in upstream's words, which API clients read.
 use rand::Rng;
 
 const DNS1123_LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
@@ -9,17 +9,18 @@ const LABEL_VALUE: &str = "a valid label must be an empty string or consist of a
 const QUALIFIED: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
 const CONFIG_KEY: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
 
-/// Longest label of a DNS name, bytes.
+/// The maximum length of a label of a DNS name in bytes.
 const LABEL_MAX: usize = 63;
-/// Longest DNS name, bytes.
+/// The maximum length of a DNS name in bytes.
 const SUBDOMAIN_MAX: usize = 253;
 
-/// Of labels' keys and values.
+/// Returns the message for label keys and values that are too long.
 fn max_bytes(n: usize) -> String {
     format!("must be no more than {n} bytes")
 }
 
-/// Of names of other kinds: upstream's newer rules count aloud what the older ones call characters.
+/// Returns the message for other names that are too long. Upstream's older rules count characters, its newer rules
+/// count bytes.
 fn max_characters(n: usize) -> String {
     format!("must be no more than {n} characters")
 }
@@ -47,13 +48,13 @@ fn check(ok: bool, rule: &str, len: usize, max: usize) -> Result<(), Vec<String>
     if why.is_empty() { Ok(()) } else { Err(why) }
 }
 
-/// RFC 1123 label: namespaces, most names inside objects.
+/// Validates an RFC 1123 label: the name of a namespace and most names inside objects.
 pub fn is_dns1123_label(s: &str) -> Result<(), Vec<String>> {
     let ok = bounded(s, lower_alnum, |c| lower_alnum(c) || c == b'-');
     check(ok, if is_subdomain(s) { "must not contain dots" } else { DNS1123_LABEL }, s.len(), LABEL_MAX)
 }
 
-/// RFC 1123 subdomain: most object names.
+/// Validates an RFC 1123 subdomain: most object names.
 pub fn is_dns1123_subdomain(s: &str) -> Result<(), Vec<String>> {
     check(is_subdomain(s), DNS1123_SUBDOMAIN, s.len(), SUBDOMAIN_MAX)
 }
@@ -62,14 +63,14 @@ fn is_subdomain(s: &str) -> bool {
     s.split('.').all(|l| bounded(l, lower_alnum, |c| lower_alnum(c) || c == b'-'))
 }
 
-/// RFC 1035 label: service names in older rules.
+/// Validates an RFC 1035 label: service names in older rules.
 pub fn is_dns1035_label(s: &str) -> Result<(), Vec<String>> {
     let ok = s.as_bytes().first().is_some_and(u8::is_ascii_lowercase)
         && bounded(s, lower_alnum, |c| lower_alnum(c) || c == b'-');
     check(ok, DNS1035_LABEL, s.len(), LABEL_MAX)
 }
 
-/// A label's value; may be empty.
+/// Validates the value of a label, which may be empty.
 pub fn is_label_value(s: &str) -> Result<(), Vec<String>> {
     let ok =
         s.is_empty() || bounded(s, |c| c.is_ascii_alphanumeric(), |c| c.is_ascii_alphanumeric() || b"-_.".contains(&c));
@@ -78,7 +79,7 @@ pub fn is_label_value(s: &str) -> Result<(), Vec<String>> {
     if why.is_empty() { Ok(()) } else { Err(why) }
 }
 
-/// `[prefix/]name`: label keys, annotation keys, resource names.
+/// Validates `[prefix/]name`: label keys, annotation keys and resource names.
 pub fn is_qualified_name(s: &str) -> Result<(), Vec<String>> {
     let mut why = Vec::new();
     let name = match s.split_once('/') {
@@ -111,7 +112,7 @@ pub fn is_qualified_name(s: &str) -> Result<(), Vec<String>> {
     if why.is_empty() { Ok(()) } else { Err(why) }
 }
 
-/// A key of a ConfigMap or Secret, also a file name in a volume.
+/// Validates a key of a ConfigMap or Secret, which is also a file name in a volume.
 pub fn is_config_map_key(s: &str) -> Result<(), Vec<String>> {
     let mut why = Vec::new();
     if s.len() > SUBDOMAIN_MAX {
@@ -129,7 +130,7 @@ pub fn is_config_map_key(s: &str) -> Result<(), Vec<String>> {
     if why.is_empty() { Ok(()) } else { Err(why) }
 }
 
-/// A name usable as one URL path segment (RBAC objects and the like).
+/// Validates a name that is used as one segment of a URL path (for example RBAC objects).
 pub fn is_path_segment_name(s: &str) -> Result<(), Vec<String>> {
     if s == "." || s == ".." {
         return Err(vec![format!("may not be '{s}'")]);
@@ -139,16 +140,17 @@ pub fn is_path_segment_name(s: &str) -> Result<(), Vec<String>> {
     if why.is_empty() { Ok(()) } else { Err(why) }
 }
 
-/// Characters of generated suffixes: no vowels, no look-alikes (apimachinery `util/rand`).
+/// The characters of generated suffixes, without vowels and similar characters (apimachinery `util/rand`).
 const SUFFIX_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// A random suffix of `n` characters that forms no words.
+/// Returns a random suffix of `n` characters, which contains no words.
 pub fn random_suffix(n: usize) -> String {
     let mut rng = rand::rng();
     (0..n).map(|_| char::from(SUFFIX_ALPHABET[rng.random_range(0..SUFFIX_ALPHABET.len())])).collect()
 }
 
-/// `generateName` plus five random characters, the base cut so that the whole has at most 63.
+/// Returns `generateName` plus five random characters. The base is truncated, so that the name has at most 63
+/// characters.
 pub fn generate_name(base: &str) -> String {
     const SUFFIX: usize = 5;
     let mut end = base.len().min(LABEL_MAX - SUFFIX);

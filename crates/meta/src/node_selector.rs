@@ -1,4 +1,4 @@
-//! `v1.NodeSelector`, ready to be compared: terms over the labels and the name of nodes. Upstream
+//! `v1.NodeSelector` in a form for matching: terms over the labels and the name of nodes. Upstream:
 //! `component-helpers/scheduling/corev1/nodeaffinity`.
 use std::collections::BTreeMap;
 
@@ -7,26 +7,26 @@ use serde::{Deserialize, Deserializer};
 use crate::null::null_default;
 use crate::selector::{LabelRequirement, LabelSelectorRequirement, Operator};
 
-/// The one field that terms may name.
+/// The only field that terms may use.
 const NAME_FIELD: &str = "metadata.name";
-/// Longest list of node names taken from `matchFields`; beyond it all nodes are looked at.
+/// The maximum number of node names taken from `matchFields`. With more names, all nodes are checked.
 const FIELD_NAMES_MAX: usize = 1024;
 
-/// One of its terms must match; without any, nothing does.
+/// A node selector. A node matches if one of the terms matches; without terms, no node matches.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NodeSelector(pub Vec<NodeSelectorTerm>);
 
-/// All of its requirements must hold.
+/// A term of a node selector. All of its requirements must match.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NodeSelectorTerm {
     labels: Vec<LabelRequirement>,
-    /// Requirements on `metadata.name`.
+    /// The requirements on `metadata.name`.
     names: Vec<LabelRequirement>,
-    /// It is empty, or cannot be understood: it matches nothing.
+    /// Whether the term is empty or invalid. Such a term matches no node.
     nothing: bool,
 }
 
-/// The empty term, which matches nothing.
+/// The default is the empty term, which matches no node.
 impl Default for NodeSelectorTerm {
     fn default() -> Self {
         Self::new(&[], &[])
@@ -47,7 +47,7 @@ fn requirement(r: &LabelSelectorRequirement) -> Option<LabelRequirement> {
 }
 
 impl NodeSelectorTerm {
-    /// From `matchExpressions` and `matchFields`.
+    /// Creates a term from `matchExpressions` and `matchFields`.
     pub fn new(expressions: &[LabelSelectorRequirement], fields: &[LabelSelectorRequirement]) -> Self {
         let labels: Option<Vec<_>> = expressions.iter().map(requirement).collect();
         let names: Option<Vec<_>> = fields.iter().map(|r| requirement(r).filter(|r| r.key == NAME_FIELD)).collect();
@@ -55,19 +55,19 @@ impl NodeSelectorTerm {
         Self { labels: labels.unwrap_or_default(), names: names.unwrap_or_default(), nothing }
     }
 
-    /// Whether a node of this name matches, whose labels `label` looks up.
+    /// Returns whether a node with this name matches. `label` looks up its labels.
     pub fn matches_with<'a>(&self, name: &str, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         !self.nothing
             && self.labels.iter().all(|r| r.matches(label(&r.key)))
             && self.names.iter().all(|r| r.matches(Some(name)))
     }
 
-    /// Whether a node of this name and these labels matches.
+    /// Returns whether a node with this name and these labels matches.
     pub fn matches(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
         self.matches_with(name, |key| labels.get(key).map(String::as_str))
     }
 
-    /// The names this term allows, when it says so by `metadata.name In […]`.
+    /// Returns the node names that the term allows by `metadata.name In […]`, if it has such a requirement.
     fn allowed_names(&self) -> Option<Vec<&str>> {
         let mut allowed: Option<Vec<&str>> = None;
         for r in self.names.iter().filter(|r| r.operator == Operator::In) {
@@ -82,17 +82,18 @@ impl NodeSelectorTerm {
 }
 
 impl NodeSelector {
-    /// Whether a node of this name matches, whose labels `label` looks up.
+    /// Returns whether a node with this name matches. `label` looks up its labels.
     pub fn matches_with<'a>(&self, name: &str, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.0.iter().any(|t| t.matches_with(name, &label))
     }
 
-    /// Whether a node of this name and these labels matches.
+    /// Returns whether a node with this name and these labels matches.
     pub fn matches(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
         self.0.iter().any(|t| t.matches(name, labels))
     }
 
-    /// The only nodes that can match, when every term names its nodes by field. Sorted, without repetition.
+    /// Returns the only node names that can match, if every term restricts the name. The list is sorted and has no
+    /// duplicates.
     pub fn allowed_names(&self) -> Option<Vec<Box<str>>> {
         if self.0.is_empty() {
             return None;
@@ -109,7 +110,7 @@ impl NodeSelector {
         Some(all.into_iter().map(Box::from).collect())
     }
 
-    /// The node that the first term to name exactly one names, as pods of daemon sets have it.
+    /// Returns the node of the first term that names exactly one node, as in pods of daemon sets.
     pub fn named_node(&self) -> Option<&str> {
         self.0.iter().find_map(|term| {
             let by_name = term.names.iter().find(|r| r.operator == Operator::In)?;

@@ -1,10 +1,10 @@
-//! JSON's `null` where Go leaves a value out.
+//! Decoding of JSON `null` for fields that Go leaves out.
 use serde::Deserialize;
 
-/// Reads `null` as the default: Go's encoders write null for empty values that have no `omitempty`.
+/// Decodes `null` as the default value: Go's encoders write null for empty values without `omitempty`.
 ///
 /// # Errors
-/// Whatever the value's own decoding finds.
+/// Returns the error of decoding the value.
 pub fn null_default<'de, D, T>(d: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,

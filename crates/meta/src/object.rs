@@ -1,5 +1,5 @@
-//! The slice of `metav1.ObjectMeta` most code needs, cheap to decode. Unknown fields (managedFields …) are skipped, so
-//! never write one of these back as a whole object: patch instead.
+//! The part of `metav1.ObjectMeta` that most code needs, in a form that is cheap to decode. Unknown fields
+//! (`managedFields` and others) are skipped, so never write this type back as a whole object: send a patch instead.
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -7,71 +7,73 @@ use serde::{Deserialize, Serialize};
 use crate::intern::LabelMap;
 use crate::null::null_default;
 
-/// Object metadata as readers need it.
+/// The metadata of an object for readers. It leaves out `managedFields` and other fields that only the API server
+/// needs, which keeps caches small. Equal label maps are shared. A value of this type must not be written back as a
+/// whole object, because the missing fields would be lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ObjectMeta {
-    /// Name, unique per resource and namespace.
+    /// The name, unique per resource and namespace.
     #[serde(deserialize_with = "null_default")]
     pub name: String,
-    /// Namespace; empty for cluster-scoped objects.
+    /// The namespace; empty for cluster-scoped objects.
     #[serde(deserialize_with = "null_default")]
     pub namespace: String,
-    /// Unique over time and space.
+    /// The UID, unique over time and space.
     #[serde(deserialize_with = "null_default")]
     pub uid: String,
-    /// Opaque version for optimistic concurrency.
+    /// The opaque version for optimistic concurrency.
     #[serde(deserialize_with = "null_default")]
     pub resource_version: String,
-    /// Counts changes of the desired state.
+    /// The generation, which counts changes of the desired state.
     #[serde(deserialize_with = "null_default")]
     pub generation: i64,
-    /// RFC 3339 creation time; empty before creation.
+    /// The creation time in RFC 3339; empty before creation.
     #[serde(deserialize_with = "null_default")]
     pub creation_timestamp: String,
-    /// Set once deletion has begun.
+    /// The time when deletion was requested, in RFC 3339.
     pub deletion_timestamp: Option<String>,
-    /// Seconds of grace left to the deletion.
+    /// The grace period of the deletion in seconds.
     pub deletion_grace_period_seconds: Option<i64>,
-    /// Labels; equal ones are held once.
+    /// The labels. Equal label maps are shared.
     pub labels: LabelMap,
-    /// Text that tools keep with the object; no selector sees it.
+    /// The annotations, which selectors do not use.
     #[serde(deserialize_with = "null_default")]
     pub annotations: BTreeMap<String, String>,
-    /// Owners, for garbage collection.
+    /// The owners, for garbage collection.
     #[serde(deserialize_with = "null_default")]
     pub owner_references: Vec<OwnerReference>,
-    /// What must happen before the object may go.
+    /// The finalizers that must be removed before the object is deleted.
     #[serde(deserialize_with = "null_default")]
     pub finalizers: Vec<String>,
 }
 
 impl ObjectMeta {
-    /// Namespace and name.
+    /// Returns the namespace and the name.
     pub fn key(&self) -> ObjectKey {
         ObjectKey { namespace: self.namespace.clone(), name: self.name.clone() }
     }
-    /// The owner whose `controller` flag is set.
+    /// Returns the owner whose `controller` flag is set.
     pub fn controller(&self) -> Option<&OwnerReference> {
         self.owner_references.iter().find(|o| o.controller == Some(true))
     }
-    /// Whether deletion has begun.
+    /// Returns whether deletion was requested.
     pub fn is_deleting(&self) -> bool {
         self.deletion_timestamp.is_some()
     }
 }
 
-/// `metav1.OwnerReference`.
+/// A `metav1.OwnerReference`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OwnerReference {
-    /// `apiVersion` of the owner.
+    /// The `apiVersion` of the owner.
     pub api_version: String,
-    /// Kind of the owner.
+    /// The kind of the owner.
     pub kind: String,
-    /// Name of the owner.
+    /// The name of the owner.
     pub name: String,
-    /// UID of the owner.
+    /// The UID of the owner.
     pub uid: String,
     /// Whether the owner is the managing controller.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -81,17 +83,17 @@ pub struct OwnerReference {
     pub block_owner_deletion: Option<bool>,
 }
 
-/// Namespace and name; the key of informers and queues.
+/// A namespace and a name, which is the key of informers and queues.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {
-    /// Empty for cluster-scoped objects.
+    /// The namespace; empty for cluster-scoped objects.
     pub namespace: String,
-    /// Unique in the namespace for one resource.
+    /// The name, unique in the namespace for one resource.
     pub name: String,
 }
 
 impl ObjectKey {
-    /// From its parts; `namespace` is empty for cluster-scoped objects.
+    /// Creates a key. `namespace` is empty for cluster-scoped objects.
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }

@@ -1,28 +1,30 @@
-//! `resource.Quantity`: fixed-point numbers with unit suffixes. Held as an exact count of 1e-9 units (nano), upstream's
-//! finest scale; canonical form as apimachinery `api/resource` prints it.
+//! `resource.Quantity`: fixed-point numbers with unit suffixes. A value is an exact count of 1e-9 units (nano), which
+//! is upstream's finest scale. The canonical form is that of apimachinery `api/resource`.
 use std::cmp::Ordering;
 use std::fmt;
 
-/// Suffix family of a quantity, kept through arithmetic and printing.
+/// The suffix family of a quantity, which arithmetic and printing keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QuantityFormat {
-    /// `m`, none, `k`, `M` …
+    /// Decimal suffixes: `m`, none, `k`, `M` and larger.
     #[default]
     DecimalSi,
-    /// `Ki`, `Mi` …
+    /// Binary suffixes: `Ki`, `Mi` and larger.
     BinarySi,
-    /// `e3`, `E6` …
+    /// Decimal exponents: `e3`, `E6` and others.
     DecimalExponent,
 }
 
-/// A quantity. Equality and order compare values, not formats.
+/// A resource quantity, such as `500m` CPU or `2Gi` memory. It is an exact fixed-point number of nanos with the suffix
+/// family of its source, so that it prints in canonical form as upstream does. Arithmetic saturates. Equality and
+/// order compare values and ignore the suffix family.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quantity {
     nanos: i128,
     format: QuantityFormat,
 }
 
-/// Why a string is no quantity; the text is upstream's.
+/// The error of parsing a quantity, with upstream's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuantityError(&'static str);
 
@@ -37,67 +39,68 @@ const NANO: i128 = 1_000_000_000;
 const FORMAT_WRONG: QuantityError =
     QuantityError("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'");
 const SUFFIX_WRONG: QuantityError = QuantityError("unable to parse quantity's suffix");
-/// Values saturate here (upstream caps at the largest int64 of whole units).
+/// The limit at which values saturate (upstream caps at the largest int64 of whole units).
 const MAX_NANOS: i128 = (i64::MAX as i128) * NANO;
 
 impl Quantity {
-    /// A whole number of the resource's unit: bytes, cores, pieces.
+    /// Creates a quantity from an integer in the resource's unit: bytes, CPUs or items.
     pub fn from_i64(units: i64) -> Self {
         Self { nanos: i128::from(units) * NANO, format: QuantityFormat::DecimalSi }
     }
-    /// Thousandths, e.g. of a CPU.
+    /// Creates a quantity from thousandths, for example of a CPU.
     pub fn from_milli(milli: i64) -> Self {
         Self { nanos: i128::from(milli) * (NANO / 1000), format: QuantityFormat::DecimalSi }
     }
-    /// Whole units printed with binary suffixes, e.g. bytes of memory.
+    /// Creates a quantity of whole units with binary suffixes, for example bytes of memory.
     pub fn binary(units: i64) -> Self {
         Self { nanos: i128::from(units) * NANO, format: QuantityFormat::BinarySi }
     }
-    /// The value in whole units, rounded up (away from zero), as upstream's `Value()`.
+    /// Returns the value in whole units, rounded away from zero, like upstream's `Value()`.
     pub fn value(self) -> i64 {
         ceil_div(self.nanos, NANO)
     }
-    /// The value in thousandths, rounded up, as upstream's `MilliValue()`.
+    /// Returns the value in thousandths, rounded away from zero, like upstream's `MilliValue()`.
     pub fn milli_value(self) -> i64 {
         ceil_div(self.nanos, NANO / 1000)
     }
-    /// Whether it is zero.
+    /// Returns whether the value is zero.
     pub fn is_zero(self) -> bool {
         self.nanos == 0
     }
-    /// -1, 0 or 1.
+    /// Returns the sign as -1, 0 or 1.
     pub fn signum(self) -> i32 {
         self.nanos.signum() as i32
     }
-    /// Sum; keeps this quantity's format (the other's when this is zero).
+    /// Returns the sum in the format of this quantity, or of the other one if this quantity is zero.
     pub fn plus(self, o: Self) -> Self {
         let format = if self.nanos == 0 { o.format } else { self.format };
         Self { nanos: (self.nanos + o.nanos).clamp(-MAX_NANOS, MAX_NANOS), format }
     }
-    /// Difference; keeps this quantity's format.
+    /// Returns the difference in the format of this quantity.
     pub fn minus(self, o: Self) -> Self {
         let format = if self.nanos == 0 { o.format } else { self.format };
         Self { nanos: (self.nanos - o.nanos).clamp(-MAX_NANOS, MAX_NANOS), format }
     }
-    /// The suffix family.
+    /// Returns the suffix family.
     pub fn format(self) -> QuantityFormat {
         self.format
     }
-    /// The exact value in 1e-9 units.
+    /// Returns the exact value in units of 1e-9.
     pub fn nanos(self) -> i128 {
         self.nanos
     }
-    /// What upstream prints after reading a text: the canonical form, or the text itself where it takes that for one.
+    /// Returns what upstream prints for a string: its canonical form, or the string itself if upstream's parser keeps
+    /// it.
     pub fn canonical(text: &str) -> Result<String, QuantityError> {
         let parsed: Self = text.parse()?;
         Ok(if stays_as_given(text) { text.to_owned() } else { parsed.to_string() })
     }
 }
 
-/// Whether upstream's quick reading keeps the text: no more zeros than a suffix could stand for, whatever the sign and the
-/// zeros in front are.
+/// Returns whether upstream's fast parser keeps the string: it has no more zeros than a suffix could replace, apart
+/// from the sign and leading zeros.
 fn stays_as_given(text: &str) -> bool {
-    /// Digits that always fit in 64 bits, and those of a number with a binary suffix.
+    /// The number of digits that always fit in 64 bits, without and with a binary suffix.
     const DIGITS: (usize, usize) = (18, 14);
     let rest = text.strip_prefix(['-', '+']).unwrap_or(text).trim_start_matches('0');
     let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
@@ -152,7 +155,7 @@ impl std::str::FromStr for Quantity {
     }
 }
 
-/// A multiplier: power of ten or power of two.
+/// A multiplier: a power of ten or a power of two.
 enum Scale {
     Ten(i32),
     Two(u32),
@@ -192,8 +195,8 @@ fn suffix_scale(suffix: &str) -> Result<(QuantityFormat, Scale), QuantityError> 
     })
 }
 
-/// `int.frac` times the scale, in nanos, rounded up, saturating. Exact however many digits there are: what a quantity prints as is
-/// read as that quantity.
+/// Returns `int.frac` times the scale in nanos, rounded up and saturated. It is exact for any number of digits, so
+/// that a printed quantity parses to the same value.
 fn scaled(int: &str, frac: &str, scale: Scale) -> i128 {
     let (n, lost) = match scale {
         Scale::Ten(exponent) => by_ten(int, frac, exponent),
@@ -202,10 +205,10 @@ fn scaled(int: &str, frac: &str, scale: Scale) -> i128 {
     n.saturating_add(i128::from(lost)).min(MAX_NANOS)
 }
 
-/// Digits of the largest number of nanos.
+/// The number of digits of the largest number of nanos.
 const DIGITS_MAX: i64 = 28;
 
-/// Whole nanos, and whether there is a part of one more. Only the point moves.
+/// Returns the whole nanos, and whether a fraction remains. Only the decimal point moves.
 fn by_ten(int: &str, frac: &str, exponent: i32) -> (i128, bool) {
     let digits = || int.bytes().chain(frac.bytes()).map(|c| i128::from(c - b'0'));
     let Some(zeros) = digits().position(|d| d != 0) else { return (0, false) };
@@ -220,7 +223,8 @@ fn by_ten(int: &str, frac: &str, exponent: i32) -> (i128, bool) {
     (n, digits().skip(zeros + whole).any(|d| d != 0))
 }
 
-/// The same, times `unit` nanos. What stands behind the point is added up from its end, so that no number is larger than ten units.
+/// Returns the number times `unit` nanos, and whether a fraction remains. The fraction is summed from its last digit,
+/// so that no intermediate value exceeds ten units.
 fn by_two(int: &str, frac: &str, unit: i128) -> (i128, bool) {
     let int = int.trim_start_matches('0');
     if int.len() as i64 > DIGITS_MAX {
@@ -238,12 +242,12 @@ fn by_two(int: &str, frac: &str, unit: i128) -> (i128, bool) {
 }
 
 impl fmt::Display for Quantity {
-    /// The canonical form: no fraction, the largest suffix that loses nothing.
+    /// Formats the canonical form: no fraction, and the largest suffix without loss.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.nanos == 0 {
             return f.write_str("0");
         }
-        // Below 1024 in magnitude, or with a fraction, binary units print as decimal ones.
+        // Binary quantities below 1024 in magnitude, or with a fraction, print as decimal ones.
         let binary =
             self.format == QuantityFormat::BinarySi && self.nanos % NANO == 0 && (self.nanos / NANO).abs() >= 1024;
         if binary {
@@ -293,7 +297,7 @@ impl serde::Serialize for Quantity {
 }
 
 impl<'de> serde::Deserialize<'de> for Quantity {
-    /// Reads a string or a bare JSON number, as the API does.
+    /// Decodes a string or a JSON number, like the API.
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let text = match serde_json::Value::deserialize(d)? {
             serde_json::Value::String(s) => s,
@@ -358,7 +362,7 @@ mod tests {
     #[test]
     fn any_number_of_digits_is_exact() {
         for (given, canonical) in [
-            // A large number of binary units and a part of a nano: its form has 28 digits, and is read as what it is.
+            // A large binary quantity with a part of a nano has 28 digits, and parses to its exact value.
             (".92220368540070075807Ei", "1063228460526155278389475141n"),
             ("1063228460526155278389475141n", "1063228460526155278389475141n"),
             ("0.1234567890123456789012345678901234567890Ei", "142335986942043633765524428n"),

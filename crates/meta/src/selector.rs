@@ -1,11 +1,11 @@
-//! Label and field selectors: query-string form and object form, and matching. Which fields may be selected is the
-//! resource's business.
+//! Label and field selectors: the query-string form, the object form, and matching. Each resource decides which fields
+//! it supports.
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a selector string is wrong; the message is for the client.
+/// The error of an invalid selector. The message is for the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelectorError(pub String);
 
@@ -16,36 +16,36 @@ impl fmt::Display for SelectorError {
 }
 impl std::error::Error for SelectorError {}
 
-/// How a requirement compares.
+/// The operator of a requirement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operator {
-    /// Value is one of these.
+    /// The value is in the list.
     In,
-    /// Value is none of these, or the key is absent.
+    /// The value is not in the list, or the key is absent.
     NotIn,
-    /// Key is present.
+    /// The key is present.
     Exists,
-    /// Key is absent.
+    /// The key is absent.
     DoesNotExist,
-    /// Integer value is greater.
+    /// The value is an integer greater than the given one.
     Gt,
-    /// Integer value is less.
+    /// The value is an integer less than the given one.
     Lt,
 }
 
 /// One requirement on one label.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LabelRequirement {
-    /// The label's key.
+    /// The key of the label.
     pub key: String,
-    /// How the label's value is compared with `values`.
+    /// The comparison of the label's value with `values`.
     pub operator: Operator,
-    /// One for `Gt` and `Lt`, several for `In` and `NotIn`, none for `Exists` and `DoesNotExist`.
+    /// The values: one for `Gt` and `Lt`, any number for `In` and `NotIn`, none for `Exists` and `DoesNotExist`.
     pub values: Vec<String>,
 }
 
 impl LabelRequirement {
-    /// Whether `value` (the label's, if the object has it) satisfies this.
+    /// Returns whether the value of the label satisfies the requirement. `None` means that the object lacks the label.
     pub fn matches(&self, value: Option<&str>) -> bool {
         match self.operator {
             Operator::In => value.is_some_and(|v| self.values.iter().any(|x| x == v)),
@@ -65,25 +65,28 @@ impl LabelRequirement {
     }
 }
 
-/// A conjunction of label requirements; the empty one matches everything.
+/// A label selector: requirements that must all match. The empty selector matches every object. It is the common form
+/// of the query string (`a=b,c in (d,e)`), of `metav1.LabelSelector` and of the selector maps of Services, so that
+/// matching is the same for all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LabelSelector {
-    /// All must hold.
+    /// The requirements. All must match.
     pub requirements: Vec<LabelRequirement>,
-    /// Matches no object at all (a nil `metav1.LabelSelector`).
+    /// Whether the selector matches no object (a nil `metav1.LabelSelector`).
     pub nothing: bool,
 }
 
 impl LabelSelector {
-    /// Matches every object.
+    /// Creates a selector that matches every object.
     pub fn everything() -> Self {
         Self::default()
     }
-    /// Matches no object.
+    /// Creates a selector that matches no object.
     pub fn nothing() -> Self {
         Self { requirements: Vec::new(), nothing: true }
     }
-    /// Equality on every entry of a map (a Service's or ReplicationController's selector).
+    /// Creates a selector of equality for every entry of a map, such as the selector of a Service or
+    /// ReplicationController.
     pub fn from_map(map: &BTreeMap<String, String>) -> Self {
         let requirements = map
             .iter()
@@ -91,22 +94,22 @@ impl LabelSelector {
             .collect();
         Self { requirements, nothing: false }
     }
-    /// Whether it matches everything.
+    /// Returns whether the selector matches every object.
     pub fn is_everything(&self) -> bool {
         self.requirements.is_empty() && !self.nothing
     }
-    /// Matches by a lookup function, for label sets of any representation.
+    /// Matches labels by a lookup function, for any representation of labels.
     pub fn matches_with<'a>(&self, lookup: impl Fn(&str) -> Option<&'a str>) -> bool {
         !self.nothing && self.requirements.iter().all(|r| r.matches(lookup(&r.key)))
     }
-    /// Matches a label map.
+    /// Returns whether the selector matches a label map.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.matches_with(|k| labels.get(k).map(String::as_str))
     }
 }
 
 impl fmt::Display for LabelSelector {
-    /// The query-string form.
+    /// Formats the query-string form.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, r) in self.requirements.iter().enumerate() {
             if i > 0 {
@@ -128,14 +131,14 @@ impl fmt::Display for LabelSelector {
     }
 }
 
-/// `metav1.LabelSelector`, the object form.
+/// A `metav1.LabelSelector`, the object form of a label selector.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LabelSelectorSpec {
-    /// Labels that must be there with just these values.
+    /// The labels that must be present with exactly these values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub match_labels: BTreeMap<String, String>,
-    /// Requirements that must hold besides `match_labels`.
+    /// The requirements that must match in addition to `match_labels`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub match_expressions: Vec<LabelSelectorRequirement>,
 }
@@ -144,17 +147,18 @@ pub struct LabelSelectorSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LabelSelectorRequirement {
-    /// The label's key.
+    /// The key of the label.
     pub key: String,
-    /// `In`, `NotIn`, `Exists`, `DoesNotExist`.
+    /// The operator: `In`, `NotIn`, `Exists` or `DoesNotExist`.
     pub operator: String,
-    /// As many as the operator takes; none for `Exists` and `DoesNotExist`.
+    /// The values of the requirement; empty for `Exists` and `DoesNotExist`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<String>,
 }
 
 impl LabelSelectorSpec {
-    /// The matching form. An empty spec matches everything; a missing one (`None` at the caller) must match nothing.
+    /// Converts the selector to the form for matching. An empty spec matches every object; a missing spec (`None` at
+    /// the caller) must match nothing.
     pub fn selector(&self) -> Result<LabelSelector, SelectorError> {
         let mut s = LabelSelector::from_map(&self.match_labels);
         for e in &self.match_expressions {
@@ -178,20 +182,20 @@ impl LabelSelectorSpec {
 /// One requirement on one field.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FieldRequirement {
-    /// Field path such as `spec.nodeName`.
+    /// The path of the field, such as `spec.nodeName`.
     pub field: String,
-    /// Value to compare with.
+    /// The value to compare with.
     pub value: String,
-    /// `!=` rather than `=`.
+    /// Whether the operator is `!=` instead of `=`.
     pub negated: bool,
 }
 
-/// A conjunction of field requirements.
+/// A field selector: requirements that must all match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FieldSelector(pub Vec<FieldRequirement>);
 
 impl FieldSelector {
-    /// Reads `a=b,c!=d,e==f` with `\,`, `\=` and `\\` escapes.
+    /// Parses `a=b,c!=d,e==f` with the escapes `\,`, `\=` and `\\`.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
         let mut out = Vec::new();
         for term in split_unescaped(text, ',') {
@@ -205,21 +209,21 @@ impl FieldSelector {
         }
         Ok(Self(out))
     }
-    /// Whether it matches everything.
+    /// Returns whether the selector matches every object.
     pub fn is_everything(&self) -> bool {
         self.0.is_empty()
     }
-    /// Matches by a lookup; an absent field reads as the empty string.
+    /// Matches fields by a lookup function. An absent field counts as the empty string.
     pub fn matches_with<'a>(&self, lookup: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.0.iter().all(|r| (lookup(&r.field).unwrap_or("") == r.value) != r.negated)
     }
-    /// The value demanded for `field` by an `=` requirement.
+    /// Returns the value that an `=` requirement demands for `field`.
     pub fn exact(&self, field: &str) -> Option<&str> {
         self.0.iter().find(|r| r.field == field && !r.negated).map(|r| r.value.as_str())
     }
 }
 
-/// The first operator parts a term, whatever stands before it.
+/// Splits a term at its first operator.
 fn split_term(term: &str) -> Option<(&str, bool, &str)> {
     term.char_indices().find_map(|(at, _)| {
         let (field, rest) = term.split_at(at);
@@ -255,7 +259,7 @@ fn unescape(v: &str) -> Result<String, SelectorError> {
                 Some(e) => return Err(wrong(format!("invalid escape sequence: \\{e}"))),
                 None => return Err(wrong("invalid escape sequence: \\".to_owned())),
             },
-            // Upstream names the character by its number.
+            // Upstream prints the character as a number.
             '=' | ',' => return Err(wrong(format!("unescaped character in value: {}", u32::from(c)))),
             c => out.push(c),
         }

@@ -1,9 +1,9 @@
-//! The text form of label selectors, as queries and flags have it: `a=b,c!=d,e in (f,g),h,!i,j>1`. What is refused, and in
-//! which words, is upstream's (`apimachinery/pkg/labels`), since people read it.
+//! The string form of label selectors in queries and flags: `a=b,c!=d,e in (f,g),h,!i,j>1`. Syntax and error messages
+//! match upstream's (`apimachinery/pkg/labels`).
 use crate::names::{is_label_value, is_qualified_name};
 use crate::selector::{LabelRequirement, LabelSelector, Operator, SelectorError};
 
-/// A selector's text in pieces: operators, brackets, commas, and words. Behind the last one comes the empty piece.
+/// The tokens of a selector string: operators, brackets, commas and words. The end is an empty token.
 struct Pieces<'a> {
     rest: &'a str,
     next: &'a str,
@@ -23,7 +23,7 @@ impl<'a> Pieces<'a> {
         pieces.take();
         pieces
     }
-    /// Gives the next piece and looks for the one behind it.
+    /// Returns the current token and reads the next one.
     fn take(&mut self) -> &'a str {
         let text = self.rest.trim_start_matches(is_blank);
         let end = match text.chars().next() {
@@ -54,10 +54,10 @@ fn found(piece: &str, expected: &str) -> SelectorError {
 }
 
 impl LabelSelector {
-    /// Reads the query-string form: `a=b,c!=d,e in (f,g),h,!i,j>1`.
+    /// Parses the query-string form: `a=b,c!=d,e in (f,g),h,!i,j>1`.
     ///
     /// # Errors
-    /// What does not read, in upstream's words.
+    /// Returns upstream's message for an invalid selector.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
         parse(text)
     }
@@ -93,7 +93,7 @@ fn requirement(pieces: &mut Pieces<'_>) -> Result<LabelRequirement, SelectorErro
         return Err(found(key, "identifier"));
     }
     if let Err(e) = is_qualified_name(key) {
-        // The key has no path of its own in upstream's words.
+        // In upstream's message, the key has no path.
         return Err(SelectorError(format!("<nil>: Invalid value: {key:?}: {}", e.join("; "))));
     }
     let made = |operator, values| LabelRequirement { key: key.to_owned(), operator, values };
@@ -124,7 +124,7 @@ fn one_value(pieces: &mut Pieces<'_>, mut requirement: LabelRequirement) -> Resu
     checked(requirement)
 }
 
-/// What stands in brackets: words, between which there may be nothing at all.
+/// Parses the values in brackets. A value may be empty.
 fn values(pieces: &mut Pieces<'_>) -> Result<Vec<String>, SelectorError> {
     let open = pieces.take();
     if open != "(" {
@@ -134,7 +134,7 @@ fn values(pieces: &mut Pieces<'_>) -> Result<Vec<String>, SelectorError> {
     if !is_word(pieces.next) && !matches!(pieces.next, "," | ")") {
         return Err(found(pieces.next, "',', ')' or identifier"));
     }
-    // A comma has something on both of its sides, be it the empty word.
+    // A comma separates two values, each of which may be empty.
     let mut complete = false;
     loop {
         match pieces.take() {

@@ -1,4 +1,4 @@
-//! What a Stage says, as it is written (`kwok.x-k8s.io/v1alpha1`), the older ways of saying it included.
+//! The document of a Stage (`kwok.x-k8s.io/v1alpha1`), including deprecated fields.
 use std::collections::BTreeMap;
 
 use kelson_meta::{ObjectMeta, null_default};
@@ -7,24 +7,26 @@ use serde::Deserialize;
 /// The API group and version of stages.
 pub const API_VERSION: &str = "kwok.x-k8s.io/v1alpha1";
 
-/// A Stage (`kwok.x-k8s.io`), as files and the API have it.
+/// A Stage (`kwok.x-k8s.io`) as it is written in files and in the API. A stage describes one step in the simulated
+/// life of an object: a selector for the objects that are in the stage, a delay, and the writes that follow the delay.
+/// [`crate::stage::Stage`] is its compiled form.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Document {
-    /// Its name tells it from others.
+    /// The metadata. The name identifies the stage.
     pub metadata: ObjectMeta,
-    /// What it says.
+    /// The selector, the delay and the steps.
     pub spec: Spec,
 }
 
-/// Which kind of object a stage is of. Stages of one kind are chosen from together.
+/// The kind of object that a stage applies to. Stages of one kind compete for an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reference {
-    /// Group and version, as `apiVersion` has them.
+    /// The group and version, as in `apiVersion`.
     #[serde(default = "core", rename = "apiGroup")]
     pub api_version: String,
-    /// The kind's name.
+    /// The name of the kind.
     #[serde(default)]
     pub kind: String,
 }
@@ -39,7 +41,7 @@ impl Default for Reference {
     }
 }
 
-/// `spec` of a stage. `next` is the older form of `steps`.
+/// The `spec` of a stage. `next` is the older form of `steps`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Spec {
@@ -54,7 +56,7 @@ pub struct Spec {
     pub steps: Vec<StepSpec>,
 }
 
-/// Which objects are in a stage; all that is said must hold.
+/// Selects the objects that are in a stage. All requirements must match.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SelectorSpec {
@@ -66,7 +68,8 @@ pub struct SelectorSpec {
     pub match_expressions: Vec<RequirementSpec>,
 }
 
-/// One requirement: an expression in CEL, or what a path gives and what it is to be; the latter also without `jq` around it.
+/// One requirement: a CEL expression, or a comparison of the value at a path. The comparison is also accepted without
+/// the `jq` field around it.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct RequirementSpec {
@@ -76,7 +79,7 @@ pub struct RequirementSpec {
     pub older: Comparison,
 }
 
-/// What a path of jq's language gives, and what that is to be.
+/// Compares the result of a jq path with values.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Comparison {
@@ -86,14 +89,14 @@ pub struct Comparison {
     pub values: Vec<String>,
 }
 
-/// An expression in the language of the field that holds it.
+/// An expression in the language that the field's name says.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ExpressionSpec {
     pub expression: String,
 }
 
-/// Where a value is taken from; `expressionFrom` is the older form of `jq`.
+/// The source of a value. `expressionFrom` is the older form of `jq`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct From {
@@ -102,7 +105,7 @@ pub struct From {
     pub expression_from: String,
 }
 
-/// How long an object stays in a stage.
+/// The delay before the steps of a stage run.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Delay {
@@ -126,7 +129,7 @@ pub struct Next {
     pub status_patch_as: Option<Impersonation>,
 }
 
-/// One step: each of its parts may be there.
+/// One step. Each part is optional.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct StepSpec {
@@ -137,7 +140,7 @@ pub struct StepSpec {
     pub apply: Option<Apply>,
 }
 
-/// An event that is told of the object.
+/// An event to record for the object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Event {
@@ -146,7 +149,7 @@ pub struct Event {
     pub message: String,
 }
 
-/// Which finalizers come and go.
+/// The finalizers to add and to remove.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Finalizers {
@@ -157,14 +160,14 @@ pub struct Finalizers {
     pub empty: bool,
 }
 
-/// A finalizer that is added or taken away.
+/// The name of a finalizer to add or to remove.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Finalizer {
     pub value: String,
 }
 
-/// A patch of the object itself.
+/// A patch of the object.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct PatchSpec {
@@ -175,7 +178,7 @@ pub struct PatchSpec {
     pub impersonation: Option<Impersonation>,
 }
 
-/// An object that is made, or patched where it is there.
+/// An object to create, or to patch if it exists.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Apply {
@@ -185,7 +188,7 @@ pub struct Apply {
     pub impersonation: Option<Impersonation>,
 }
 
-/// As whom a write is made.
+/// The user that a write impersonates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Impersonation {
@@ -193,7 +196,7 @@ pub struct Impersonation {
 }
 
 impl Spec {
-    /// The steps, whichever form they have.
+    /// Returns the steps, from either form.
     pub fn all_steps(&self) -> Vec<StepSpec> {
         let Some(next) = self.next.as_ref().filter(|_| self.steps.is_empty()) else { return self.steps.clone() };
         let mut steps = Vec::new();
@@ -218,14 +221,14 @@ impl Spec {
 }
 
 impl RequirementSpec {
-    /// The comparison that is asked for, if it is not an expression in CEL.
+    /// Returns the comparison, if the requirement is not a CEL expression.
     pub fn comparison(&self) -> Option<&Comparison> {
         self.jq.as_ref().or_else(|| (!self.older.key.is_empty()).then_some(&self.older))
     }
 }
 
 impl From {
-    /// The path of jq's language.
+    /// Returns the jq path, from either form.
     pub fn path(&self) -> Option<&str> {
         let older = Some(self.expression_from.as_str()).filter(|e| !e.is_empty());
         self.jq.as_ref().map(|e| e.expression.as_str()).or(older)

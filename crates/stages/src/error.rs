@@ -1,7 +1,7 @@
-//! What can be wrong with a Stage, or with an object that one is asked of.
+//! The error of an invalid Stage, or of a stage that cannot be evaluated for an object.
 use std::fmt;
 
-/// Why a stage cannot be used, or cannot be played on an object: a sentence that names the place.
+/// Describes why a stage is invalid or cannot be evaluated for an object. The message names the field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageError(String);
 
@@ -10,7 +10,7 @@ impl StageError {
         Self(format!("{place}: {why}"))
     }
 
-    /// The same, within something larger.
+    /// Prefixes the message with the enclosing field or object.
     pub(crate) fn within(self, place: impl fmt::Display) -> Self {
         Self(format!("{place}.{}", self.0))
     }

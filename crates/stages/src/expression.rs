@@ -1,13 +1,13 @@
-//! Expressions in CEL, which see the object as `self`.
+//! CEL expressions, in which the object is the variable `self`.
 use kelson_cel::{Activation, Budget, Env, Program, Type, Value as Cel};
 use serde_json::Value;
 
 use crate::error::StageError;
 
-/// What one evaluation may cost.
+/// The cost limit of one evaluation.
 const COST_MAX: u64 = 1_000_000;
 
-/// A compiled expression.
+/// A compiled CEL expression.
 #[derive(Debug)]
 pub struct Expression(Program);
 
@@ -15,16 +15,16 @@ impl Expression {
     /// Compiles an expression.
     ///
     /// # Errors
-    /// When it is none.
+Fails when the expression is invalid.
     pub fn new(text: &str) -> Result<Self, StageError> {
         let env = Env::builder().typed("self", Type::Dyn).bindings().build();
         Ok(Self(env.compile(text).map_err(|e| StageError::new("cel", e))?))
     }
 
-    /// What it comes to, as JSON; durations and timestamps as texts.
+    /// Evaluates the expression and returns the result as JSON. Durations and timestamps become strings.
     ///
     /// # Errors
-    /// When it cannot be evaluated on this object.
+Fails when the expression cannot be evaluated for this object.
     pub fn value(&self, object: &Value) -> Result<Value, StageError> {
         let mut values = Activation::new();
         values.bind("self", Cel::json(object));

@@ -1,54 +1,54 @@
-//! Files as kwok reads them with `--config`: documents one after the other, stages among them, and `KwokConfiguration`, which sets
-//! what flags do not. Documents of other kinds are for others.
+//! Files in the format of kwok's `--config`: YAML documents with stages and a `KwokConfiguration`, which sets defaults
+//! for flags. Documents of other kinds are ignored.
 use kelson_codec::yaml;
 use serde::Deserialize;
 
 use crate::document::{API_VERSION, Document};
 use crate::error::StageError;
 
-/// What a file says.
+/// The content of a file.
 #[derive(Clone, Debug, Default)]
 pub struct File {
-    /// Its stages, in order.
+    /// The stages in the order of the file.
     pub stages: Vec<Document>,
-    /// `options` of its `KwokConfiguration`, if it has one.
+    /// The `options` of the `KwokConfiguration`, if the file has one.
     pub settings: Option<Settings>,
 }
 
-/// `options` of a `KwokConfiguration`, as far as they have an effect here.
+/// The supported `options` of a `KwokConfiguration`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Settings {
-    /// Where addresses of pods come from whose node has no range.
+    /// The range for addresses of pods on nodes without a pod CIDR.
     pub cidr: Option<String>,
-    /// Address of nodes that have none.
+    /// The address of nodes that have none.
     #[serde(rename = "nodeIP")]
     pub node_ip: Option<String>,
-    /// Name that nodes are reached by.
+    /// The host name of nodes.
     pub node_name: Option<String>,
-    /// Port of the kubelets that nobody runs.
+    /// The port of the simulated kubelets.
     pub node_port: Option<u16>,
-    /// Whether all nodes are driven.
+    /// Whether all nodes are managed.
     pub manage_all_nodes: Option<bool>,
-    /// The one node that is driven.
+    /// The name of the only managed node.
     pub manage_single_node: Option<String>,
-    /// Nodes with these annotations are.
+    /// A selector for the annotations of managed nodes.
     pub manage_nodes_with_annotation_selector: Option<String>,
-    /// Nodes with these labels are.
+    /// A selector for the labels of managed nodes.
     pub manage_nodes_with_label_selector: Option<String>,
-    /// How long others believe the lease of a node; 0: nodes have none.
+    /// The duration of a node's lease in seconds. With 0, nodes have no lease.
     pub node_lease_duration_seconds: Option<u32>,
-    /// Kinds that are read from the API instead of a file.
+    /// The kinds whose stages are read from the API instead of a file.
     #[serde(rename = "enableCRDs")]
     pub enable_crds: Option<Vec<String>>,
-    /// Where health is told.
+    /// The address of the health endpoint.
     pub server_address: Option<String>,
 }
 
-/// Reads a file of YAML documents.
+/// Parses a file of YAML documents.
 ///
 /// # Errors
-/// Where a document is no YAML, or a stage has fields of the wrong type.
+/// Fails when a document is not valid YAML, or when a field of a stage has the wrong type.
 pub fn read(text: &str) -> Result<File, StageError> {
     let mut file = File::default();
     for (number, part) in parts(text).into_iter().enumerate() {
@@ -68,7 +68,7 @@ pub fn read(text: &str) -> Result<File, StageError> {
     Ok(file)
 }
 
-/// The documents of a text, each with its lines.
+/// Splits a string into YAML documents.
 fn parts(text: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     for line in text.lines() {

@@ -1,6 +1,6 @@
-//! Stages: how objects that nothing stands behind seem to live (`kwok.x-k8s.io/v1alpha1` `Stage`). Which stage an object is in by its
-//! labels, annotations and fields, how long it stays there, and what is written when it goes on. Pure: the time, chance and
-//! whatever templates ask of the cluster are handed in.
+//! Stages: the simulated life of objects without a real backend (`kwok.x-k8s.io/v1alpha1` `Stage`). A stage selects
+//! objects by labels, annotations and fields, and defines a delay and the writes after it. The crate is pure: callers
+//! pass in the time, the random numbers and the cluster that templates read.
 //!
 //! # Rooms
 //! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.

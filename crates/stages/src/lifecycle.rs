@@ -1,4 +1,4 @@
-//! The stages of one kind of object, and which of them an object is in.
+//! The stages of one kind of object, and the choice of an object's current stage.
 use std::sync::Arc;
 
 use rand::Rng;
@@ -8,13 +8,13 @@ use crate::error::StageError;
 use crate::stage::Stage;
 use crate::value::Subject;
 
-/// Stages of one kind.
+/// All stages of one kind.
 #[derive(Clone, Debug, Default)]
 pub struct Lifecycle(pub Vec<Arc<Stage>>);
 
 impl Lifecycle {
-    /// The stage that the object is in. Where it fits several, one is taken by chance, as their weights say; weights of nought
-    /// count only among themselves.
+    /// Returns the stage that the object is in. If several stages match, one is chosen at random by weight. Stages
+    /// with weight 0 are chosen only if all matching stages have weight 0.
     ///
     /// # Errors
     /// When an expression in CEL cannot be evaluated on the object.

@@ -1,4 +1,4 @@
-//! Paths and filters in jq's language, of which stages have their keys.
+//! Paths and filters in the jq language, which selectors and values of stages use.
 use std::fmt;
 
 use jaq_core::data::JustLut;
@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use crate::error::StageError;
 
-/// Values of one evaluation at most; what comes after is not looked at.
+/// The maximum number of results of one evaluation. Further results are ignored.
 const VALUES_MAX: usize = 10_000;
 
-/// A compiled filter.
+/// A compiled jq filter.
 pub struct Query(Filter<JustLut<Val>>);
 
 impl fmt::Debug for Query {
@@ -22,23 +22,23 @@ impl fmt::Debug for Query {
     }
 }
 
-/// A document in the form that queries read.
+/// Converts JSON to the value type of the jq library.
 pub fn document(value: &Value) -> Val {
-    // A tree of JSON always reads as one of jq's values, which are a superset.
+    // This conversion cannot fail: every JSON value is also a jq value.
     Val::deserialize(value).unwrap_or_default()
 }
 
-/// What a query gave.
+/// One result of a query.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Found {
-    /// A text, as jq gives a string.
+    /// A string result, without quotes.
     Text(String),
-    /// Something else, as jq writes it.
+    /// A result of another type, as jq prints it.
     Other(String),
 }
 
 impl Found {
-    /// As values of requirements are written.
+    /// Returns the result in the form in which requirements write values.
     pub fn text(&self) -> &str {
         match self {
             Self::Text(text) | Self::Other(text) => text,
@@ -50,7 +50,7 @@ impl Query {
     /// Compiles a filter.
     ///
     /// # Errors
-    /// When it is none.
+Fails when the filter is invalid.
     pub fn new(text: &str) -> Result<Self, StageError> {
         let wrong = || StageError::new("jq", format!("must be a jq filter, got {text:?}"));
         let loader = Loader::new(jaq_core::defs().chain(jaq_std::defs()).chain(jaq_json::defs()));

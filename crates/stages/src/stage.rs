@@ -1,4 +1,4 @@
-//! One stage, compiled: who is in it, how long, and what comes of it.
+//! A compiled stage: its selector, its delay and its steps.
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -12,7 +12,9 @@ use crate::step::{Effect, Step};
 use crate::template::Templates;
 use crate::value::{Given, Subject};
 
-/// A compiled stage.
+/// A compiled stage. It decides whether an object is in the stage, how long the object stays in it, and which writes
+/// follow. It is made once from a [`Document`] and is then used for every object of its kind; evaluation changes no
+/// state.
 #[derive(Debug)]
 pub struct Stage {
     name: String,
@@ -25,10 +27,10 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Compiles a document; `None` for one without a selector, which no object is in.
+    /// Compiles a document. Returns `None` for a document without a selector, because it matches no object.
     ///
     /// # Errors
-    /// Where something in it cannot be used; the error names the stage and the place.
+    /// Fails when a part is invalid. The error names the stage and the field.
     pub fn compile(document: &Document, templates: &Templates) -> Result<Option<Self>, StageError> {
         let name = document.metadata.name.clone();
         Self::new(document, name.clone(), templates).map_err(|e| e.within(format_args!("stage {name:?}: spec")))
@@ -41,7 +43,7 @@ impl Stage {
         }
         let Some(selector) = &spec.selector else { return Ok(None) };
         let delay = spec.delay.as_ref().map(|delay| {
-            // A delay that says nothing is none: the object goes on at once.
+            // An empty delay means no delay.
             let usual = Some(delay.duration_milliseconds.unwrap_or(0));
             let jitter = (delay.jitter_duration_milliseconds, delay.jitter_duration_from.as_ref());
             let duration =
@@ -64,17 +66,17 @@ impl Stage {
         }))
     }
 
-    /// The name of the Stage object, unique among stages.
+    /// Returns the name of the Stage object, which is unique among stages.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Of which kind of object it is.
+    /// Returns the kind of object that the stage applies to.
     pub fn of(&self) -> &Reference {
         &self.of
     }
 
-    /// Whether the next stage is looked for with what the write gave back, without waiting to hear of it.
+    /// Returns whether the next stage is chosen from the response to the write, without waiting for the watch event.
     pub fn is_immediate(&self) -> bool {
         self.immediate_next
     }
@@ -87,10 +89,11 @@ impl Stage {
         self.weight.number(subject)
     }
 
-    /// How long an object stays in it from now on: the duration, or any time between that and the jitter's.
+    /// Returns how long an object stays in the stage: the duration, or a random time between the duration and the
+    /// jitter.
     ///
     /// # Errors
-    /// When an expression cannot be evaluated on the object.
+    /// Fails when an expression cannot be evaluated for the object.
     pub fn delay(&self, object: &Value, now: Timestamp, chance: &mut impl Rng) -> Result<Duration, StageError> {
         let Some((duration, jitter)) = &self.delay else { return Ok(Duration::ZERO) };
         let subject = Subject::of(object);
@@ -105,15 +108,15 @@ impl Stage {
         })
     }
 
-    /// How many steps it has.
+    /// Returns the number of steps.
     pub fn steps(&self) -> usize {
         self.steps.len()
     }
 
-    /// What the step with this number does for an object.
+    /// Returns the writes of a step for an object. Steps are numbered from 0.
     ///
     /// # Errors
-    /// When a template cannot be rendered for it, or gives no YAML.
+    /// Fails when a template cannot be rendered, or when its output is not valid YAML.
     pub fn effects(&self, step: usize, object: &Value) -> Result<Vec<Effect>, StageError> {
         let deleted = self.steps.iter().take(step).any(Step::deletes);
         let effects = self.steps.get(step).map_or(Ok(Vec::new()), |s| s.effects(object, deleted));

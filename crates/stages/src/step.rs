@@ -1,4 +1,4 @@
-//! What is written when an object goes on: steps, whose templates become patches, objects and events for one object.
+//! The writes of a stage: steps whose templates become patches, objects and events for one object.
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -7,46 +7,46 @@ use crate::document::{self, Event, Finalizers, Impersonation, Reference};
 use crate::error::StageError;
 use crate::template::{Template, Templates};
 
-/// How a body is to be merged.
+/// The patch type of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// JSON patch (RFC 6902).
+    /// A JSON patch (RFC 6902).
     Json,
-    /// Merge patch (RFC 7386).
+    /// A JSON merge patch (RFC 7386).
     Merge,
-    /// Strategic merge patch.
+    /// A strategic merge patch.
     Strategic,
-    /// Server-side apply, by the stage's own field manager.
+    /// Server-side apply with the field manager of the stage.
     Apply,
 }
 
-/// Something to be done for an object.
+/// A write for an object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Tell an event of it.
+    /// Record an event for the object.
     Event(Event),
-    /// A patch is sent for the object.
+    /// Send a patch for the object.
     Patch {
-        /// Which of the API's kinds of patches it is.
+        /// The patch type.
         form: Form,
-        /// Empty for the object itself.
+        /// The subresource; empty for the object itself.
         subresource: String,
         /// The body of the request.
         body: Value,
-        /// As another user.
+        /// The user to impersonate.
         acting_as: Option<String>,
     },
-    /// Delete it, without grace.
+    /// Delete the object with grace period 0.
     Delete,
-    /// Make another object, or patch it where it is there.
+    /// Create another object, or patch it if it exists.
     Apply {
-        /// How it is patched.
+        /// The patch type for an existing object.
         form: Form,
-        /// Where it is not empty, the object is there and that is patched.
+        /// The subresource to patch. If it is not empty, the object must exist.
         subresource: String,
         /// The object, with its `apiVersion` and `kind`.
         object: Value,
-        /// As another user.
+        /// The user to impersonate.
         acting_as: Option<String>,
     },
 }
@@ -60,7 +60,7 @@ struct Patch {
     acting_as: Option<String>,
 }
 
-/// A compiled step.
+/// A compiled step of a stage.
 #[derive(Debug)]
 pub struct Step {
     event: Option<Event>,
@@ -75,13 +75,13 @@ fn user(impersonation: Option<&Impersonation>) -> Option<String> {
 }
 
 impl Step {
-    /// Compiles a step of a stage of a kind.
+    /// Compiles a step of a stage for a kind.
     ///
     /// # Errors
-    /// Where a template or a type of patch is none.
+    /// Fails when a template or a patch type is invalid.
     pub fn new(step: &document::StepSpec, of: &Reference, templates: &Templates) -> Result<Self, StageError> {
         let patch = |p: &document::PatchSpec| {
-            // Only these two kinds are patched strategically where nothing is said.
+            // Only nodes and pods default to a strategic merge patch.
             let usual = if of.api_version == "v1" && matches!(&*of.kind, "Node" | "Pod") {
                 Form::Strategic
             } else {
@@ -118,12 +118,13 @@ impl Step {
         })
     }
 
-    /// Whether the object goes with it.
+    /// Returns whether the step deletes the object.
     pub fn deletes(&self) -> bool {
         self.delete
     }
 
-    /// What is to be done for an object, in order. After a step that deletes it, only events are told (`deleted`).
+    /// Returns the writes for an object in order. After a step that deletes the object (`deleted`), only events
+    /// remain.
     ///
     /// # Errors
     /// When a template cannot be rendered for it, or gives no YAML.
@@ -159,7 +160,7 @@ impl Step {
     }
 }
 
-/// A body below the field that a patch names as its root.
+/// Nests a body under the field that a patch names as its root.
 fn rooted(root: &str, form: Form, body: Value) -> Value {
     match (root, form, body) {
         ("", _, body) => body,
@@ -174,7 +175,7 @@ fn rooted(root: &str, form: Form, body: Value) -> Value {
     }
 }
 
-/// A JSON patch of the finalizers, empty where they are right.
+/// Returns a JSON patch of the finalizers. It is empty if they are already correct.
 fn finalizers(object: &Value, wanted: &Finalizers) -> Vec<Value> {
     const PATH: &str = "/metadata/finalizers";
     let there: Vec<&str> =
@@ -194,7 +195,7 @@ fn finalizers(object: &Value, wanted: &Finalizers) -> Vec<Value> {
     }
     match (there.is_empty(), left.is_empty()) {
         (true, _) => vec![json!({"op": "add", "path": PATH, "value": left})],
-        // Somebody else may have changed the list meanwhile: then this is refused, and the stage is looked at anew.
+        // Another client may change the list concurrently. The patch then fails, and the stage is evaluated again.
         (false, true) => {
             vec![json!({"op": "test", "path": PATH, "value": there}), json!({"op": "remove", "path": PATH})]
         }

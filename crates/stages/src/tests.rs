@@ -1,4 +1,4 @@
-//! Stages as their users write them, on objects as the API has them.
+//! Tests with stages as users write them, on objects from the API.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -188,7 +188,7 @@ fn the_older_form_and_steps() {
         *patch,
         Effect::Patch { form: Form::Strategic, subresource: subresource.clone(), body, acting_as: None }
     );
-    // Finalizers that are as they should be are left alone.
+    // Finalizers that are already correct are not patched.
     let right = json!({"metadata": {"finalizers": ["a/b"]}});
     assert_eq!(begin.effects(1, &right), Ok(vec![]));
 
@@ -198,7 +198,7 @@ fn the_older_form_and_steps() {
         Effect::Patch { form: Form::Merge, subresource, body: json!({"status": {"phase": "Failed"}}), acting_as };
     assert_eq!(fail.effects(0, &pod), Ok(vec![patch]));
     assert_eq!(fail.effects(1, &pod), Ok(vec![Effect::Delete]));
-    // What is deleted is told of, and not written to.
+    // A deleted object gets events, but no writes.
     let told = fail.effects(2, &pod).unwrap();
     assert!(matches!(&told[..], [Effect::Event(e)] if e.reason == "Gone"), "{told:?}");
 }
@@ -235,7 +235,7 @@ fn weights_and_delays() {
         let delay = begin.delay(&pod(None, None), now, &mut chance).unwrap();
         assert!((Duration::from_secs(1)..Duration::from_secs(5)).contains(&delay), "{delay:?}");
     }
-    // A jitter below the duration is the whole of it.
+    // A jitter that is shorter than the duration replaces it.
     assert_eq!(begin.delay(&pod(None, Some("1m")), now, &mut chance), Ok(Duration::from_secs(5)));
     assert_eq!(stages.0[1].delay(&pod(None, None), now, &mut chance), Ok(Duration::ZERO));
 }

@@ -1,4 +1,4 @@
-//! A weight or a duration: a number that stands there, or what an expression gives for the object.
+//! Weights and durations: a constant, or the result of an expression for the object.
 use std::time::Duration;
 
 use jaq_json::Val;
@@ -12,14 +12,14 @@ use crate::query::{Found, Query};
 
 /// The object in both forms that expressions read.
 pub struct Subject<'a> {
-    /// As it is.
+    /// The object as JSON, for CEL.
     pub object: &'a Value,
-    /// The object as queries (jq) read it.
+    /// The object as a jq value.
     pub document: Val,
 }
 
 impl<'a> Subject<'a> {
-    /// Both of one object.
+    /// Converts an object to both forms.
     pub fn of(object: &'a Value) -> Self {
         Self { object, document: crate::query::document(object) }
     }
@@ -31,7 +31,7 @@ enum Source {
     Jq(Query),
 }
 
-/// Where a value comes from, and what stands there for objects of which the source gives nothing.
+/// A value from an expression, with a constant for objects without a result.
 #[derive(Debug)]
 pub struct Given {
     usual: Option<i64>,
@@ -39,10 +39,10 @@ pub struct Given {
 }
 
 impl Given {
-    /// `usual` as it stands there, `from` as the source.
+    /// Creates a value from the constant `usual` and the expression `from`.
     ///
     /// # Errors
-    /// When the source is no expression.
+    /// Fails when the expression is invalid.
     pub fn new(usual: Option<i64>, from: Option<&From>) -> Result<Self, StageError> {
         let source = match from {
             None => None,
@@ -52,15 +52,15 @@ impl Given {
         Ok(Self { usual, source })
     }
 
-    /// Whether it says nothing at all.
+    /// Returns whether there is neither a constant nor an expression.
     pub fn is_empty(&self) -> bool {
         self.usual.is_none() && self.source.is_none()
     }
 
-    /// A whole number; `None` where the source's text is empty or none.
+    /// Evaluates to an integer. Returns `None` when the result is an empty string or missing.
     ///
     /// # Errors
-    /// When the expression cannot be evaluated, or gives no number.
+    /// Fails when the expression cannot be evaluated, or when the result is no number.
     pub fn number(&self, subject: &Subject<'_>) -> Result<Option<i64>, StageError> {
         match &self.source {
             None => Ok(self.usual),
@@ -78,10 +78,11 @@ impl Given {
         }
     }
 
-    /// A duration: a text as Go writes them (`1.5s`), a point in time, which is a duration from `now` on, or what stands there in milliseconds.
+    /// Evaluates to a duration. The result may be a string in Go's format (`1.5s`), or a time, which counts from
+    /// `now`. Without a result, the constant applies, in milliseconds.
     ///
     /// # Errors
-    /// When the expression cannot be evaluated, or gives no duration.
+    /// Fails when the expression cannot be evaluated, or when the result is no duration.
     pub fn duration(&self, subject: &Subject<'_>, now: Timestamp) -> Result<Option<Duration>, StageError> {
         let usual = self.usual.map(|ms| Duration::from_millis(ms.max(0).unsigned_abs()));
         match &self.source {
@@ -89,7 +90,7 @@ impl Given {
             Some(Source::Cel(cel)) => {
                 let value = cel.value(subject.object)?;
                 let text = value.as_str().and_then(|t| spoken(t, now));
-                // A bare number is one of nanoseconds, as Go has durations.
+                // A number without a unit is in nanoseconds, like Go's durations.
                 let number = value.as_f64().map(|n| Duration::from_nanos(truncated(n).max(0).unsigned_abs()));
                 let wrong = || StageError::new("cel", format!("must be a duration, got {value}"));
                 text.or(number).map(Some).ok_or_else(wrong)
@@ -103,14 +104,14 @@ impl Given {
     }
 }
 
-/// As Go turns floats to integers, within their bounds.
+/// Converts a float to an integer as Go does, saturating at the limits.
 fn truncated(n: f64) -> i64 {
     #[expect(clippy::cast_possible_truncation, reason = "saturates, which is what is wanted")]
     let n = n as i64;
     n
 }
 
-/// An integer as Go's `strconv.ParseInt` reads it without a base.
+/// Parses an integer like Go's `strconv.ParseInt` with base 0.
 fn integer(text: &str) -> Option<i64> {
     let (sign, digits) = match text.strip_prefix('-') {
         Some(rest) => (-1, rest),
@@ -134,7 +135,7 @@ fn spoken(text: &str, now: Timestamp) -> Option<Duration> {
     Some(duration(text)?.try_into().unwrap_or_default())
 }
 
-/// A duration as Go writes them: `1h2m3.5s`, `-10ms`, `0`.
+/// Parses a duration in Go's format: `1h2m3.5s`, `-10ms`, `0`.
 pub fn duration(text: &str) -> Option<SignedDuration> {
     let (negative, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -190,7 +191,7 @@ mod tests {
             (from(".a.n"), Some(7)),
             (from(".a.absent"), Some(1)),
             (from(".a.not"), Some(1)),
-            // What is written there counts, even if it is no number.
+            // The result of the expression wins, even if it is no number.
             (from(".a.empty"), None),
             (from(".a.bad"), None),
             (cel("self.a.n * 2"), Some(14)),

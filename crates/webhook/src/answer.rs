@@ -1,15 +1,15 @@
-//! What an HTTP answer means: a body, or an error as client-go would make it (`rest.Request.transformResponse`,
-//! `errors.NewGenericServerResponse`).
+//! Converts an HTTP response to its body, or to the error that client-go would make of it
+//! (`rest.Request.transformResponse`, `errors.NewGenericServerResponse`).
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
 use kelson_meta::{Reason, Status, StatusCause, StatusDetails};
 
 use crate::CallError;
 
-/// Bytes of a body that an error repeats.
+/// The maximum number of bytes of a response body that an error message repeats.
 const REPEATED_BYTES_MAX: usize = 2048;
 
-/// The body of a good answer.
+/// Returns the body of a successful response. Every other response becomes an error.
 pub(crate) fn judge(status: StatusCode, headers: &HeaderMap, body: Bytes) -> Result<Bytes, CallError> {
     let content_type = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("").trim();
     if (200..=206).contains(&status.as_u16()) {
@@ -38,7 +38,7 @@ pub(crate) fn judge(status: StatusCode, headers: &HeaderMap, body: Bytes) -> Res
     Err(CallError::Status(Box::new(made)))
 }
 
-/// The error that stands for a code alone, for the answer to a POST.
+/// Builds the error for a response to a POST from its status code alone, when the body is no `Status`.
 fn generic(code: u16, said: &str) -> Status {
     let (reason, message) = match code {
         400 => (Reason::BadRequest, "the server rejected our request for an unknown reason"),

@@ -1,16 +1,16 @@
-//! Where a service leads: to an endpoint's address, or to a name of the outside.
+//! The backend of a service: the address of an endpoint, or an external host name.
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use tokio::net::{TcpStream, lookup_host};
 
-/// What is connected to on behalf of a service.
+/// The destination of a connection to a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// A ready endpoint.
+    /// The address of a ready endpoint.
     Address(SocketAddr),
-    /// The name of a service of type `ExternalName`, and the port that was asked for.
+    /// The external name of a service of type `ExternalName`, and the requested port.
     Name(String, u16),
 }
 
@@ -21,7 +21,7 @@ impl From<SocketAddr> for Backend {
 }
 
 impl fmt::Display for Backend {
-    /// As URLs have it.
+    /// Formats the backend as the host and port of a URL.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(address) => address.fmt(f),
@@ -34,10 +34,10 @@ impl fmt::Display for Backend {
 }
 
 impl Backend {
-    /// Connects to it, to the first of a name's addresses that answers.
+    /// Connects to the address, or to the first address of the name that accepts a connection.
     ///
     /// # Errors
-    /// `dial tcp …`, in the words of Go's dialer.
+Returns `dial tcp …`, in the words of Go's dialer.
     pub async fn dial(&self) -> io::Result<TcpStream> {
         let addresses: Vec<SocketAddr> = match self {
             Self::Address(address) => vec![*address],
@@ -60,7 +60,7 @@ impl Backend {
     }
 }
 
-/// The system's reason without the number.
+/// Returns the operating system's message without the error number.
 pub(crate) fn reason(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),

@@ -1,4 +1,4 @@
-//! One call: the pool of its target, a place among the calls under way, the exchange, and the limits of both.
+//! The client for webhooks: one pool of connections per target, a limit of concurrent calls, timeouts and size limits.
 use std::error::Error as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,42 +22,44 @@ use crate::own::{self, OwnServer};
 use crate::target::{Location, Target};
 use crate::tls::{Protocols, client_config};
 
-/// Targets remembered; the one not used for the longest time is forgotten for another.
+/// The maximum number of targets in the cache. The least recently used target is dropped for a new one.
 const TARGETS_MAX: usize = 200;
-/// Calls under way to one target; its connections are at most these and the idle ones.
+/// The maximum number of concurrent calls to one target. It also limits the connections, together with the idle ones.
 const CALLS_MAX: usize = 100;
-/// Connections kept for later calls, per target.
+/// The maximum number of idle connections that are kept for each target.
 const IDLE_MAX: usize = 25;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
-/// How often credentials in files are read again.
+/// The interval after which credentials in files are read again.
 const REREAD_AFTER: Duration = Duration::from_secs(60);
-/// Bytes that are sent. Two objects of the largest size that the API takes fit in.
+/// The maximum size of a request body in bytes. Two objects of the API's maximum size fit.
 const REQUEST_BYTES_MAX: usize = 16 << 20;
-/// What upstream's calls say they come from.
+/// The `User-Agent` of upstream's calls to webhooks.
 const USER_AGENT: HeaderValue = HeaderValue::from_static("kube-apiserver-admission");
 
-/// One POST of JSON.
+/// A POST request with a JSON body.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// What is sent, as JSON.
+    /// The request body as JSON.
     pub body: Bytes,
-    /// All of it must be over by then; the server is told in whole seconds (`?timeout=10s`).
+    /// The timeout of the whole call. The server receives it in whole seconds (`?timeout=10s`).
     pub timeout: Duration,
-    /// Longest answer that is read.
+    /// The maximum size of the response body in bytes.
     pub answer_bytes_max: usize,
 }
 
-/// Calls webhooks. One for the process: what is remembered of targets is in it.
+/// The client that calls webhooks. A process needs only one: it caches connections and TLS configuration per target,
+/// limits concurrent calls, sizes and times, and reads credentials from files again at intervals. Targets are compared
+/// by their whole configuration, so a changed CA bundle takes effect with the next call.
 pub struct WebhookClient {
     resolver: Arc<dyn ServiceResolver>,
     credentials: Credentials,
-    /// The server that calls, where it may be a webhook's server as well.
+    /// The API server itself, for webhooks that it serves through aggregation.
     own: Option<Arc<dyn OwnServer>>,
-    /// The last used at the end.
+    /// The cached targets, ordered by use: the most recently used target is last.
     targets: Mutex<Vec<Arc<Known>>>,
 }
 
-/// What is kept for one target: connections, and how it is spoken to.
+/// The state of one target: its connection pool and TLS configuration.
 struct Known {
     target: Target,
     pool: Pool<Connector, Full<Bytes>>,
@@ -69,21 +71,21 @@ struct Known {
 }
 
 impl WebhookClient {
-    /// Finds services by `resolver`, and is to servers who `credentials` say.
+    /// Creates a client that resolves services with `resolver` and authenticates with `credentials`.
     pub fn new(resolver: Arc<dyn ServiceResolver>, credentials: Credentials) -> Self {
         Self { resolver, credentials, own: None, targets: Mutex::default() }
     }
 
-    /// The same, which reaches `kubernetes.default.svc` as the server that calls.
+    /// Sets the server that answers calls to `kubernetes.default.svc` within the process.
     pub fn with_own_server(self, own: Arc<dyn OwnServer>) -> Self {
         Self { own: Some(own), ..self }
     }
 
-    /// Sends a call, and gives the body of a good answer. A changed target (its bundle, say) counts for the next call:
-    /// what is kept belongs to the whole configuration.
+    /// Sends a call and returns the body of a successful response. The connection pool belongs to the whole target, so
+    /// a changed target (for example a new CA bundle) takes effect with the next call.
     ///
     /// # Errors
-    /// See [`CallError`].
+See [`CallError`].
     pub async fn call(&self, target: &Target, call: Call) -> Result<Bytes, CallError> {
         let late = |url: &Uri| {
             CallError::Timeout(format!("Post \"{}\": context deadline exceeded", with_timeout(url, call.timeout)))
@@ -129,7 +131,7 @@ impl WebhookClient {
         }
         let known = Arc::new(self.open(target).await.map_err(CallError::Configuration)?);
         let mut targets = self.targets.lock();
-        // Somebody else may have opened it meanwhile: all calls share one, and its bound.
+        // Another call may have created the entry meanwhile. All calls to a target share one entry and its limit.
         if let Some(there) = targets.iter().find(|k| k.target == *target) {
             return Ok(Arc::clone(there));
         }
@@ -168,21 +170,22 @@ impl WebhookClient {
     }
 }
 
-/// Servers on this machine are spoken to in HTTP/2: there are no others to spread calls over.
+/// Returns whether the target is on this machine. Local servers are called over HTTP/2, because their calls need no
+/// spreading over endpoints.
 fn is_local(target: &Target, host: &str) -> bool {
     let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
     matches!(target.location, Location::Url(_))
         && (host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|ip| ip.is_loopback()))
 }
 
-/// The URL of a call that has this much time, in whole seconds that are not less.
+/// Returns the URL of a call with its timeout, rounded to whole seconds and never shortened.
 fn with_timeout(url: &Uri, timeout: Duration) -> String {
     let seconds = timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0);
     let after = if url.query().is_some() { '&' } else { '?' };
     format!("{url}{after}timeout={}", go_duration(seconds))
 }
 
-/// `90` to `1m30s`, as Go writes a duration of whole seconds.
+/// Formats whole seconds as Go formats a duration: 90 becomes `1m30s`.
 fn go_duration(seconds: u64) -> String {
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
         (0, 0, s) => format!("{s}s"),
@@ -198,7 +201,7 @@ impl Known {
         if call.body.len() > REQUEST_BYTES_MAX {
             return Err(failed(format!("the request is larger than {REQUEST_BYTES_MAX} bytes")));
         }
-        // Closed never: it lives as long as this.
+        // The semaphore is never closed: it lives as long as this value.
         let _place = self.calls.acquire().await.map_err(|e| failed(e.to_string()))?;
         let mut request = Request::builder()
             .method(Method::POST)
@@ -229,7 +232,7 @@ impl Known {
     }
 }
 
-/// Reads a body that is not too long.
+/// Reads a response body up to the size limit.
 pub(crate) async fn read(response: Response<Incoming>, bytes_max: usize) -> Result<Bytes, CallError> {
     const BROKEN: &str = "unexpected error when reading response body. Please retry. Original error:";
     let mut body = response.into_body();
@@ -249,7 +252,7 @@ pub(crate) async fn read(response: Response<Incoming>, bytes_max: usize) -> Resu
     Ok(read.freeze())
 }
 
-/// Why the pool failed, in few words: hyper's own say only at which step.
+/// Describes shortly why the pool failed. The message of hyper names only the step that failed.
 pub(crate) fn cause(error: &PoolError) -> String {
     let hyper = error.source().and_then(|e| e.downcast_ref::<hyper::Error>());
     match hyper {
@@ -259,7 +262,8 @@ pub(crate) fn cause(error: &PoolError) -> String {
     }
 }
 
-/// Whether the other side ended the connection where more was to come; TLS says so in words of its own.
+/// Returns whether the server closed the connection before the response was complete. TLS has a separate error for
+/// this.
 fn ends_early(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {

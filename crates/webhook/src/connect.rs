@@ -1,4 +1,4 @@
-//! The way to a webhook: the address of its host or of one of its service's endpoints, TCP, TLS.
+//! Connects to a webhook over TCP and TLS, by its host or by an endpoint of its service.
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,24 +15,24 @@ use crate::backend::Backend;
 use crate::target::Location;
 use crate::tls;
 
-/// Services to the addresses behind them, as the caller knows them.
+/// Resolves services to the addresses of their endpoints.
 pub trait ServiceResolver: Send + Sync {
-    /// A ready endpoint of the service's port, another one each time, so that connections spread; or the name that the service
-    /// stands for.
+    /// Returns a ready endpoint for the port of a service, or the external name of the service. Successive calls
+    /// return different endpoints, so that connections spread.
     ///
     /// # Errors
-    /// Why there is none, in upstream's words (`service "x" not found`, `no endpoints available for service "x"`).
+Returns upstream's message (`service "x" not found`, `no endpoints available for service "x"`).
     fn resolve(&self, namespace: &str, name: &str, port: u16) -> Result<Backend, String>;
 }
 
-/// Connects to one target.
+/// Opens connections to one target.
 #[derive(Clone)]
 pub(crate) struct Connector {
     location: Location,
     resolver: Arc<dyn ServiceResolver>,
     tls: tokio_rustls::TlsConnector,
     name: ServerName<'static>,
-    /// `host:port` as errors name it.
+    /// The target as `host:port`, for error messages.
     host: String,
     port: u16,
 }

@@ -1,4 +1,4 @@
-//! Who the API server is to a webhook: the users of a kubeconfig, chosen by the webhook's host
+//! The credentials that the API server presents to webhooks: the users of a kubeconfig, chosen by the webhook's host
 //! (`kubeConfigFile` of a `WebhookAdmission`; upstream `util/webhook/authentication.go`).
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
@@ -8,24 +8,24 @@ use std::path::Path;
 use http::HeaderValue;
 use kelson_pki::kubeconfig::{self, KubeconfigError, KubeconfigFile, NamedUser, Source};
 
-/// The user of every host that has none of its own.
+/// The user name that applies to every host without a more specific user.
 const ANY: &str = "*";
 
-/// Users by the hosts they are for. Without any, calls are anonymous.
+/// The users of a kubeconfig, by the hosts that they apply to. Without users, calls are anonymous.
 #[derive(Clone, Debug, Default)]
 pub struct Credentials {
     users: BTreeMap<String, User>,
-    /// The current context's user, for hosts without a user of their own.
+    /// The user of the current context, for hosts without a specific user.
     current: Option<String>,
 }
 
-/// How one user proves who it is. Does not print what it holds.
+/// The credentials of one user. `Debug` does not print secrets.
 #[derive(Clone, Default)]
 pub(crate) struct User {
     pub token: Source,
     pub cert: Source,
     pub key: Source,
-    /// `Basic` credentials, encoded.
+    /// The encoded value of a `Basic` authorization header.
     pub basic: Option<String>,
 }
 
@@ -47,11 +47,11 @@ impl User {
         let (cert, key) = (read(user.certificate(base))?, read(user.key(base))?);
         Ok(Self { token: user.token(base), cert, key, basic: user.basic() })
     }
-    /// Whether some of it is in files, which may change.
+    /// Returns whether any credential is in a file, which may change.
     pub fn has_files(&self) -> bool {
         [&self.token, &self.cert, &self.key].iter().any(|s| matches!(s, Source::File(_)))
     }
-    /// The `Authorization` header; `None` for users that have none.
+    /// Returns the `Authorization` header, or `None` for users without one.
     pub fn authorization(&self) -> Result<Option<HeaderValue>, String> {
         let text = match (self.token.load().map_err(|e| e.to_string())?, &self.basic) {
             (Some(token), _) => format!("Bearer {}", String::from_utf8_lossy(&token).trim()),
@@ -66,11 +66,10 @@ impl User {
 }
 
 impl Credentials {
-    /// Reads a kubeconfig. Paths in it are relative to it.
+    /// Reads a kubeconfig. Relative paths in it are relative to its directory.
     ///
     /// # Errors
-    /// When the file cannot be read, is no kubeconfig, or names a user that proves itself in a way that is not known here
-    /// (programs and providers).
+Fails when the file cannot be read, is no kubeconfig, or has a user with an unsupported authentication method (exec plug-ins and auth providers).
     pub fn load(path: &Path) -> Result<Self, String> {
         let name = path.display();
         let bytes = std::fs::read(path).map_err(|e| format!("{name}: {e}"))?;
@@ -82,7 +81,7 @@ impl Credentials {
         Self::of_file(&file, base)
     }
 
-    /// The users of a kubeconfig whose paths are relative to `base`.
+    /// Returns the users of a kubeconfig whose paths are relative to `base`.
     pub(crate) fn of_file(file: &KubeconfigFile, base: &Path) -> Result<Self, String> {
         let mut users = BTreeMap::new();
         for NamedUser { name, user } in &file.users {
@@ -93,8 +92,8 @@ impl Credentials {
         Ok(Self { users, current })
     }
 
-    /// The user for `host:port`: the one of that name, then `*.` and a tail of the host, both with the port first and, where
-    /// it is 443, without; then `*`; then the current context's.
+    /// Returns the user for `host:port`. The order is: the exact name, `*.` with a suffix of the host (both first with
+    /// the port, then without it if it is 443), `*`, and the user of the current context.
     pub(crate) fn of(&self, host: &str, port: u16) -> Option<&User> {
         let whole = format!("{host}:{port}");
         let bare = (port == 443).then_some(host);

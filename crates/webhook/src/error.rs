@@ -1,25 +1,25 @@
-//! Why a call gave no answer.
+//! The errors of calls to webhooks.
 use kelson_meta::Status;
 
-/// A failed call. The text is what upstream writes behind `failed to call webhook: `.
+/// A failed call to a webhook. The message is what upstream writes after `failed to call webhook: `.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// No call could be made with this configuration; upstream says `could not get REST client` before it.
+    /// The configuration of the webhook is invalid. Upstream writes `could not get REST client` before the message.
     #[error("{0}")]
     Configuration(String),
-    /// The server was not reached, or did not answer whole.
+    /// The connection to the server failed, or its response was incomplete.
     #[error("{0}")]
     Transport(String),
-    /// The time of the call, or of the request it is made for, is over.
+    /// The timeout of the call, or the deadline of the request that caused it, has passed.
     #[error("{0}")]
     Timeout(String),
-    /// The server answered with an error, as a `Status` of its own or as one made from the HTTP status.
+    /// The server answered with an error: its own `Status`, or one made from the HTTP status.
     #[error("{0}")]
     Status(Box<Status>),
 }
 
 impl CallError {
-    /// The status code that upstream counts the failure under: the server's own, or 503.
+    /// Returns the status code under which upstream counts the failure: the server's code, or 503.
     pub fn code(&self) -> u16 {
         match self {
             Self::Configuration(_) => 500,

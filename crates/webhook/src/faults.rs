@@ -1,5 +1,5 @@
-//! Server certificates that were refused for something which was good enough once: they are counted, so that an operator sees what
-//! must be made anew (upstream `apiserver/pkg/util/x509metrics`).
+//! Counts rejected server certificates that older clients accepted, so that an operator can find the certificates to
+//! replace (upstream `apiserver/pkg/util/x509metrics`).
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kelson_pki::{CertInfo, Shown, is_signed_over_sha1};
 use rustls::{CertificateError, Error, OtherError};
 
-/// Counts of one kind of servers, since the process began.
+/// Counters for one kind of server since the process started.
 #[derive(Debug, Default)]
 pub struct CertificateFaults {
     missing_san: AtomicU64,
@@ -21,24 +21,25 @@ impl CertificateFaults {
     pub(crate) const fn new() -> Self {
         Self { missing_san: AtomicU64::new(0), insecure_sha1: AtomicU64::new(0) }
     }
-    /// Of webhooks of all kinds.
+    /// Returns the counters for webhooks of all kinds.
     pub fn of_webhooks() -> &'static Self {
         &WEBHOOKS
     }
-    /// Of aggregated API servers.
+    /// Returns the counters for aggregated API servers.
     pub fn of_aggregated() -> &'static Self {
         &AGGREGATED
     }
-    /// Servers whose certificate names them by its subject alone.
+    /// Returns the number of rejected certificates that have the host name in the subject only, without a subject
+    /// alternative name.
     pub fn missing_san(&self) -> u64 {
         self.missing_san.load(Ordering::Relaxed)
     }
-    /// Servers with a signature over SHA-1 in their chain.
+    /// Returns the number of rejected certificates with a SHA-1 signature in their chain.
     pub fn insecure_sha1(&self) -> u64 {
         self.insecure_sha1.load(Ordering::Relaxed)
     }
 
-    /// Counts a certificate that was refused, and gives the reason as Go words it where it is one of these.
+    /// Counts a rejected certificate. For the counted faults, it returns the error in Go's words.
     pub(crate) fn refused(&self, why: Error, shown: &Shown<'_>) -> Error {
         if std::iter::once(shown.leaf).chain(shown.rest).any(is_signed_over_sha1) {
             self.insecure_sha1.fetch_add(1, Ordering::Relaxed);
@@ -60,7 +61,7 @@ impl CertificateFaults {
     }
 }
 
-/// Whether a subject's name is the host's, in which a first label may be a star.
+/// Returns whether the name in the subject matches the host. The first label may be a wildcard.
 fn is_called(subject: &str, host: &str) -> bool {
     if subject.is_empty() {
         return false;

@@ -1,4 +1,4 @@
-//! Documents that others publish, read over HTTPS: by one GET, within a time and a size.
+//! Fetches documents over HTTPS with one GET, within a timeout and a size limit.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,10 +14,11 @@ use crate::connect::{Connector, ServiceResolver};
 use crate::target::Location;
 use crate::tls::{Protocols, client_config};
 
-/// A document's body. An empty bundle means the system's authorities; `bearer` is shown to the server. No redirect is followed.
+/// Fetches the body of a document. An empty bundle selects the system's CAs; `bearer` is sent as a bearer token.
+/// Redirects are not followed.
 ///
 /// # Errors
-/// When there is no good answer within `timeout`, or it is longer than `bytes_max`.
+Fails when no successful response arrives within `timeout`, or when the body is longer than `bytes_max`.
 pub async fn fetch(
     url: &str,
     ca_bundle: &[u8],
@@ -55,7 +56,7 @@ async fn get(url: &str, ca_bundle: Vec<u8>, bearer: Option<&str>, bytes_max: usi
     crate::client::read(response, bytes_max).await.map_err(|e| e.to_string())
 }
 
-/// For who names hosts alone.
+/// A resolver without services, for targets that are named by host only.
 pub struct NoServices;
 
 impl ServiceResolver for NoServices {

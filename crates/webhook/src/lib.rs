@@ -1,12 +1,11 @@
-//! Kelson webhook: how the API server calls servers that its users configure: admission webhooks, conversion webhooks of
-//! custom resources, and the image policy's.
+//! Kelson webhook: calls from the API server to servers that users configure: admission webhooks, conversion webhooks
+//! of custom resources, and the image policy webhook.
 //!
-//! One call is one POST of JSON, answered by JSON. This crate finds the server ([`Target`], [`ServiceResolver`]), proves to
-//! it who calls ([`Credentials`]), checks its certificate, keeps connections for the next call, and bounds everything: time,
-//! bytes both ways, connections, idle ones, configurations remembered. It knows nothing of what is asked, follows no
-//! redirect, uses no proxy of the environment, and shows a server only the credentials that are meant for it. Errors read as
-//! upstream's (`k8s.io/apiserver/pkg/util/webhook`, and what client-go makes of a bad answer), since clients see them.
-//!
+//! One call is one POST of JSON, answered with JSON. This crate resolves the server ([`Target`], [`ServiceResolver`]),
+//! authenticates to it ([`Credentials`]), verifies its certificate and reuses connections. It limits times, request
+//! and response sizes, connections and cached configurations. It does not interpret the bodies, follows no redirects,
+//! uses no proxy from the environment, and sends a server only the credentials configured for it. Error messages match
+//! upstream's (`k8s.io/apiserver/pkg/util/webhook`, and client-go's for failed responses), because clients see them.
 //! # Rooms
 //! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
 //!
@@ -18,7 +17,7 @@
 //! | `answer` | bounded answers |
 //! | `client` | the interface |
 //!
-//! The crate knows bytes. Their meaning is the business of its callers.
+//! The crate handles bodies as bytes. Its callers interpret them.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod answer;

@@ -1,5 +1,6 @@
-//! The API server as a webhook's server: what is served by aggregation is asked as `kubernetes.default.svc`, under the
-//! server's own identity and without leaving the process (upstream calls itself by its loopback client).
+//! Calls from the API server to itself. A webhook that is served through aggregation has the host
+//! `kubernetes.default.svc`; the call uses the server's identity and stays within the process (upstream uses its
+//! loopback client).
 use std::pin::Pin;
 
 use bytes::Bytes;
@@ -12,16 +13,16 @@ const SERVICE: &str = "kubernetes";
 const HOST: &str = "kubernetes.default.svc";
 const PORT: u16 = 443;
 
-/// A POST to the server itself.
+/// The future of a POST to the server itself.
 pub type OwnCall<'a> = Pin<Box<dyn Future<Output = Result<Response<Bytes>, String>> + Send + 'a>>;
 
-/// The server that calls, as its own client.
+/// The API server as a client of itself.
 pub trait OwnServer: Send + Sync {
-    /// Sends JSON to a path with its query. The body of the answer ends with an error beyond so many bytes.
+    /// Sends JSON to a path with a query. The response body fails after `answer_bytes_max` bytes.
     fn post(&self, path_and_query: String, body: Bytes, answer_bytes_max: usize) -> OwnCall<'_>;
 }
 
-/// Path and query of a target that is the server itself; `None` for others.
+/// Returns the path and query of a target that is the server itself, or `None` for other targets.
 pub(crate) fn path(target: &Target) -> Option<String> {
     match &target.location {
         Location::Service { namespace, name, path, port } => {

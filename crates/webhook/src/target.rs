@@ -1,4 +1,4 @@
-//! Where a webhook is and whom its certificate must lead to (`WebhookClientConfig`).
+//! The location of a webhook and the CAs for its certificate (`WebhookClientConfig`).
 #![allow(clippy::disallowed_methods, reason = "blocking: of kubeconfigs, at the start alone")]
 
 use std::path::Path;
@@ -12,38 +12,38 @@ use crate::credentials::Credentials;
 
 const DEFAULT_PORT: u16 = 443;
 
-/// Where a webhook is.
+/// The location of a webhook: a URL or a service.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Location {
     /// An `https` URL.
     Url(String),
-    /// A service of this cluster, reached at one of its endpoints.
+    /// A service of this cluster. Calls connect to one of its endpoints.
     Service {
-        /// The service's namespace.
+        /// The namespace of the service.
         namespace: String,
-        /// The service's name.
+        /// The name of the service.
         name: String,
-        /// Path of the request; empty is `/`.
+        /// The path of the request. Empty means `/`.
         path: String,
-        /// A port of the service (not of its endpoints).
+        /// A port of the service, not of its endpoints.
         port: u16,
     },
 }
 
-/// A webhook's address, and the authorities of its certificate.
+/// The location of a webhook, and the CA bundle for its certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
-    /// Where it is.
+    /// The location of the webhook.
     pub location: Location,
-    /// PEM; empty: the machine's own authorities.
+    /// The CA bundle in PEM. Empty means the machine's CAs.
     pub ca_bundle: Vec<u8>,
 }
 
 impl Target {
-    /// From a `clientConfig` as JSON, of an admission webhook or of a custom resource's conversion.
+    /// Parses a `clientConfig` in JSON, of an admission webhook or of a custom resource's conversion.
     ///
     /// # Errors
-    /// What is wrong with it, in upstream's words. Stored configurations are validated, so that this is rare.
+Returns upstream's message for an invalid configuration. Stored configurations are already validated, so errors are rare.
     pub fn parse(config: &Value) -> Result<Self, String> {
         let ca_bundle = text(config, &["caBundle"]);
         let ca_bundle = base64::engine::general_purpose::STANDARD.decode(ca_bundle);
@@ -66,10 +66,11 @@ impl Target {
         Ok(Self { location, ca_bundle })
     }
 
-    /// The server of a kubeconfig's current context, and who the API server is to it. Reads files: for the start alone.
+    /// Reads a kubeconfig and returns the server of its current context and the credentials for it. Reads files, so
+    /// call it at startup only.
     ///
     /// # Errors
-    /// When a file cannot be read, or names no server, or one that is not of `https`.
+Fails when a file cannot be read, when it names no server, or when the server's URL is not `https`.
     pub fn of_kubeconfig(path: &Path) -> Result<(Self, Credentials), String> {
         let fault = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
         let file = KubeconfigFile::parse(&std::fs::read(path).map_err(|e| fault(&e))?).map_err(|e| fault(&e))?;
@@ -91,10 +92,10 @@ impl Target {
         Ok((target, Credentials::of_file(&file, base).map_err(|e| fault(&e))?))
     }
 
-    /// The URL of a call, without its query.
+    /// Returns the URL of a call without its query.
     ///
     /// # Errors
-    /// For a URL that cannot be read, that has no host, or whose scheme is not `https`.
+Fails when the URL is invalid, has no host, or has a scheme other than `https`.
     pub(crate) fn url(&self) -> Result<http::Uri, String> {
         let url = match &self.location {
             Location::Url(url) => url.clone(),
@@ -111,8 +112,8 @@ impl Target {
     }
 }
 
-/// The URL with its path as Go's client sends it: without empty and dotted parts, and without a slash at the end. Servers answer
-/// other spellings with a redirect, which nobody follows here (`https://host//path` is what test environments configure).
+/// Normalizes the path as Go's client does: no empty or dot segments, and no trailing slash. Servers redirect other
+/// spellings (`https://host//path` is what test environments configure), and this client follows no redirects.
 fn cleaned(url: http::Uri) -> Result<http::Uri, String> {
     let mut parts: Vec<&str> = Vec::new();
     for part in url.path().split('/') {

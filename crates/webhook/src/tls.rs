@@ -1,5 +1,4 @@
-//! TLS to a webhook: which authorities its certificate may come from, what it is shown, and Go's words for what fails, which
-//! operators search for.
+//! TLS to a webhook: CAs, client certificates, and handshake errors in Go's words, which operators search for.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
 use std::io;
@@ -17,16 +16,17 @@ use crate::backend::reason;
 use crate::credentials::User;
 use crate::faults::CertificateFaults;
 
-/// Protocols that are offered.
+/// The protocols offered in ALPN.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocols {
-    /// Many connections: each may reach another endpoint of a service.
+    /// HTTP/1.1: several connections, each of which may reach another endpoint of a service.
     Http1,
-    /// One connection for all calls, where the server speaks HTTP/2.
+    /// HTTP/2: one connection for all calls, if the server supports it.
     Http2,
 }
 
-/// The client's side. An empty bundle means the system's authorities. Reads files: for a lane.
+/// Builds the TLS configuration of the client. An empty bundle selects the system's CAs. Reads files, so call it on a
+/// blocking lane.
 pub(crate) fn client_config(bundle: &[u8], user: Option<&User>, protocols: Protocols) -> Result<ClientConfig, String> {
     let roots = if bundle.is_empty() { system_roots() } else { bundle_roots(bundle) };
     let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
@@ -54,13 +54,13 @@ pub(crate) fn client_config(bundle: &[u8], user: Option<&User>, protocols: Proto
     Ok(config)
 }
 
-/// What checks a server's certificate by a bundle alone, as calls of webhooks do: for others who connect by such bundles, and count
-/// what they refuse by `faults`. What of the bundle cannot be read is passed over, as Go does.
+/// Returns a verifier that trusts only the CAs in a bundle, as calls to webhooks do. Rejected certificates are counted
+/// in `faults`. Like Go, it skips entries of the bundle that cannot be parsed.
 pub fn verifier(bundle: &[u8], faults: &'static CertificateFaults) -> Arc<dyn ServerCertVerifier> {
     PeerVerifier::of_servers(Counted::new(bundle_roots(bundle), faults))
 }
 
-/// Counts the certificates that are refused.
+/// A verifier that counts rejected certificates.
 #[derive(Debug)]
 struct Counted {
     pool: Pool,
@@ -79,7 +79,7 @@ impl Judge for Counted {
     }
 }
 
-/// Why a handshake failed, in Go's words.
+/// Describes a failed handshake in Go's words.
 pub fn handshake_fault(error: &io::Error) -> String {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
         Some(fault) => words(fault),
@@ -88,7 +88,7 @@ pub fn handshake_fault(error: &io::Error) -> String {
     }
 }
 
-/// A failed handshake in Go's words, as far as they are known to the people who read them.
+/// Describes a TLS error in Go's words. Errors without a common Go message keep their own.
 fn words(error: &Error) -> String {
     let Error::InvalidCertificate(why) = error else { return format!("tls: {error}") };
     let why = match why {
@@ -132,7 +132,7 @@ fn at(time: UnixTime) -> Timestamp {
         .unwrap_or(Timestamp::MAX)
 }
 
-/// `DnsName("x")` and `IpAddress(y)` to what is in them.
+/// Extracts the name from `DnsName("x")` or `IpAddress(y)`.
 fn name_of(presented: &str) -> &str {
     let inner = presented.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
     inner.unwrap_or(presented).trim_matches('"')

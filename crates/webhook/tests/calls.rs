@@ -1,4 +1,4 @@
-//! Calls against a real server: what is sent, which connections carry it, whom it is sent to, and every way it can fail.
+//! Calls against a real server: request contents, connection reuse, credentials per server, and every kind of failure.
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -94,7 +94,7 @@ async fn only_the_authorities_that_are_named_count() {
 
 #[tokio::test]
 async fn a_certificate_that_is_its_own_bundle_is_taken() {
-    // No chain leads from the server's certificate to itself, but it is the very one that was named.
+    // No chain connects the server's certificate to itself, but it is exactly the certificate in the bundle.
     let server = TestServer::start(&["svc.ns.svc"], ok).await;
     client(server.address).call(&service(server.certificate()), call(SOON)).await.expect("the named one");
     let other = TestServer::start(&["svc.ns.svc"], ok).await;
@@ -189,12 +189,13 @@ async fn calls_beyond_the_bound_wait_for_their_turn() {
         calls.spawn(async move { client.call(&service(&ca), call(SOON)).await });
     }
     assert!(calls.join_all().await.iter().all(Result::is_ok));
-    // Connections do not tell: one that was begun for a call which then found another one free is kept.
+    // The number of connections proves nothing: a connection that was opened for a call stays open even if the call
+    // then used another one.
     let most = server.most_at_once();
     assert!((2..=100).contains(&most), "{most} calls at once");
 }
 
-/// Answers with what it was asked, or not at all.
+/// A server that echoes the request, or fails.
 struct Own;
 impl OwnServer for Own {
     fn post(&self, path: String, body: Bytes, _: usize) -> OwnCall<'_> {

@@ -1,4 +1,4 @@
-//! Arguments of a function: read by place, with sprig's lenience about types.
+//! Arguments of template functions, converted between types as loosely as sprig does.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -6,56 +6,56 @@ use gotmpl::{Result, TemplateError, Value};
 
 use crate::value::duration;
 
-/// A function of templates.
+/// The implementation of a template function.
 pub type Function = fn(&Arguments<'_>) -> Result<Value>;
-/// A function, its name, and the least number of arguments that it takes.
+/// The name of a function, its minimum number of arguments, and its implementation.
 pub type Row = (&'static str, usize, Function);
 
-/// What a function was called with.
+/// The arguments of one call.
 pub struct Arguments<'a>(pub &'a [Value]);
 
-/// A fault of a call.
+/// Creates the error of a call.
 pub fn fault(why: impl Into<String>) -> TemplateError {
     TemplateError::Exec(why.into())
 }
 
 impl<'a> Arguments<'a> {
-    /// How many there are.
+    /// Returns the number of arguments.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// One of them, or nothing.
+    /// Returns the argument at a position, or nil if there is none.
     pub fn at(&self, place: usize) -> &'a Value {
         self.0.get(place).unwrap_or(&Value::Nil)
     }
 
-    /// The last one, which pipelines give.
+    /// Returns the last argument, which is the input in a pipeline.
     pub fn last(&self) -> &'a Value {
         self.0.last().unwrap_or(&Value::Nil)
     }
 
-    /// An argument as templates print it; empty where there is none.
+    /// Returns the argument as templates print it. A missing argument is empty.
     pub fn text(&self, place: usize) -> String {
         string(self.at(place))
     }
 
-    /// The last one as text.
+    /// Returns the last argument as a string.
     pub fn last_text(&self) -> String {
         string(self.last())
     }
 
-    /// As a whole number; what is none is nought.
+    /// Returns the argument as an integer, or 0 if it is no number.
     pub fn integer(&self, place: usize) -> i64 {
         integer(self.at(place))
     }
 
-    /// As a number.
+    /// Returns the argument as a floating-point number.
     pub fn number(&self, place: usize) -> f64 {
         number(self.at(place))
     }
 
-    /// A list's items; nothing has none.
+    /// Returns the items of a list. Nil is an empty list.
     pub fn list(&self, place: usize) -> Result<&'a [Value]> {
         match self.at(place) {
             Value::List(items) => Ok(items),
@@ -64,7 +64,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// A map's entries; nothing has none.
+    /// Returns the entries of a map. Nil is an empty map.
     pub fn map(&self, place: usize) -> Result<BTreeMap<Arc<str>, Value>> {
         match self.at(place) {
             Value::Map(map) => Ok((**map).clone()),
@@ -74,7 +74,7 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// A value as it is printed; nothing is empty.
+/// Formats a value as templates print it. Nil is the empty string.
 pub fn string(value: &Value) -> String {
     match value {
         Value::Nil => String::new(),
@@ -82,7 +82,7 @@ pub fn string(value: &Value) -> String {
     }
 }
 
-/// A value as a whole number: numbers are cut, texts are read, nought is what has none.
+/// Converts a value to an integer: floats are truncated, strings are parsed, and other values are 0.
 pub fn integer(value: &Value) -> i64 {
     match value {
         Value::Int(n) => *n,
@@ -95,7 +95,7 @@ pub fn integer(value: &Value) -> i64 {
     }
 }
 
-/// A value as a number.
+/// Converts a value to a floating-point number.
 pub fn number(value: &Value) -> f64 {
     match value {
         Value::Float(n) => *n,
@@ -105,7 +105,7 @@ pub fn number(value: &Value) -> f64 {
     }
 }
 
-/// A duration of nanoseconds, or as Go writes them.
+/// Parses a duration: nanoseconds as a number, or a string in Go's format.
 pub fn nanoseconds(value: &Value) -> Option<jiff::SignedDuration> {
     match value {
         Value::String(s) => duration(s),

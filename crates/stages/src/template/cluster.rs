@@ -1,4 +1,4 @@
-//! Functions of kwok's that ask what is around the object.
+//! kwok's template functions that read the cluster around the object.
 use std::sync::Arc;
 
 use gotmpl::{Result, Value, ValueFunc};
@@ -9,10 +9,10 @@ use super::arguments::Arguments;
 use super::convert::{list, text, to_template};
 use super::surroundings::Surroundings;
 
-/// A function that asks its surroundings.
+/// A function that reads the cluster.
 type Asking = fn(&dyn Surroundings, &Arguments<'_>) -> Result<Value>;
 
-/// A time as Go writes them with what nanoseconds there are (`time.RFC3339Nano`).
+/// Formats a time in Go's `time.RFC3339Nano`, with only as many fractional digits as needed.
 pub fn written(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%S%.fZ").to_string()
 }
@@ -26,7 +26,7 @@ fn all(ips: Vec<String>, surroundings: &dyn Surroundings) -> Value {
     list(ips.into_iter().chain(usual).map(text))
 }
 
-/// A pod's addresses: its node's where it has its node's network.
+/// Returns the addresses of a pod. A pod in the host network has the addresses of its node.
 fn of_pod(surroundings: &dyn Surroundings, a: &Arguments<'_>) -> Vec<String> {
     let node = a.text(0);
     if a.at(1).is_truthy() { surroundings.node_ips(&node) } else { surroundings.pod_ips(&node) }
@@ -46,7 +46,7 @@ const ROWS: [(&str, Asking); 11] = [
     ("PodIPsWith", |s, a| Ok(all(of_pod(s, a), s))),
 ];
 
-/// Conditions of a healthy node, as a kubelet and a route controller tell them.
+/// Returns the conditions of a healthy node, as a kubelet and a route controller report them.
 fn conditions() -> Value {
     let condition =
         |kind, status, reason, message| json!({"type": kind, "status": status, "reason": reason, "message": message});
@@ -59,7 +59,7 @@ fn conditions() -> Value {
     ]))
 }
 
-/// Them all, by their names.
+/// Returns these functions by name.
 pub fn functions(surroundings: &Arc<dyn Surroundings>) -> impl Iterator<Item = (&'static str, ValueFunc)> {
     let asked = Arc::clone(surroundings);
     let pod_ip = Arc::clone(surroundings);
@@ -68,7 +68,7 @@ pub fn functions(surroundings: &Arc<dyn Surroundings>) -> impl Iterator<Item = (
         let function: ValueFunc = Arc::new(move |a: &[Value]| function(&*surroundings, &Arguments(a)));
         (name, function)
     });
-    // Without a node there is only the range of all.
+    // Without a node, only the range for all nodes is available.
     let any: ValueFunc = Arc::new(move |_: &[Value]| Ok(first(pod_ip.pod_ips(""), &*pod_ip)));
     rows.chain([("PodIP", any)])
 }

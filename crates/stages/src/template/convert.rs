@@ -1,14 +1,14 @@
-//! Values of templates from JSON, and back.
+//! Conversion between JSON and the values of templates.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gotmpl::Value as Part;
 use serde_json::{Number, Value};
 
-/// Deepest nesting of what a template made; deeper parts are left out.
+/// The maximum depth of a template's result. Deeper parts are dropped.
 const DEPTH_MAX: usize = 100;
 
-/// A tree of JSON as templates see it.
+/// Converts JSON to a template value.
 pub fn to_template(value: &Value) -> Part {
     match value {
         Value::Null => Part::Nil,
@@ -30,17 +30,17 @@ fn number(n: &Number) -> Part {
         .unwrap_or_else(|| Part::Float(n.as_f64().unwrap_or(0.0)))
 }
 
-/// A text as a value of templates.
+/// Creates a template value from a string.
 pub fn text(s: impl AsRef<str>) -> Part {
     Part::String(Arc::from(s.as_ref()))
 }
 
-/// A list as a value of templates.
+/// Creates a template value from a list.
 pub fn list(items: impl IntoIterator<Item = Part>) -> Part {
     Part::List(items.into_iter().collect())
 }
 
-/// The JSON of a value; functions have none.
+/// Converts a template value to JSON. Functions become null.
 pub fn to_json(part: &Part) -> Value {
     within(part, DEPTH_MAX)
 }

@@ -1,4 +1,4 @@
-//! All functions of templates by name.
+//! The table of all template functions by name.
 use std::sync::Arc;
 
 use gotmpl::{FuncMap, TemplateError, Value, ValueFunc};
@@ -7,7 +7,7 @@ use super::arguments::{Arguments, Row, fault};
 use super::surroundings::Surroundings;
 use super::{cluster, lists, numbers, text, times};
 
-/// The functions of templates that ask these surroundings.
+/// Returns all template functions. Some of them read `surroundings`.
 pub fn all(surroundings: &Arc<dyn Surroundings>) -> FuncMap {
     let rows = [text::ROWS, lists::ROWS, numbers::ROWS, times::ROWS].concat();
     let mut functions: FuncMap = rows.into_iter().map(pure).collect();

@@ -1,4 +1,4 @@
-//! Functions about lists, maps, and what is there or not.
+//! Functions for lists, maps and default values.
 use std::sync::Arc;
 
 use gotmpl::{Result, Value};
@@ -6,17 +6,17 @@ use gotmpl::{Result, Value};
 use super::arguments::{Arguments, Row, fault, integer, string};
 use super::convert::{list, text};
 
-/// Longest list that a function makes out of numbers.
+/// The maximum length of a list of generated numbers.
 const LENGTH_MAX: usize = 100_000;
 
-/// A map from keys and values in turns.
+/// Builds a map from alternating keys and values.
 fn dict(a: &Arguments<'_>) -> Value {
     let pairs =
         a.0.chunks(2).map(|pair| (Arc::from(string(&pair[0])), pair.get(1).cloned().unwrap_or_else(|| text(""))));
     Value::Map(Arc::new(pairs.collect()))
 }
 
-/// Later maps fill what earlier ones lack.
+/// Merges maps. An entry of an earlier map wins.
 fn merged(a: &Arguments<'_>) -> Result<Value> {
     let mut out = a.map(0)?;
     for place in 1..a.count() {
@@ -27,7 +27,7 @@ fn merged(a: &Arguments<'_>) -> Result<Value> {
     Ok(Value::Map(Arc::new(out)))
 }
 
-/// A map with the keys that `keep` says yes to.
+/// Returns the entries of a map whose keys pass `keep`.
 fn filtered(a: &Arguments<'_>, keep: fn(bool) -> bool) -> Result<Value> {
     let named: Vec<_> = a.0[1..].iter().map(string).collect();
     let mut map = a.map(0)?;
@@ -61,7 +61,7 @@ fn sliced(a: &Arguments<'_>) -> Result<Value> {
     Ok(list(items[start..end.clamp(start, items.len())].iter().cloned()))
 }
 
-/// Whole numbers from one to before another, by a step.
+/// Returns the integers from `start` to before `stop` in steps of `step`.
 fn numbers(start: i64, stop: i64, step: i64) -> Result<Value> {
     if step == 0 || (stop > start) != (step > 0) {
         return Ok(list([]));
@@ -78,7 +78,7 @@ fn numbers(start: i64, stop: i64, step: i64) -> Result<Value> {
     Ok(list(out))
 }
 
-/// The numbers from the first to the last argument, both included, by the one in the middle.
+/// Returns the integers from the first to the last argument, both included, in steps of the middle argument.
 fn sequence(a: &Arguments<'_>) -> Result<Value> {
     let n: Vec<i64> = a.0.iter().map(integer).collect();
     let (start, step, stop) = match n[..] {
@@ -113,7 +113,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// Functions of lists and maps: name, how many arguments they need, and what they do.
+/// The functions for lists and maps: name, minimum number of arguments, implementation.
 pub const ROWS: &[Row] = &[
     ("default", 1, |a| Ok(if a.count() > 1 && a.at(1).is_truthy() { a.at(1).clone() } else { a.at(0).clone() })),
     ("empty", 1, |a| Ok(Value::Bool(!a.at(0).is_truthy()))),

@@ -1,7 +1,9 @@
-//! Templates of stages: Go's language, kwok's functions, many of sprig's. What a template gives is YAML.
+//! Templates of stages: Go's template language with kwok's functions and many of sprig's. The output of a template is
+//! YAML.
 //!
-//! Rooms: `surroundings` (what is asked of the cluster), `convert` (values of templates and JSON) → `arguments` (of a function) → `text`, `lists`, `numbers`, `times`, `cluster` (functions by what they are
-//! about, a row each) → `functions` (all rows) → this face.
+//! Rooms: `surroundings` (the trait for the cluster), `convert` (values of templates and JSON) → `arguments` (of a
+//! function) → `text`, `lists`, `numbers`, `times`, `cluster` (functions by subject, a row each) → `functions` (all
+//! rows) → this module.
 
 mod arguments;
 mod cluster;
@@ -25,12 +27,12 @@ use crate::error::StageError;
 
 pub use self::surroundings::Surroundings;
 
-/// What one template may give.
+/// The maximum size of a template's output in bytes.
 const OUTPUT_MAX_BYTES: usize = 3 << 20;
-/// How often the loops of one template may go round, together.
+/// The maximum number of loop iterations in one rendering.
 const ROUNDS_MAX: u64 = 1_000_000;
 
-/// Compiles templates; cheap to clone.
+/// Compiles templates. It is cheap to clone.
 #[derive(Clone)]
 pub struct Templates {
     functions: FuncMap,
@@ -52,7 +54,7 @@ impl fmt::Debug for Template {
 }
 
 impl Templates {
-    /// Templates that ask `surroundings`.
+    /// Creates a compiler for templates that read `surroundings`.
     pub fn new(surroundings: &Arc<dyn Surroundings>) -> Self {
         Self { functions: functions::all(surroundings) }
     }
@@ -68,17 +70,17 @@ fn wrong(e: TemplateError) -> StageError {
 }
 
 impl Template {
-    /// What the template gives for an object, as text.
+    /// Renders the template for an object and returns the output as a string.
     fn text(&self, object: &Value) -> Result<String, StageError> {
         let mut output = Bounded(Vec::new());
         self.0.execute(&mut output, &convert::to_template(object)).map_err(wrong)?;
         String::from_utf8(output.0).map_err(|e| StageError::new("template", e))
     }
 
-    /// The YAML that the template gives for an object.
+    /// Renders the template for an object and parses the output as YAML.
     ///
     /// # Errors
-    /// When it cannot be rendered, or gives no YAML.
+    /// Fails when the template cannot be rendered, or when the output is not valid YAML.
     pub fn render(&self, object: &Value) -> Result<Value, StageError> {
         let text = self.text(object)?;
         let (value, _) = yaml::to_value(text.as_bytes()).map_err(|e| StageError::new("template", e))?;
@@ -86,7 +88,7 @@ impl Template {
     }
 }
 
-/// Output up to its bound.
+/// A writer that fails beyond the size limit.
 struct Bounded(Vec<u8>);
 
 impl Write for Bounded {

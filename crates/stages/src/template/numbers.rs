@@ -1,10 +1,10 @@
-//! Functions about numbers. Whole ones wrap to their bounds; what is no number is nought.
+//! Functions for numbers. Integer arithmetic wraps; a value that is no number counts as 0.
 use gotmpl::{Result, Value};
 use rand::Rng as _;
 
 use super::arguments::{Arguments, Row, fault, integer, number};
 
-/// All arguments, one after the other.
+/// Folds all arguments with a function.
 fn folded(a: &Arguments<'_>, with: fn(i64, i64) -> i64) -> Value {
     let mut numbers = a.0.iter().map(integer);
     let first = numbers.next().unwrap_or(0);
@@ -15,7 +15,7 @@ fn divided(a: &Arguments<'_>, with: fn(i64, i64) -> Option<i64>) -> Result<Value
     with(a.integer(0), a.integer(1)).map(Value::Int).ok_or_else(|| fault("division by zero"))
 }
 
-/// To this many digits behind the point; halves go up.
+/// Rounds to a number of decimal places, half up.
 fn rounded(a: &Arguments<'_>) -> Value {
     let scale = 10f64.powi(i32::try_from(a.integer(1)).unwrap_or(0).clamp(-300, 300));
     Value::Float((a.number(0) * scale).round() / scale)
@@ -29,7 +29,7 @@ fn random(a: &Arguments<'_>) -> Result<Value> {
     Ok(Value::Int(rand::rng().random_range(least..most)))
 }
 
-/// Functions of numbers: name, how many arguments they need, and what they do.
+/// The functions for numbers: name, minimum number of arguments, implementation.
 pub const ROWS: &[Row] = &[
     ("int", 1, |a| Ok(Value::Int(a.integer(0)))),
     ("int64", 1, |a| Ok(Value::Int(a.integer(0)))),

@@ -1,22 +1,24 @@
-//! What templates ask of the cluster around an object.
+//! The interface through which templates read the cluster around an object.
 use jiff::Timestamp;
 
-/// What templates ask of the cluster around the object.
+/// The cluster around an object, as templates read it. The crate is pure, so the caller provides the clock, the
+/// process's version and the addresses of nodes and pods through this trait. The methods are called while a template
+/// is rendered and should answer from memory.
 pub trait Surroundings: Send + Sync + 'static {
-    /// What time it is, for `Now`.
+    /// Returns the current time, for `Now`.
     fn now(&self) -> Timestamp;
-    /// When the process began.
+    /// Returns the time when the process started.
     fn started(&self) -> Timestamp;
-    /// The version that objects tell of.
+    /// Returns the version that objects report.
     fn version(&self) -> String;
-    /// Address of nodes that have none; empty where nothing is known.
+    /// Returns the address for nodes without one, or an empty string if it is unknown.
     fn node_ip(&self) -> String;
-    /// The name that nodes are reached by; empty where nothing is known.
+    /// Returns the host name of nodes, or an empty string if it is unknown.
     fn node_name(&self) -> String;
-    /// Port of the nodes' kubelets; 0: none.
+    /// Returns the port of the nodes' kubelets; 0 means none.
     fn node_port(&self) -> u16;
-    /// Addresses of a node.
+    /// Returns the addresses of a node.
     fn node_ips(&self, node: &str) -> Vec<String>;
-    /// Free addresses for a pod on a node, one of each of its ranges; they are the pod's from now on.
+    /// Allocates addresses for a pod on a node, one from each of the node's ranges.
     fn pod_ips(&self, node: &str) -> Vec<String>;
 }

@@ -1,4 +1,4 @@
-//! Functions about texts and their encodings. Where several are given, the text that a pipeline brings is the last.
+//! Functions for strings and their encodings. The input of a pipeline is the last argument.
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use gotmpl::{Result, Value};
@@ -9,10 +9,10 @@ use sha2::{Digest as _, Sha256};
 use super::arguments::{Arguments, Row, fault, string};
 use super::convert::{list, text, to_json, to_template};
 
-/// Longest text that a function makes out of a shorter one.
+/// The maximum length of a generated string in bytes.
 const LENGTH_MAX: usize = 1 << 20;
 
-/// In quotes, as JSON has texts; what is none is its JSON in quotes.
+/// Quotes a string as JSON. Other values become their JSON in quotes.
 fn quoted(value: &Value) -> String {
     let json = match value {
         Value::String(s) => return serde_json::Value::from(s.as_ref()).to_string(),
@@ -26,7 +26,7 @@ fn each(a: &Arguments<'_>, quote: fn(&Value) -> String) -> Value {
     text(parts.join(" "))
 }
 
-/// YAML of a value, each line further in by two blanks for each step.
+/// Formats a value as YAML and indents each line by two spaces per level.
 fn yaml(a: &Arguments<'_>) -> Result<Value> {
     let yaml = kelson_codec::encode(kelson_codec::Encoding::Yaml, None, &to_json(a.at(0)));
     let yaml = String::from_utf8(yaml.map_err(|e| fault(e.to_string()))?).map_err(|e| fault(e.to_string()))?;
@@ -76,7 +76,7 @@ fn titled(of: &str) -> String {
     of.chars().map(title).collect()
 }
 
-/// By chance, out of these signs.
+/// Returns a random string of the given characters.
 fn random(a: &Arguments<'_>, signs: &str) -> Result<Value> {
     let count = usize::try_from(a.integer(0)).unwrap_or(0);
     if count > LENGTH_MAX {
@@ -91,7 +91,7 @@ const LETTERS: &str = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 fn uuid() -> String {
     let n: u128 = rand::rng().random();
-    // Version 4, of the variant of RFC 9562.
+    // Sets version 4 and the variant of RFC 9562.
     let n = n & !(0xf << 76) & !(0x3 << 62) | 0x4 << 76 | 0x2 << 62;
     let hex = format!("{n:032x}");
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
@@ -105,12 +105,12 @@ fn trimmed(a: &Arguments<'_>, trim: fn(&str, &str) -> String) -> Value {
     text(trim(&a.last_text(), &a.text(0)))
 }
 
-/// Replacements of patterns name groups as `${1}`, here as in Go.
+/// Replaces matches of a pattern. The replacement refers to groups as `${1}`, as in Go.
 fn replaced(a: &Arguments<'_>) -> Result<Value> {
     Ok(text(pattern(a)?.replace_all(&a.text(1), a.text(2).as_str())))
 }
 
-/// Functions of texts: name, how many arguments they need, and what they do.
+/// The functions for strings: name, minimum number of arguments, implementation.
 pub const ROWS: &[Row] = &[
     ("Quote", 1, |a| Ok(text(quoted(a.at(0))))),
     ("YAML", 1, yaml),

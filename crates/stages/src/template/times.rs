@@ -1,4 +1,4 @@
-//! Functions about times and durations. Times are texts of RFC 3339, as the API has them.
+//! Functions for times and durations. Times are RFC 3339 strings, as in the API.
 use gotmpl::{Result, Value};
 use jiff::{SignedDuration, Timestamp};
 
@@ -14,14 +14,14 @@ fn time(value: &Value) -> Result<Timestamp> {
     }
 }
 
-/// Later, or with a sign earlier.
+/// Adds a duration, which may be negative, to a time.
 fn moved(a: &Arguments<'_>) -> Result<Value> {
     let by = nanoseconds(a.at(0)).ok_or_else(|| fault(format!("must be a duration, got {:?}", a.text(0))))?;
     let time = time(a.at(1))?.checked_add(by).map_err(|e| fault(e.to_string()))?;
     Ok(text(written(time)))
 }
 
-/// By a layout of Go's, in which the second of January 2006, four minutes and five seconds past three, stands for any time.
+/// Formats a time by a Go layout, which is written as the reference time (2 January 2006, 15:04:05).
 fn formatted(a: &Arguments<'_>) -> Result<Value> {
     let mut format = a.text(0).replace('%', "%%");
     for (layout, directive) in LAYOUTS {
@@ -30,7 +30,7 @@ fn formatted(a: &Arguments<'_>) -> Result<Value> {
     Ok(text(time(a.last())?.strftime(&format).to_string()))
 }
 
-/// Parts of layouts, those first that hold others.
+/// The elements of Go's layouts. An element comes before the elements that it contains.
 const LAYOUTS: [(&str, &str); 14] = [
     ("2006", "%Y"),
     ("January", "%B"),
@@ -48,7 +48,7 @@ const LAYOUTS: [(&str, &str); 14] = [
     ("PM", "%p"),
 ];
 
-/// As Go writes durations of whole seconds: `1h2m3s`.
+/// Formats whole seconds as Go formats a duration: `1h2m3s`.
 fn spoken(duration: SignedDuration) -> String {
     let seconds = duration.as_secs();
     let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
@@ -59,7 +59,7 @@ fn spoken(duration: SignedDuration) -> String {
     }
 }
 
-/// Functions of times: name, how many arguments they need, and what they do.
+/// The functions for times: name, minimum number of arguments, implementation.
 pub const ROWS: &[Row] = &[
     ("toDate", 2, |a| Ok(text(written(time(a.at(1))?)))),
     ("unixEpoch", 1, |a| Ok(text(time(a.at(0))?.as_second().to_string()))),

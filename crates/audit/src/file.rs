@@ -46,7 +46,7 @@ impl LogFile {
     /// Looks whether the file can be written, and makes it where it is not there.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the error of the operating system.
     pub fn new(path: &Path, rotation: Rotation) -> io::Result<Self> {
         let mut file = Self { path: path.to_owned(), rotation, open: None };
         file.opened()?;

@@ -126,7 +126,7 @@ impl Turn {
     /// Waits until then.
     ///
     /// # Errors
-    /// When the turn has not come.
+    /// Fails when the turn has not come.
     pub async fn come(mut self, until: Instant) -> Result<Seats, Refused> {
         let told = tokio::time::timeout_at(until, &mut self.told).await;
         let running = match told {

@@ -146,7 +146,7 @@ impl Kept {
     /// Keeps what was settled on, durably.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Fails when it cannot be written.
     pub fn keep(&self, ranges: Ranges) -> Result<(), RangesError> {
         match self.stored {
             Some(_) => Ok(()),

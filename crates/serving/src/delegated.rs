@@ -135,7 +135,7 @@ impl Delegated {
     /// Trusts client certificates that lead to `client_ca_pem`, and no others, from the next request on.
     ///
     /// # Errors
-    /// When the CA cannot be read; what was trusted stays so.
+    /// Fails when the CA cannot be read; what was trusted stays so.
     pub fn trust(&self, client_ca_pem: &str) -> Result<(), kelson_pki::PkiError> {
         self.chains.replace(&[client_ca_pem])
     }

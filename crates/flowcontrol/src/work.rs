@@ -1,14 +1,14 @@
-//! How many seats a request takes: one for most, more for lists of much (their seats stand for memory) and, for a moment after
-//! the answer, for writes that many watch. Upstream `util/flowcontrol/request`.
+//! The seats of a request: one for most requests, more for large lists (seats represent memory), and more for a short
+//! time after a write with many watchers. Upstream: `util/flowcontrol/request`.
 use std::time::Duration;
 
-/// Seats of any one write.
+/// The maximum number of seats of a write.
 const WRITE_SEATS_MAX: u32 = 10;
-/// Seats of any one list.
+/// The maximum number of seats of a list.
 const LIST_SEATS_MAX: u32 = 100;
 /// The number of bytes of a list that cost one seat.
 const BYTES_PER_SEAT: u64 = 100_000;
-/// Bytes that a list in pieces has in memory at once, at most.
+/// The maximum number of bytes that a streamed list has in memory at once.
 const STREAMED_BYTES_MAX: u64 = 1_000_000;
 /// The number of a write's watchers that cost one seat.
 const WATCHES_PER_SEAT: u32 = 10;
@@ -18,7 +18,7 @@ const EVENT_TIME: Duration = Duration::from_millis(5);
 /// The seats and the time that a request takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
-    /// Seats while it is served.
+    /// The seats while the request is served.
     pub seats: u32,
     /// Seats after it was answered.
     pub seats_after: u32,

@@ -152,9 +152,8 @@ fn is_zero(n: &i32) -> bool {
     *n == 0
 }
 
-/// A `metav1.Status`: the answer of the API to a failed request, and to some successful ones such as a delete.
-/// Programs read the code and the reason, people read the message, and the details name the object and the invalid
-/// fields. The details are boxed to keep `Result<_, Status>` small.
+/// A `metav1.Status`: the answer of the API to a failed request, and to some others such as a delete. Its code and
+/// reason are for programs, its message is for people. The details name the object and each invalid field.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(from = "Wire")]
 pub struct Status {
@@ -305,8 +304,7 @@ impl Status {
         };
         Self::failure(403, Reason::Forbidden, message).with(gr, name)
     }
-    /// Creates a 401 in upstream's words. It gives no reason, so that a client cannot learn why a credential is
-    /// invalid.
+    /// Creates a 401 in upstream's words. It gives no reason, because a client must not learn why.
     pub fn unauthorized() -> Self {
         Self::failure(401, Reason::Unauthorized, "Unauthorized")
     }

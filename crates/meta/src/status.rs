@@ -1,5 +1,4 @@
-//! `metav1.Status`, the API's error type. The constructors use upstream's reasons, codes and messages (apimachinery
-//! `api/errors`). Details for operators belong in the log, not in a `Status`.
+//! `metav1.Status`, the API's error type, with upstream's reasons and messages (apimachinery `api/errors`).
 use std::sync::{Mutex, PoisonError};
 
 use http::StatusCode;

@@ -25,26 +25,26 @@ use crate::policy::{Policy, PolicyError};
 use crate::rules::Decision;
 use crate::webhook::Webhook;
 
-/// Events of requests that are over, which wait for an output that blocks.
+/// The maximum number of events of finished requests that wait for a blocking output.
 const DETACHED_MAX: usize = 10_000;
-/// Copies of answers that are being sent, all of them together, in units of [`ROOM_UNIT_BYTES`].
+/// The memory for copies of responses in progress, in units of [`ROOM_UNIT_BYTES`].
 const ROOM_UNITS: usize = 64 * 1024;
 const ROOM_UNIT_BYTES: usize = 1024;
 /// The timeout for closing the outputs at the end of the process.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Bytes of a batch where nothing is truncated: what one write may hold in memory a second time.
+/// The maximum size of a batch in bytes if truncation is disabled. A write holds this much in memory a second time.
 const BATCH_BYTES_MAX: usize = 10 * 1024 * 1024;
 
-/// Why audit cannot start.
+/// The error that prevents audit from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum AuditError {
-    /// Flags that contradict each other.
+    /// The flags contradict each other.
     #[error("{0}")]
     Options(String),
-    /// The policy file cannot be used.
+    /// The policy file is invalid.
     #[error("loading audit policy file: {source}: from file {path:?}")]
     Policy {
-        /// `--audit-policy-file` as given.
+        /// The value of `--audit-policy-file`.
         path: PathBuf,
         /// The error in the policy.
         source: PolicyError,
@@ -52,17 +52,19 @@ pub enum AuditError {
     /// The log cannot be opened.
     #[error("audit log {path:?}: {source}")]
     Log {
-        /// The file of the back-end as given.
+        /// The path of the log file from the flags.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The webhook's configuration.
+    /// The configuration of the webhook is invalid.
     #[error("initializing audit webhook: {0}")]
     Webhook(String),
 }
 
-/// The audit policy with its outputs.
+/// The audit policy with its outputs. The API server asks it once for each request how to log it, and passes an event
+/// to it at every stage. Outputs in batch mode never delay a request; only blocking outputs return a future for the
+/// request to wait for.
 pub struct Audit {
     policy: Policy,
     backends: Vec<Backend>,
@@ -74,7 +76,8 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Opens what the flags name; `None` when they name no policy or no output. Reads and makes files: it blocks.
+    /// Opens the policy and the outputs in the flags. Returns `None` if the flags name no policy or no output. Reads
+    /// and creates files, so it blocks.
     ///
     /// # Errors
     /// See [`AuditError`].
@@ -104,7 +107,7 @@ impl Audit {
         Ok((!audit.backends.is_empty()).then(|| Arc::new(audit)))
     }
 
-    /// A policy without outputs.
+    /// Creates an audit with a policy and no outputs.
     pub fn new(policy: Policy) -> Self {
         Self {
             policy,
@@ -129,7 +132,7 @@ impl Audit {
         self.backends.push(Backend { output, part, mode, truncation, queue, counters });
     }
 
-    /// Shows the counters in a registry.
+    /// Registers the counters.
     pub fn register(&self, registry: &Registry) {
         let counters = Arc::clone(&self.counters);
         registry.on_scrape(move |families| counters.scrape(families));
@@ -180,7 +183,7 @@ impl Audit {
         });
     }
 
-    /// Room for a copy of so many bytes, which is given back with the answer; `None` when there is none.
+    /// Reserves memory for a copy of a response, until the permit is dropped. Returns `None` if too little is left.
     pub fn room(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let units = u32::try_from(bytes.div_ceil(ROOM_UNIT_BYTES)).ok()?;
         Arc::clone(&self.room).try_acquire_many_owned(units).ok()
@@ -191,7 +194,7 @@ impl Audit {
         self.counters.rejected();
     }
 
-    /// Writes what waits, and takes no more in mode batch. To be called when no request is under way any more.
+    /// Writes the queued events. In batch mode, it then accepts no more. Call it when no request is in progress.
     pub async fn close(&self) {
         self.closing.cancel();
         self.tasks.shutdown(CLOSE_TIMEOUT).await;
@@ -228,7 +231,7 @@ mod tests {
     use crate::options::WebhookOptions;
     use crate::output::Entry;
 
-    /// Stores what it is given, or rejects all of it.
+    /// Stores all entries of a batch, or rejects all of them.
     #[derive(Default)]
     struct Memory {
         kept: Mutex<Vec<Bytes>>,

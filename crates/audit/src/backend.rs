@@ -1,4 +1,4 @@
-//! One output with its mode and its sizes: what becomes of each event on the way to it.
+//! An output with its mode and its size limits.
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,27 +10,27 @@ use crate::event::{Event, Level};
 use crate::options::{Mode, Truncation};
 use crate::output::{Entry, Output};
 
-/// Says of an event that its objects were left out (upstream's annotation).
+/// The annotation of an event whose objects were left out (as in upstream).
 const TRUNCATED: &str = "audit.k8s.io/truncated";
 
-/// An output as requests reach it.
+/// An output, as requests use it.
 pub struct Backend {
     pub output: Arc<dyn Output>,
     pub part: Part,
     pub mode: Mode,
     pub truncation: Truncation,
-    /// The queue, in mode batch.
+    /// The queue in batch mode.
     pub queue: Option<Queue>,
     pub counters: Arc<Counters>,
 }
 
 /// The immediate result for an event.
 pub enum Taken {
-    /// It is queued, or lost in a way that does not concern the request.
+    /// The event is queued, or lost without an effect on the request.
     Done,
-    /// It is written when this resolves; the result is whether the request may continue.
+    /// The event is written when the future resolves. The result is whether the request may continue.
     Wait(BoxFuture<bool>),
-    /// It is lost, and the request must be rejected.
+    /// The event is lost, and the request must be rejected.
     Refused,
 }
 
@@ -62,7 +62,7 @@ impl Backend {
         if self.mode == Mode::BlockingStrict { Taken::Refused } else { Taken::Done }
     }
 
-    /// The event as it is written; `None` when it is too large whatever is left out.
+    /// Returns the entry for an event, or `None` if the event is too large even without its objects.
     fn entry(&self, event: &Event, item: &Bytes) -> Option<Entry> {
         let max = self.truncation.event_bytes_max;
         if !self.truncation.enabled || item.len() <= max {

@@ -1,5 +1,5 @@
-//! The queue before an output in mode batch: bounded by events and by bytes, emptied by one task in batches, as fast as the
-//! throttle allows.
+//! The queue before an output in batch mode. It is limited by events and by bytes. One task empties it in batches, at
+//! the rate of the throttle.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,17 +13,19 @@ use crate::counters::{Counters, Part};
 use crate::options::Batching;
 use crate::output::{Entry, Output};
 
-/// Bytes that wait in one queue. Events with objects are large, and the number alone would bound nothing.
+/// The maximum number of bytes in a queue. Events with objects are large, so a limit of the number alone is not
+/// enough.
 const BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Takes events and never waits.
+/// Accepts events without waiting.
 pub struct Queue {
     to: mpsc::Sender<Entry>,
     bytes: Arc<AtomicUsize>,
 }
 
 impl Queue {
-    /// A queue and the task that empties it. When `closing` is cancelled, what is in it is written, and the task ends.
+    /// Starts a queue and the task that empties it. When `closing` is cancelled, the task writes the queued events and
+    /// ends.
     pub fn start(
         output: Arc<dyn Output>,
         part: Part,
@@ -51,7 +53,7 @@ impl Queue {
         Self { to, bytes }
     }
 
-    /// Puts an event in; whether there was room.
+    /// Adds an event. Returns whether the queue had space.
     pub fn push(&self, entry: Entry) -> bool {
         let size = entry.0.len();
         if self.bytes.fetch_add(size, Ordering::Relaxed).saturating_add(size) > BYTES_MAX {
@@ -86,7 +88,7 @@ impl Worker {
             let batch = self.collect(first, &closing).await;
             self.write(batch, Some(&closing)).await;
         }
-        // No more comes in, and what is there is written without waiting for more.
+        // Closes the queue, and writes the queued events without waiting for more.
         self.from.close();
         while let Some(first) = self.from.recv().await {
             let mut batch = vec![first];
@@ -97,12 +99,12 @@ impl Worker {
             }
             self.write(batch, None).await;
         }
-        // Batches that are on their way hold a place each.
+        // Each batch in progress holds a permit.
         let all = u32::try_from(self.output.width()).unwrap_or(1);
         let _ = self.sending.acquire_many(all).await;
     }
 
-    /// A batch that is full, or has waited long enough.
+    /// Collects a batch until it is full or has waited long enough.
     async fn collect(&mut self, first: Entry, closing: &CancellationToken) -> Vec<Entry> {
         let mut batch = vec![first];
         let until = Instant::now() + self.batching.wait_max;
@@ -121,8 +123,8 @@ impl Worker {
         batch
     }
 
-    /// Writes a batch in parts that are not too large, as soon as there is a place and the throttle allows. The throttle
-    /// does not hold the end of the process up.
+    /// Splits a batch by size and writes the parts, as permits and the throttle allow. The throttle does not delay
+    /// shutdown.
     async fn write(&mut self, batch: Vec<Entry>, closing: Option<&CancellationToken>) {
         for part in split(batch, self.bytes_max) {
             if let (Some(throttle), Some(closing)) = (&mut self.throttle, closing) {
@@ -148,7 +150,7 @@ impl Worker {
     }
 }
 
-/// A batch in parts of at most so many bytes, each with one entry at least.
+/// Splits a batch into parts of at most `bytes_max` bytes with at least one entry each.
 fn split(batch: Vec<Entry>, bytes_max: usize) -> Vec<Vec<Entry>> {
     let (mut parts, mut part, mut bytes) = (Vec::new(), Vec::new(), 0usize);
     for entry in batch {
@@ -166,7 +168,7 @@ fn split(batch: Vec<Entry>, bytes_max: usize) -> Vec<Vec<Entry>> {
     parts
 }
 
-/// So many turns a second on average, and a few at once after a pause.
+/// A rate limiter: an average number of batches per second, and a burst after a pause.
 struct Throttle {
     every: Duration,
     burst: u32,
@@ -198,7 +200,7 @@ mod tests {
     use kelson_transport::BoxFuture;
     use parking_lot::Mutex;
 
-    /// Keeps the sizes of batches and when they came; each takes a second.
+    /// Records the sizes and times of batches. Each write takes a second.
     #[derive(Default)]
     struct Slow {
         batches: Mutex<Vec<(usize, Instant)>>,

@@ -1,4 +1,4 @@
-//! What is counted of audit, under upstream's names (`apiserver_audit_*`).
+//! The metrics of audit, with upstream's names (`apiserver_audit_*`).
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::event::Level;
 /// The part that failed for an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// Label `plugin` of what the log back-end counts.
+    /// The log back-end (label `plugin`).
     Log,
-    /// Label `plugin` of what the webhook back-end counts.
+    /// The webhook back-end (label `plugin`).
     Webhook,
-    /// A queue without room.
+    /// The queue was full.
     Buffered,
-    /// An event that is too large even without its objects.
+    /// The event was too large even without its objects.
     Truncate,
 }
 
@@ -49,7 +49,7 @@ impl Counters {
     pub fn level(&self, level: Level) {
         self.levels[level as usize].fetch_add(1, Ordering::Relaxed);
     }
-    /// Counts events that are lost, and says it in the log from time to time.
+    /// Counts lost events, and logs the loss at intervals.
     pub fn lost(&self, part: Part, events: usize, why: &str) {
         self.errors[part as usize].fetch_add(events as u64, Ordering::Relaxed);
         let mut told = self.told.lock();
@@ -62,7 +62,7 @@ impl Counters {
     pub fn errors(&self, part: Part) -> u64 {
         self.errors[part as usize].load(Ordering::Relaxed)
     }
-    /// Adds the families to a scrape.
+    /// Adds the metrics to a scrape.
     pub fn scrape(&self, families: &mut Families) {
         let read = |n: &AtomicU64| n.load(Ordering::Relaxed) as f64;
         let events = "Audit events passed to the backends.";

@@ -1,4 +1,4 @@
-//! One audit event, and its JSON (`audit.k8s.io/v1` Event).
+//! An audit event and its JSON (`audit.k8s.io/v1` Event).
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,27 +10,27 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// The prefix of the fields in an event that is written alone.
+/// The type fields of an event that is written as a separate document.
 const TYPE_META: &[u8] = br#""kind":"Event","apiVersion":"audit.k8s.io/v1","#;
 
-/// How much of a request is logged; each level includes those before it.
+/// How much of a request is logged. Each level includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Level {
-    /// The request is not written down.
+    /// The request is not logged.
     None,
-    /// Metadata of the request: user, time, resource and result.
+    /// The metadata of the request is logged: user, time, resource and result.
     Metadata,
-    /// The object of the request as well.
+    /// The object of the request is also logged.
     Request,
-    /// The object of the answer as well.
+    /// The object of the response is also logged.
     RequestResponse,
 }
 
 impl Level {
-    /// All, the least first.
+    /// All levels in ascending order.
     pub const ALL: [Self; 4] = [Self::None, Self::Metadata, Self::Request, Self::RequestResponse];
 
-    /// The API's word for it.
+    /// Returns the name in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::None => "None",
@@ -44,21 +44,21 @@ impl Level {
 /// The stage of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Stage {
-    /// Its sender is known; nothing was done yet.
+    /// The user is authenticated, and nothing else has happened.
     RequestReceived,
-    /// The head of a long answer (a watch, an exec) is sent, or its sender was not believed.
+    /// The headers of a long response (watch, exec) were sent, or authentication failed.
     ResponseStarted,
-    /// The answer is made, or its receiver went.
+    /// The response is complete, or the client has disconnected.
     ResponseComplete,
-    /// The server had a fault.
+    /// The server panicked.
     Panic,
 }
 
 impl Stage {
-    /// All, in the order of a request.
+    /// All stages in the order of a request.
     pub const ALL: [Self; 4] = [Self::RequestReceived, Self::ResponseStarted, Self::ResponseComplete, Self::Panic];
 
-    /// The API's word for it.
+    /// Returns the name in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::RequestReceived => "RequestReceived",
@@ -69,32 +69,32 @@ impl Stage {
     }
 }
 
-/// The object a request is for; empty fields are left out.
+/// The object of a request. Empty fields are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectReference {
-    /// The resource of the request's path, such as pods.
+    /// The resource in the path of the request, such as `pods`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub resource: String,
-    /// Namespace; for cluster-scoped objects empty.
+    /// The namespace; empty for cluster-scoped objects.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    /// Name; of a create, the one that the object itself carries.
+    /// The name. For a create request, it is the name in the object.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// The object's uid, when the request says it.
+    /// The UID of the object, if the request specifies it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// API group; empty for the legacy one.
+    /// The API group; empty for the legacy group.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub api_group: String,
-    /// Version of the group.
+    /// The version of the group.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub api_version: String,
-    /// The revision that the request was made for.
+    /// The resourceVersion in the request.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
-    /// The subresource of the request's path, such as status.
+    /// The subresource in the path of the request, such as `status`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub subresource: String,
 }
@@ -103,22 +103,23 @@ pub struct ObjectReference {
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AuthenticationMetadata {
-    /// The verb of the constrained way of impersonating that allowed it, such as `impersonate:user-info` (KEP-5284).
+    /// The verb that allowed a constrained impersonation, such as `impersonate:user-info` (KEP-5284).
     pub impersonation_constraint: String,
 }
 
-/// One stage of one request.
+/// One stage of one request, as the audit log records it (`audit.k8s.io/v1` Event). The level in the policy decides
+/// whether it has the objects of the request and the response. Field names and order match upstream's JSON.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
     /// The level of the event.
     pub level: Level,
-    /// Names the request in logs on both sides (`Audit-ID`).
+    /// The ID of the request in the logs of client and server (`Audit-ID`).
     #[serde(rename = "auditID")]
     pub audit_id: String,
     /// The stage of the request.
     pub stage: Stage,
-    /// Path and query as they came.
+    /// The path and the query as received.
     #[serde(rename = "requestURI")]
     pub request_uri: String,
     /// The API verb, or the lower-case HTTP method for non-resource paths.
@@ -134,28 +135,28 @@ pub struct Event {
     /// The source addresses: those that proxies report, then the peer's own.
     #[serde(rename = "sourceIPs", skip_serializing_if = "Vec::is_empty")]
     pub source_ips: Vec<IpAddr>,
-    /// The client's word about itself, shortened.
+    /// The `User-Agent` of the client, truncated.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub user_agent: String,
     /// The object of the request; `None` for non-resource paths.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub object_ref: Option<ObjectReference>,
-    /// The fields of the answer's `Status` (of another answer, the code alone).
+    /// The fields of the `Status` response. For another response, only the code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_status: Option<Value>,
-    /// The object of the request, as JSON.
+    /// The object of the request in JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_object: Option<Arc<RawValue>>,
-    /// The object of the answer, as JSON.
+    /// The object of the response in JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_object: Option<Arc<RawValue>>,
-    /// When the request was received.
+    /// The time when the request was received.
     #[serde(rename = "requestReceivedTimestamp", serialize_with = "micro")]
     pub received_at: Timestamp,
-    /// When it reached this stage.
+    /// The time when the request reached this stage.
     #[serde(rename = "stageTimestamp", serialize_with = "micro")]
     pub stage_at: Timestamp,
-    /// Annotations of authorization and admission.
+    /// The annotations from authorization and admission.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
 }
@@ -165,9 +166,9 @@ fn micro<S: Serializer>(t: &Timestamp, to: S) -> Result<S::Ok, S::Error> {
 }
 
 impl Event {
-    /// The event as an item of a list, which does not say its kind.
+    /// Returns the event as an item of a list, without its kind.
     pub fn json(&self) -> Bytes {
-        // Nothing in it can fail to be written: its maps have text keys.
+        // Encoding cannot fail, because all maps have string keys.
         serde_json::to_vec(self).unwrap_or_default().into()
     }
 }
@@ -182,7 +183,7 @@ pub fn alone(item: &[u8]) -> Bytes {
     line.into()
 }
 
-/// Many items as one `EventList`.
+/// Encodes items as one `EventList`.
 pub fn list<'a>(items: impl ExactSizeIterator<Item = &'a Bytes>) -> Bytes {
     let mut all = br#"{"kind":"EventList","apiVersion":"audit.k8s.io/v1","metadata":{},"items":["#.to_vec();
     for (i, item) in items.enumerate() {
@@ -199,7 +200,7 @@ pub fn list<'a>(items: impl ExactSizeIterator<Item = &'a Bytes>) -> Bytes {
 pub mod sample {
     use super::*;
 
-    /// An event with something in every field.
+    /// Returns an event with a value in every field.
     pub fn full() -> Event {
         let raw = |text: &str| Some(Arc::from(RawValue::from_string(text.to_owned()).expect("JSON")));
         let at: Timestamp = "2026-01-02T03:04:05.678901Z".parse().expect("a time");

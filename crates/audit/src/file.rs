@@ -1,6 +1,6 @@
-//! A log file that is rotated: at a size the file gets the time as part of its name, and a new one is begun; old ones are
-//! compressed and removed by number and age. Names as upstream's logger gives them: `audit-2026-01-02T03-04-05.678.log[.gz]`.
-//! Everything here blocks.
+//! A log file with rotation. When the file reaches its maximum size, it is renamed with the current time, and a new
+//! file is created. Old files are compressed, and removed by number and age. The names match upstream's logger:
+//! `audit-2026-01-02T03-04-05.678.log[.gz]`. All functions block.
 #![allow(
     clippy::disallowed_methods,
     reason = "blocking: read at start; written by a thread of its own, or in the lane for files"
@@ -17,24 +17,24 @@ use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use kelson_platform::files;
 
-/// The time in a rotated file's name.
+/// The format of the time in the name of a rotated file.
 const STAMP: &str = "%Y-%m-%dT%H-%M-%S.%3f";
 const COMPRESSED: &str = ".gz";
 
-/// When files are rotated, and how long they are kept.
+/// The size at which files are rotated, and how long they are kept.
 #[derive(Debug, Clone, Copy)]
 pub struct Rotation {
-    /// Bytes of a file; `None`: it grows without end.
+    /// The maximum size of a file in bytes, or `None` for no limit.
     pub bytes_max: Option<u64>,
-    /// Rotated files that stay; 0: any number.
+    /// The maximum number of rotated files; 0 means no limit.
     pub backups_max: usize,
     /// The maximum age of rotated files.
     pub age_max: Option<SignedDuration>,
-    /// Whether they are compressed.
+    /// Whether rotated files are compressed.
     pub compress: bool,
 }
 
-/// The file that is written to.
+/// The current log file.
 #[derive(Debug)]
 pub struct LogFile {
     path: PathBuf,
@@ -43,20 +43,20 @@ pub struct LogFile {
 }
 
 impl LogFile {
-    /// Looks whether the file can be written, and makes it where it is not there.
+    /// Checks that the file is writable, and creates it if it does not exist.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the error of the operating system.
     pub fn new(path: &Path, rotation: Rotation) -> io::Result<Self> {
         let mut file = Self { path: path.to_owned(), rotation, open: None };
         file.opened()?;
         Ok(file)
     }
 
-    /// Appends whole lines; returns whether a file was rotated before.
+    /// Appends whole lines. Returns whether the file was rotated before.
     ///
     /// # Errors
-    /// An I/O error. The next write opens the file again.
+    /// Returns an I/O error. The next write opens the file again.
     pub fn write(&mut self, lines: &[u8], now: Timestamp) -> io::Result<bool> {
         let size = self.opened()?.1;
         let grown = size.saturating_add(lines.len() as u64);
@@ -103,7 +103,7 @@ impl LogFile {
     }
 }
 
-/// `audit.log` becomes `audit-TIME.log`.
+/// Returns the name of a rotated file: `audit.log` becomes `audit-TIME.log`.
 fn backup_name(path: &Path, at: Timestamp) -> String {
     let (prefix, suffix) = affixes(path);
     format!("{prefix}{}{suffix}", at.strftime(STAMP))
@@ -115,7 +115,7 @@ fn affixes(path: &Path) -> (String, String) {
     (format!("{stem}-"), suffix)
 }
 
-/// Rotated files, the newest first.
+/// Returns the rotated files, newest first.
 fn backups(path: &Path) -> io::Result<Vec<(Timestamp, PathBuf)>> {
     let (prefix, suffix) = affixes(path);
     let dir = path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -138,7 +138,7 @@ fn backups(path: &Path) -> io::Result<Vec<(Timestamp, PathBuf)>> {
 /// error, and returns the first.
 ///
 /// # Errors
-/// An I/O error.
+/// Returns an I/O error.
 pub fn tidy(path: &Path, rotation: &Rotation, now: Timestamp) -> io::Result<()> {
     let mut first = Ok(());
     for (i, (at, file)) in backups(path)?.into_iter().enumerate() {
@@ -158,7 +158,7 @@ pub fn tidy(path: &Path, rotation: &Rotation, now: Timestamp) -> io::Result<()> 
     first
 }
 
-/// A half-written copy has another name until it is whole.
+/// Compresses a file. The compressed file has a temporary name until it is complete.
 fn compress(file: &Path) -> io::Result<()> {
     let with = |suffix: &str| {
         let mut name = file.as_os_str().to_owned();
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(names(path.parent().unwrap()), expected);
         assert_eq!(fs::read_to_string(&path).unwrap(), "line 4\n");
         assert_eq!(files::open_to_others(&path), None);
-        // A second file within a millisecond has another name.
+        // A second file within the same millisecond gets another name.
         let again = file.write(b"line 5\n", "2026-01-02T03:04:09.678Z".parse().unwrap());
         assert!(again.unwrap());
         assert!(names(path.parent().unwrap()).contains(&"audit-2026-01-02T03-04-09.679.log".to_owned()));

@@ -1,9 +1,9 @@
-//! An event as one line of text (`--audit-log-format=legacy`).
+//! The legacy format of an event, one line (`--audit-log-format=legacy`).
 use std::fmt::Write as _;
 
 use crate::event::Event;
 
-/// The line, with its end. Texts are quoted, so that nothing a client sends makes a second line.
+/// Formats an event as a line. Strings are quoted, so that a client cannot inject another line.
 pub fn line(event: &Event) -> String {
     let user = &event.user;
     let known = !user.name.is_empty();

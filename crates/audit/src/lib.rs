@@ -1,8 +1,8 @@
-//! Kelson audit: which requests are written down, how fully, and where to. It knows what an audit event is (`audit.k8s.io/v1`)
-//! and nothing of how requests are served: the API server builds events and hands them over, stage by stage.
+//! Kelson audit: the audit policy, and the outputs for audit events (`audit.k8s.io/v1`). The crate does not serve
+//! requests: the API server creates an event at every stage and passes it on.
 //!
-//! Nothing here waits on a thread that answers requests: files are written in a lane, queues are bounded and drop, counted,
-//! what does not fit, and only a request whose operator chose a blocking mode waits for its own event.
+//! Threads that serve requests never wait here. Files are written on a lane, and full queues drop and count events.
+//! Only with an output in a blocking mode does a request wait for its own event.
 //!
 //! # Rooms
 //! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.

@@ -1,5 +1,5 @@
-//! The log: lines to a file that rotates, or to standard output. Lines of requests that wait at the same time are written
-//! together, by whichever of them has the turn.
+//! The log output: lines in a rotated file or on standard output. Lines of concurrent requests are written together by
+//! one of them.
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::file::{LogFile, Rotation, tidy};
 use crate::options::Format;
 use crate::output::{Entry, Output, logged};
 
-/// Writing the log of audit: one writer, apart from all other file work, so that neither waits for the other.
+/// The lane for audit log files: one writer, separate from other file work, so that neither delays the other.
 static WRITING: Lane = Lane::new("audit log", 1);
 
-/// Events as lines of a file that is rotated by size, or of standard output.
+/// Writes events as lines to a rotated file or to standard output.
 #[derive(Clone)]
 pub struct Log(Arc<Parts>);
 
@@ -36,7 +36,7 @@ struct Parts {
 #[derive(Default)]
 struct Waiting {
     lines: Vec<Bytes>,
-    /// Lines that were ever handed in.
+    /// The number of lines that were ever submitted.
     last: u64,
 }
 
@@ -67,7 +67,7 @@ impl Log {
     /// Creates a log in a file. A task removes rotated files.
     ///
     /// # Errors
-    /// The file cannot be opened.
+    /// Fails if the file cannot be opened.
     pub fn to_file(
         format: Format,
         clock: Arc<dyn Clock>,
@@ -146,7 +146,7 @@ impl Output for Log {
         };
         Box::pin(async move { parts.write_up_to(number).await })
     }
-    /// Lines of requests that went away while they waited.
+    /// Writes the lines of requests that ended while they waited.
     fn flush(&self) -> BoxFuture<()> {
         let parts = Arc::clone(&self.0);
         Box::pin(async move {
@@ -175,7 +175,7 @@ mod tests {
             log.write(vec![log.entry(&event, &item)])
         });
         let writes: Vec<_> = writes.collect();
-        // The one that goes away has handed its line in.
+        // The cancelled request has already submitted its line.
         let mut writes = writes.into_iter();
         drop(writes.next());
         for write in writes {

@@ -1,12 +1,11 @@
-//! What the flags of audit say (upstream `server/options/audit.go`), with their defaults. Reading a command line is the
-//! binary's.
+//! The options of audit with their defaults (upstream `server/options/audit.go`). The binary parses the command line.
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// All of it.
+/// All options of audit.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// `--audit-policy-file`; without one nothing is written.
+    /// The value of `--audit-policy-file`. Without a policy, nothing is logged.
     pub policy_file: Option<PathBuf>,
     /// The values of `--audit-log-*`.
     pub log: LogOptions,
@@ -17,9 +16,9 @@ pub struct Options {
 /// Whether requests wait for their events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// They do not; events that find no room in the queue are lost, and counted.
+    /// Requests do not wait. Events that do not fit in the queue are lost and counted.
     Batch,
-    /// They do; an event that cannot be written is lost, and counted.
+    /// Requests wait. An event that cannot be written is lost and counted.
     Blocking,
     /// Requests wait; one whose first event cannot be written is rejected.
     BlockingStrict,
@@ -39,12 +38,12 @@ impl std::str::FromStr for Mode {
     }
 }
 
-/// The form of events in the log.
+/// The format of events in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// A JSON document a line.
+    /// One JSON document per line.
     Json,
-    /// A line of text, without objects.
+    /// One line of plain fields, without objects.
     Legacy,
 }
 
@@ -62,24 +61,25 @@ impl std::str::FromStr for Format {
 /// How events are batched (mode batch only).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Batching {
-    /// Events that wait at once.
+    /// The maximum number of events in the queue.
     pub buffer_size: usize,
-    /// Events written together.
+    /// The maximum number of events in a batch.
     pub batch_max: usize,
     /// How long a batch that is not full waits for more events.
     pub wait_max: Duration,
-    /// Batches a second, and how many at once after a pause; `None` as many as there are.
+    /// The maximum rate in batches per second, and the burst. `None` means unlimited.
     pub throttle: Option<(f32, usize)>,
 }
 
 /// The maximum sizes of events and batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Truncation {
-    /// Whether anything is truncated at all.
+    /// Whether truncation is enabled.
     pub enabled: bool,
-    /// Bytes of a batch; a larger one is written in parts.
+    /// The maximum size of a batch in bytes. A larger batch is split.
     pub batch_bytes_max: usize,
-    /// Bytes of an event; a larger one loses its objects, and is lost when that is not enough.
+    /// The maximum size of an event in bytes. A larger event loses its objects, and is dropped if it is still too
+    /// large.
     pub event_bytes_max: usize,
 }
 
@@ -94,19 +94,19 @@ impl Default for Truncation {
 pub struct LogOptions {
     /// The path; `-` is standard output, `None` disables the log.
     pub path: Option<PathBuf>,
-    /// Days that rotated files stay; 0: for any time.
+    /// The maximum age of rotated files in days; 0 means no limit.
     pub age_days_max: u32,
-    /// Rotated files that stay; 0: any number.
+    /// The maximum number of rotated files; 0 means no limit.
     pub backups_max: usize,
-    /// Megabytes from which on the file is rotated; 0: never.
+    /// The size in megabytes at which the file is rotated; 0 disables rotation.
     pub size_mb_max: u64,
-    /// Whether rotated files are compressed (gzip).
+    /// Whether rotated files are compressed with gzip.
     pub compress: bool,
-    /// The form of events.
+    /// The format of events.
     pub format: Format,
-    /// Whether requests wait.
+    /// Whether requests wait for their events.
     pub mode: Mode,
-    /// The queue of mode batch.
+    /// The queue in batch mode.
     pub batching: Batching,
     /// The treatment of events and batches that are too large (`--audit-log-truncate-*`).
     pub truncation: Truncation,
@@ -133,11 +133,11 @@ impl Default for LogOptions {
 pub struct WebhookOptions {
     /// A kubeconfig with address and credentials; `None` disables the webhook.
     pub config_file: Option<PathBuf>,
-    /// Pause before the first of the four repetitions of a call that failed.
+    /// The pause before the first of four retries of a failed call.
     pub initial_backoff: Duration,
-    /// Whether requests wait.
+    /// Whether requests wait for their events.
     pub mode: Mode,
-    /// The queue of mode batch.
+    /// The queue in batch mode.
     pub batching: Batching,
     /// The treatment of events and batches that are too large (`--audit-webhook-truncate-*`).
     pub truncation: Truncation,
@@ -161,10 +161,10 @@ impl Default for WebhookOptions {
 }
 
 impl Options {
-    /// Validates the numbers of the outputs that are used.
+    /// Validates the options of the enabled outputs.
     ///
     /// # Errors
-    /// All errors, one per line.
+    /// Returns all errors, one per line.
     pub fn check(&self) -> Result<(), String> {
         let mut faults = Vec::new();
         if self.log.path.is_some() {

@@ -14,27 +14,29 @@ use crate::event::{Level, Stage};
 
 const API_VERSION: &str = "audit.k8s.io/v1";
 
-/// Which requests are logged, and in how much detail. The first rule that matches a request decides.
+/// An audit policy: which requests are logged, and at which level. The first rule that matches a request decides.
+/// Policies are read from a file at startup (`--audit-policy-file`), in the versioned form of `audit.k8s.io/v1`, and
+/// do not change afterwards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     pub(crate) rules: Vec<Rule>,
-    /// Stages that requests without a rule leave out.
+    /// The stages that are omitted for all requests.
     pub(crate) omit_stages: Stages,
     pub(crate) omit_managed_fields: bool,
-    /// Fields that are not part of a policy; a newer version may know them.
+    /// Unknown fields, which a newer version may define.
     pub unknown_fields: Vec<String>,
 }
 
-/// A set of stages.
+/// A set of stages of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stages(u8);
 
 impl Stages {
-    /// Whether the stage is in it.
+    /// Returns whether the set contains a stage.
     pub fn contains(self, stage: Stage) -> bool {
         self.0 & (1 << stage as u8) != 0
     }
-    /// Both sets together.
+    /// Returns the union of both sets.
     pub fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
@@ -46,7 +48,7 @@ impl FromIterator<Stage> for Stages {
     }
 }
 
-/// One rule; what is empty matches everything.
+/// One rule. An empty field matches everything.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Rule {
     pub level: Level,
@@ -60,7 +62,7 @@ pub(crate) struct Rule {
     pub omit_managed_fields: bool,
 }
 
-/// Resources of one group.
+/// Resources of one API group.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Resources {
@@ -75,24 +77,24 @@ pub(crate) struct Resources {
 /// Why a policy file is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("failed to read file path {path:?}: {source}")]
     Read {
-        /// The policy file as given.
+        /// The path of the policy file.
         path: String,
-        /// The system's reason.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// It is not a policy.
+    /// The file does not contain a policy.
     #[error("failed decoding: {0}")]
     Decode(String),
-    /// It is a policy of another version, or something else.
+    /// The file has another version or kind.
     #[error("unknown group version field {0:?} in policy")]
     Version(String),
-    /// Its fields are wrong.
+    /// The policy has invalid fields.
     #[error("{0}")]
     Invalid(FieldErrors),
-    /// It would log nothing, which cannot be intended.
+    /// The policy has no rules, so it would log nothing.
     #[error("loaded illegal policy with 0 rules")]
     Empty,
 }
@@ -145,7 +147,7 @@ const RULE_FIELDS: [&str; 9] = [
 const RESOURCES_FIELDS: [&str; 3] = ["group", "resources", "resourceNames"];
 
 impl Policy {
-    /// Reads a file.
+    /// Reads a policy file.
     ///
     /// # Errors
     /// See [`PolicyError`].
@@ -155,7 +157,7 @@ impl Policy {
         Self::parse(&text)
     }
 
-    /// Reads the YAML or JSON of a policy.
+    /// Parses a policy in YAML or JSON.
     ///
     /// # Errors
     /// See [`PolicyError`].
@@ -182,7 +184,7 @@ impl Policy {
     }
 }
 
-/// Fields that stand where a policy has none of that name, by their paths.
+/// Collects the paths of fields that a policy does not define.
 fn unknown(tree: &Value, found: &mut Vec<String>) {
     let mut look = |at: &str, value: &Value, known: &[&str]| {
         let names = value.as_object().into_iter().flat_map(|o| o.keys());

@@ -1,4 +1,4 @@
-//! What a policy decides for one request (upstream `audit/policy/checker.go`).
+//! The decision of a policy for one request (upstream `audit/policy/checker.go`).
 use kelson_auth::Attributes;
 
 use crate::event::{Level, Stage};
@@ -9,21 +9,21 @@ use crate::policy::{Policy, Resources, Rule, Stages};
 pub struct Decision {
     /// The level for the request.
     pub level: Level,
-    /// Whether `managedFields` are left out of objects.
+    /// Whether `managedFields` are removed from objects.
     pub omit_managed_fields: bool,
     pub(crate) omit_stages: Stages,
 }
 
 impl Decision {
-    /// Whether an event of that stage is written.
+    /// Returns whether an event of the stage is written.
     pub fn tells(&self, stage: Stage) -> bool {
         self.level > Level::None && !self.omit_stages.contains(stage)
     }
 }
 
 impl Policy {
-    /// Decides by the first rule that matches; without one, nothing is written. The user is the one that the credentials
-    /// proved, before impersonation.
+    /// Decides by the first matching rule. Without one, nothing is logged. Rules match the authenticated user, before
+    /// impersonation.
     pub fn decide(&self, request: &Attributes<'_>) -> Decision {
         match self.rules.iter().find(|rule| matches(rule, request)) {
             Some(rule) => Decision {
@@ -81,7 +81,8 @@ fn of_resources(wanted: &Resources, request: &Attributes<'_>) -> bool {
     wanted.resources.iter().any(|wanted| of_resource(wanted, request.resource, request.subresource))
 }
 
-/// `*` is everything, `pods` is pods without their subresources, `pods/*` pods with all of them, `*/status` all statuses.
+/// Matches a resource pattern: `*` is everything, `pods` is pods without subresources, `pods/*` is all subresources of
+/// pods, and `*/status` is the status of all resources.
 fn of_resource(wanted: &str, resource: &str, subresource: &str) -> bool {
     if wanted == "*" {
         return true;
@@ -99,14 +100,14 @@ mod tests {
     use super::*;
     use kelson_auth::UserInfo;
 
-    /// The level that rules (the inside of a YAML list, or several parted by `;`) give to a request.
+    /// Checks the level of a request. `rules` is the content of a YAML list, or several separated by `;`.
     fn check(rules: &str, user: &str, asked: &str, level: Level) {
         let rules: String = rules.split(';').map(|r| format!("- {{{r}}}\n")).collect();
         let text = format!("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n{rules}");
         let policy = Policy::parse(text.as_bytes()).expect("a policy");
         let (name, group) = user.split_once('@').unwrap_or((user, ""));
         let user = UserInfo::new(name, [group]);
-        // VERB GROUP/RESOURCE/SUBRESOURCE NAMESPACE/NAME, or VERB PATH.
+        // The format is VERB GROUP/RESOURCE/SUBRESOURCE NAMESPACE/NAME, or VERB PATH.
         let words: Vec<&str> = asked.split(' ').collect();
         let request = match words.as_slice() {
             [verb, path] => {

@@ -1,4 +1,4 @@
-//! The webhook: batches as `EventList`s, posted to a server that a kubeconfig names, and repeated after growing pauses.
+//! The webhook output: batches as `EventList`s, sent to the server in a kubeconfig, with retries after growing pauses.
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,26 +16,26 @@ use kelson_transport::{BoxFuture, Request, Response, Transport, TransportError};
 use crate::event::{Event, list};
 use crate::output::{Entry, Output};
 
-/// One call, its answer included.
+/// The timeout of one call, including its response.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Calls for one batch, the first included.
+/// The maximum number of calls for one batch, including the first.
 const CALLS_MAX: u32 = 5;
 /// The factor by which each pause grows.
 const BACKOFF_FACTOR: f64 = 1.5;
 /// The maximum random addition to a pause, as a fraction of it.
 const BACKOFF_JITTER: f64 = 0.2;
-/// How many bytes of an answer are read, so that its connection can be reused.
+/// The number of response bytes that are read, so that the connection can be reused.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// Batches on their way at once: a server that is slow holds no more than these.
+/// The maximum number of concurrent batches, which limits the effect of a slow server.
 const BATCHES_AT_ONCE: usize = 16;
 
-/// The path for batches: upstream's client sends its timeout to the server.
+/// Returns the path for batches. Like upstream's client, it sends the timeout to the server.
 fn with_timeout(path: &str) -> String {
     let separator = if path.contains('?') { '&' } else { '?' };
     format!("{path}{separator}timeout={}s", CALL_TIMEOUT.as_secs())
 }
 
-/// Events posted as EventLists to a server outside.
+/// Sends events as EventLists to an external server.
 #[derive(Clone)]
 pub struct Webhook {
     transport: Arc<dyn Transport>,
@@ -47,13 +47,13 @@ impl Webhook {
     /// Creates a client for the server of a kubeconfig's current context.
     ///
     /// # Errors
-    /// The file is invalid.
+    /// Fails if the file is invalid.
     pub fn load(config_file: &Path, initial_backoff: Duration) -> Result<Self, String> {
         let config = Config::load(config_file).map_err(|e| e.to_string())?;
         let uri: Uri = config.server.parse().map_err(|e| format!("server {:?}: {e}", config.server))?;
         let path = with_timeout(uri.path_and_query().map_or("/", |p| p.as_str()));
         let transport: Arc<dyn Transport> = match uri.scheme_str() {
-            // A collector without TLS: nothing secret is sent except the events themselves.
+            // A collector without TLS. Nothing secret is sent except the events themselves.
             Some("http") if matches!(config.credentials, Credentials::None) => Arc::new(Plain::new(uri)),
             Some("http") => return Err(format!("server {:?}: credentials are sent over https only", config.server)),
             _ => Arc::new(Remote::new(config).map_err(|e| e.to_string())?),
@@ -151,7 +151,7 @@ mod tests {
     use parking_lot::Mutex;
     use tokio::time::Instant;
 
-    /// Answers with these codes, one after the other (0 breaks the connection), and keeps what it was sent.
+    /// Answers with these codes in order (0 closes the connection), and records the requests.
     #[derive(Default)]
     struct Server {
         codes: Mutex<Vec<u16>>,

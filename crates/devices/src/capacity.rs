@@ -1,15 +1,15 @@
-//! What a request takes of a device that several claims may have shares of (KEP-5075).
+//! The capacity that a request consumes of a device that several claims share (KEP-5075).
 use std::collections::BTreeMap;
 
 use kelson_meta::Quantity;
 
 use crate::slice::{DeviceCapacity, DeviceView, RequestPolicy, ValidRange};
 
-/// Amounts by the names of capacities.
+/// The amounts by capacity name.
 pub(crate) type Amounts = BTreeMap<String, Quantity>;
 
-/// What a request takes of a device; `None`: the device has no such capacity, or may not be shared out like that, or has not
-/// that much left beside what `used` are.
+/// Returns what a request consumes of a device. Returns `None` if the device lacks the capacity, its policy forbids
+/// the amount, or too little is left besides `used`.
 pub(crate) fn share(asked: &Amounts, device: &DeviceView, used: &[&Amounts]) -> Option<Amounts> {
     if !asked.keys().all(|name| device.capacity.contains_key(name)) {
         return None;
@@ -43,7 +43,7 @@ fn amount(asked: Option<Quantity>, capacity: &DeviceCapacity) -> Quantity {
     }
 }
 
-/// The next amount upwards that is a whole number of steps above the least.
+/// Rounds up to a whole number of steps above the minimum.
 fn stepped(asked: Quantity, min: Quantity, step: Option<Quantity>) -> Quantity {
     if asked < min {
         return min;

@@ -1,4 +1,4 @@
-//! `resource.k8s.io/v1` ResourceClaim, as far as it is decided by.
+//! The fields of `resource.k8s.io/v1` ResourceClaim that components use.
 use std::collections::BTreeMap;
 
 use kelson_client::{ResourceType, slim_object};
@@ -10,210 +10,212 @@ use crate::device_id::DeviceId;
 use crate::names;
 use crate::taint::DeviceToleration;
 
-/// `resource.k8s.io/v1` ResourceClaim.
+/// A ResourceClaim of `resource.k8s.io/v1`: a user's request for devices, the devices that the scheduler allocated for
+/// it, and the consumers for which it is reserved. It has only the fields that the scheduler, the controllers and the
+/// kubelet read, so it must not be written back as a whole.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ResourceClaimView {
-    /// Name, version, owners and the rest of its metadata.
+    /// The metadata of the claim.
     pub metadata: ObjectMeta,
-    /// What its author says.
+    /// The requested devices.
     pub spec: ClaimSpec,
-    /// What came of it so far.
+    /// The allocation and its consumers.
     pub status: ClaimStatus,
 }
 slim_object!(ResourceClaimView, ResourceType::namespaced("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim"));
 
-/// What is asked for.
+/// The `spec` of a claim.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct ClaimSpec {
-    /// `spec.devices`.
+    /// The requests and constraints (`spec.devices`).
     #[serde(deserialize_with = "null_default")]
     pub devices: DeviceClaim,
 }
 
-/// `DeviceClaim`: requests, and what must hold of all their devices together.
+/// A `DeviceClaim`: requests, and constraints on their devices.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct DeviceClaim {
-    /// `spec.devices.requests`.
+    /// The requests (`spec.devices.requests`).
     #[serde(deserialize_with = "null_default")]
     pub requests: Vec<DeviceRequest>,
-    /// What the devices must have in common, or must not.
+    /// The constraints on the devices of several requests.
     #[serde(deserialize_with = "null_default")]
     pub constraints: Vec<DeviceConstraint>,
-    /// Configuration for drivers, as it is.
+    /// The configuration for drivers, unchanged.
     #[serde(deserialize_with = "null_default")]
     pub config: Vec<Value>,
 }
 
-/// One request: exactly this, or the first of some that can be had.
+/// One request: exactly these devices, or the first available of several alternatives.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeviceRequest {
-    /// `spec.devices.requests[].name`.
+    /// The name of the request (`spec.devices.requests[].name`).
     pub name: String,
-    /// `spec.devices.requests[].exactly`.
+    /// The exact request (`spec.devices.requests[].exactly`).
     pub exactly: Option<Asked>,
-    /// `spec.devices.requests[].firstAvailable`.
+    /// The alternatives in order of preference (`spec.devices.requests[].firstAvailable`).
     #[serde(deserialize_with = "null_default")]
     pub first_available: Vec<Asked>,
 }
 
-/// `ExactDeviceRequest` or `DeviceSubRequest`.
+/// An `ExactDeviceRequest` or `DeviceSubRequest`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Asked {
-    /// Of an alternative; the request's own name is elsewhere.
+    /// The name of an alternative; empty for an exact request.
     pub name: String,
-    /// `requests[].exactly.deviceClassName`.
+    /// The name of the device class (`requests[].exactly.deviceClassName`).
     pub device_class_name: String,
-    /// Expressions; a selector of another kind is empty here.
+    /// The CEL expressions. A selector of an unknown kind is an empty string.
     #[serde(deserialize_with = "selectors")]
     pub selectors: Vec<String>,
-    /// `ExactCount` or `All`.
+    /// The allocation mode: `ExactCount` or `All`.
     pub allocation_mode: String,
-    /// How many, for `ExactCount`.
+    /// The number of devices for `ExactCount`.
     pub count: i64,
-    /// For looking after devices that others use.
+    /// Whether the request has admin access to devices that other claims may use.
     pub admin_access: Option<bool>,
-    /// `requests[].exactly.tolerations`.
+    /// The tolerations (`requests[].exactly.tolerations`).
     #[serde(deserialize_with = "null_default")]
     pub tolerations: Vec<DeviceToleration>,
-    /// `requests[].exactly.capacity`.
+    /// The requested capacity (`requests[].exactly.capacity`).
     #[serde(deserialize_with = "null_default")]
     pub capacity: CapacityAsked,
 }
 
-/// `CapacityRequirements`: how much of a device that several may have.
+/// A `CapacityRequirements`: the requested amounts of a shared device.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct CapacityAsked {
-    /// `exactly.capacity.requests`.
+    /// The amounts by capacity name (`exactly.capacity.requests`).
     #[serde(deserialize_with = "null_default")]
     pub requests: BTreeMap<String, Quantity>,
 }
 
-/// `DeviceConstraint`: what must hold of the devices of some requests together.
+/// A `DeviceConstraint` on the devices of some requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeviceConstraint {
-    /// The requests it is about; none: all.
+    /// The requests that the constraint applies to. Empty means all.
     #[serde(deserialize_with = "null_default")]
     pub requests: Vec<String>,
-    /// All devices have the same value of it.
+    /// The attribute that must have the same value for all devices.
     pub match_attribute: Option<String>,
-    /// No two devices have the same value of it.
+    /// The attribute that must have a different value for each device.
     pub distinct_attribute: Option<String>,
 }
 
-/// What was given, and to whom.
+/// The `status` of a claim.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClaimStatus {
-    /// `status.allocation`.
+    /// The allocated devices (`status.allocation`).
     pub allocation: Option<Allocation>,
-    /// Who uses it.
+    /// The consumers for which the claim is reserved.
     #[serde(deserialize_with = "null_default")]
     pub reserved_for: Vec<Consumer>,
-    /// What drivers say of the devices.
+    /// The status of the devices, which drivers report.
     #[serde(deserialize_with = "null_default")]
     pub devices: Vec<DeviceStatus>,
 }
 
-/// `AllocationResult`, without what it says to drivers.
+/// An `AllocationResult` without the configuration for drivers.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Allocation {
-    /// `status.allocation.devices`.
+    /// The allocated devices (`status.allocation.devices`).
     #[serde(deserialize_with = "null_default")]
     pub devices: AllocatedDevices,
-    /// Where the devices can be used; absent: everywhere.
+    /// The nodes where the devices are usable. `None` means all nodes.
     pub node_selector: Option<NodeSelector>,
-    /// When the devices were given, in RFC 3339.
+    /// The time of the allocation in RFC 3339.
     pub allocation_timestamp: Option<String>,
 }
 
-/// `DeviceAllocationResult`, without what it says to drivers.
+/// A `DeviceAllocationResult` without the configuration for drivers.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct AllocatedDevices {
-    /// `allocation.devices.results`.
+    /// The devices by request (`allocation.devices.results`).
     #[serde(deserialize_with = "null_default")]
     pub results: Vec<Granted>,
 }
 
-/// `DeviceRequestAllocationResult`: one device for one request.
+/// A `DeviceRequestAllocationResult`: one device for one request.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Granted {
-    /// The request, or `REQUEST/ALTERNATIVE`.
+    /// The request as `REQUEST` or `REQUEST/ALTERNATIVE`.
     pub request: String,
-    /// `devices.results[].driver`.
+    /// The name of the driver (`devices.results[].driver`).
     pub driver: String,
-    /// `devices.results[].pool`.
+    /// The name of the pool (`devices.results[].pool`).
     pub pool: String,
-    /// `devices.results[].device`.
+    /// The name of the device (`devices.results[].device`).
     pub device: String,
-    /// Set and true: the device is not taken by this.
+    /// Whether the request has admin access, which does not take the device.
     pub admin_access: Option<bool>,
-    /// `devices.results[].tolerations`.
+    /// The tolerations of the request (`devices.results[].tolerations`).
     #[serde(deserialize_with = "null_default")]
     pub tolerations: Vec<DeviceToleration>,
-    /// A device that several have is given out in shares.
+    /// The UID of the share, if the device is shared.
     #[serde(rename = "shareID")]
     pub share_id: Option<String>,
-    /// What the share takes of it.
+    /// The capacity that the share consumes.
     #[serde(deserialize_with = "null_default")]
     pub consumed_capacity: BTreeMap<String, Quantity>,
-    /// Conditions that must be true before a pod may be bound (KEP-5007).
+    /// The conditions that must be true before a pod is bound (KEP-5007).
     #[serde(deserialize_with = "null_default")]
     pub binding_conditions: Vec<String>,
-    /// Conditions of which a true one says that it will never be.
+    /// The conditions that mean, if one is true, that the device cannot be prepared.
     #[serde(deserialize_with = "null_default")]
     pub binding_failure_conditions: Vec<String>,
 }
 
 impl Granted {
-    /// Which device it is.
+    /// Returns the identity of the device.
     pub fn id(&self) -> DeviceId {
         DeviceId { driver: self.driver.clone(), pool: self.pool.clone(), device: self.device.clone() }
     }
 }
 
-/// `ResourceClaimConsumerReference`: who may use the devices.
+/// A `ResourceClaimConsumerReference`: an object that may use the devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Consumer {
-    /// Empty for pods.
+    /// The API group of the consumer; empty for pods.
     #[serde(deserialize_with = "null_default")]
     pub api_group: String,
-    /// In the plural.
+    /// The plural name of the consumer's resource.
     pub resource: String,
-    /// `status.reservedFor[].name`.
+    /// The name of the consumer (`status.reservedFor[].name`).
     pub name: String,
-    /// `status.reservedFor[].uid`.
+    /// The UID of the consumer (`status.reservedFor[].uid`).
     pub uid: String,
 }
 
 impl Consumer {
-    /// Whether it names a pod rather than an object of another kind.
+    /// Returns whether the consumer is a pod.
     pub fn is_pod(&self) -> bool {
         self.api_group.is_empty() && self.resource == "pods"
     }
 }
 
-/// `AllocatedDeviceStatus`, its conditions by type.
+/// An `AllocatedDeviceStatus`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct DeviceStatus {
-    /// `status.devices[].driver`.
+    /// The name of the driver (`status.devices[].driver`).
     pub driver: String,
-    /// `status.devices[].pool`.
+    /// The name of the pool (`status.devices[].pool`).
     pub pool: String,
-    /// `status.devices[].device`.
+    /// The name of the device (`status.devices[].device`).
     pub device: String,
-    /// `status.devices[].conditions`.
+    /// The conditions of the device (`status.devices[].conditions`).
     #[serde(deserialize_with = "null_default")]
     pub conditions: Vec<DeviceCondition>,
 }
@@ -222,38 +224,38 @@ pub struct DeviceStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct DeviceCondition {
-    /// `devices[].conditions[].type`.
+    /// The type of the condition (`devices[].conditions[].type`).
     pub r#type: String,
-    /// `True`, `False`, `Unknown`.
+    /// The status: `True`, `False` or `Unknown`.
     pub status: String,
-    /// `devices[].conditions[].reason`.
+    /// The machine-readable reason (`devices[].conditions[].reason`).
     pub reason: String,
-    /// `devices[].conditions[].message`.
+    /// The message for people (`devices[].conditions[].message`).
     pub message: String,
 }
 
 impl ResourceClaimView {
-    /// The name and UID of the pod that it was made for.
+    /// Returns the name and the UID of the pod that the claim was created for.
     pub fn owning_pod(&self) -> Option<(&str, &str)> {
         let owner = self.metadata.controller()?;
         (owner.api_version == "v1" && owner.kind == "Pod").then_some((owner.name.as_str(), owner.uid.as_str()))
     }
-    /// Whether a pod is one of those that it is reserved for.
+    /// Returns whether the claim is reserved for a pod.
     pub fn is_reserved_for(&self, uid: &str) -> bool {
         self.status.reserved_for.iter().any(|c| c.uid == uid)
     }
-    /// Whether it carries the finalizer of allocated claims.
+    /// Returns whether the claim has the finalizer of allocated claims.
     pub fn is_protected(&self) -> bool {
         self.metadata.finalizers.iter().any(|f| f == names::FINALIZER)
     }
-    /// Whether a request of it wants to look after devices of others.
+    /// Returns whether a request of the claim has admin access.
     pub fn wants_admin_access(&self) -> bool {
         let exact = self.spec.devices.requests.iter().filter_map(|r| r.exactly.as_ref());
         exact.into_iter().any(|e| e.admin_access == Some(true))
     }
 }
 
-/// The expressions of a list of selectors.
+/// Decodes a list of selectors to their expressions.
 pub(crate) fn selectors<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<String>, D::Error> {
     #[derive(Deserialize)]
     struct SelectorForm {

@@ -1,4 +1,4 @@
-//! `resource.k8s.io/v1` DeviceClass.
+//! The fields of `resource.k8s.io/v1` DeviceClass that components use.
 use kelson_client::{ResourceType, slim_object};
 use kelson_meta::{ObjectMeta, null_default};
 use serde::Deserialize;
@@ -7,33 +7,33 @@ use serde_json::Value;
 use crate::claim::selectors;
 use crate::names;
 
-/// `resource.k8s.io/v1` DeviceClass.
+/// A DeviceClass of `resource.k8s.io/v1`: selectors for devices and configuration for their drivers.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct DeviceClassView {
-    /// Name, version, owners and the rest of its metadata.
+    /// The metadata of the class.
     pub metadata: ObjectMeta,
-    /// What its author says.
+    /// The selectors and the configuration.
     pub spec: DeviceClassSpec,
 }
 slim_object!(DeviceClassView, ResourceType::cluster("resource.k8s.io", "v1", "deviceclasses", "DeviceClass"));
 
-/// What devices of the class are like.
+/// The `spec` of a class.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeviceClassSpec {
-    /// Expressions that must all hold of a device.
+    /// The CEL expressions, all of which a device must satisfy.
     #[serde(deserialize_with = "selectors")]
     pub selectors: Vec<String>,
-    /// Configuration for drivers, as it is.
+    /// The configuration for drivers, unchanged.
     #[serde(deserialize_with = "null_default")]
     pub config: Vec<Value>,
-    /// The extended resource by which pods can ask for such devices (KEP-5004).
+    /// The extended resource with which pods can request devices of the class (KEP-5004).
     pub extended_resource_name: Option<String>,
 }
 
-/// The class that stands for an extended resource: of those that name it the newest, of equally old ones the first by name;
-/// else the one that the resource names.
+/// Returns the class for an extended resource: the newest class that names it (of equally old classes, the first by
+/// name), otherwise the class in the resource's name.
 pub fn by_extended_resource<'c>(
     classes: impl IntoIterator<Item = &'c DeviceClassView>,
     resource: &str,

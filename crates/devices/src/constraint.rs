@@ -1,21 +1,21 @@
-//! What the devices of a claim must have in common, or must not. A constraint that does not hold of some devices holds of no
-//! more of them either, so the search may end there.
+//! Constraints on the devices of a claim. A constraint that fails for some devices also fails for more devices, so the
+//! search can stop early.
 use kelson_cel::device::Attribute;
 
 use crate::claim::DeviceConstraint;
 
-/// A constraint with the values of the devices that were chosen so far.
+/// A constraint, with the attribute values of the devices that were chosen so far.
 #[derive(Debug)]
 pub(crate) struct Constraint<'c> {
     requests: &'c [String],
     attribute: &'c str,
-    /// All values differ, rather than being the same.
+    /// Whether all values must be different instead of equal.
     distinct: bool,
     values: Vec<Attribute>,
 }
 
 impl<'c> Constraint<'c> {
-    /// `None`: it is of a kind that is not known.
+    /// Creates the constraint, or returns `None` for an unknown kind.
     pub fn new(constraint: &'c DeviceConstraint) -> Option<Self> {
         let (attribute, distinct) = match (&constraint.match_attribute, &constraint.distinct_attribute) {
             (Some(name), _) => (name, false),
@@ -25,12 +25,12 @@ impl<'c> Constraint<'c> {
         Some(Self { requests: &constraint.requests, attribute, distinct, values: Vec::new() })
     }
 
-    /// The attribute that it compares, by its full name.
+    /// Returns the full name of the compared attribute.
     pub fn attribute(&self) -> &'c str {
         self.attribute
     }
 
-    /// Whether it is about a request, or one of its alternatives.
+    /// Returns whether the constraint applies to a request or to one of its alternatives.
     pub fn concerns(&self, request: &str, alternative: Option<&str>) -> bool {
         let named = |r: &String| {
             r == request
@@ -39,7 +39,7 @@ impl<'c> Constraint<'c> {
         self.requests.is_empty() || self.requests.iter().any(named)
     }
 
-    /// Takes a device of this value of the attribute, where it may be taken.
+    /// Adds a device with this attribute value, if the constraint allows it. Returns whether it does.
     pub fn add(&mut self, value: Option<&Attribute>) -> bool {
         let Some(value) = value.filter(|v| **v != Attribute::Unknown) else { return false };
         let fits = if self.distinct {
@@ -53,7 +53,7 @@ impl<'c> Constraint<'c> {
         fits
     }
 
-    /// Gives back the device that was taken last.
+    /// Removes the device that was added last.
     pub fn remove(&mut self) {
         self.values.pop();
     }

@@ -1,14 +1,14 @@
-//! By what a device is known in the whole cluster.
+//! The identity of a device in the cluster.
 use std::fmt;
 
-/// Names one device of the cluster.
+/// The identity of a device in the cluster: driver, pool and name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceId {
-    /// Who publishes it.
+    /// The driver that publishes the device.
     pub driver: String,
-    /// Of the driver.
+    /// The pool, whose name is unique for the driver.
     pub pool: String,
-    /// Its name within the pool.
+    /// The name of the device, which is unique in the pool.
     pub device: String,
 }
 

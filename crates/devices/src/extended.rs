@@ -1,5 +1,5 @@
-//! Extended resources that classes of devices stand for (KEP-5004): what the containers of a pod ask for by such names, as
-//! the requests of one claim, and which request is whose.
+//! Extended resources that device classes provide (KEP-5004). The requests of a pod's containers become the requests
+//! of one claim, with a mapping from container to request.
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
@@ -7,37 +7,37 @@ use serde_json::{Value, json};
 use crate::claim::{Asked, ClaimSpec, DeviceClaim, DeviceRequest};
 use crate::names::IMPLICIT_EXTENDED_RESOURCE;
 
-/// What a container asks of one extended resource.
+/// The request of a container for one extended resource.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ExtendedAsk {
-    /// Its place among init containers and then containers.
+    /// The index of the container, counted over init containers and then containers.
     pub index: usize,
-    /// The container's name.
+    /// The name of the container.
     pub container: Box<str>,
-    /// It has ended before the containers behind it begin: they can have its devices.
+    /// Whether the container ends before later ones start, so that they can use its devices.
     pub passes: bool,
-    /// The resource's name.
+    /// The name of the resource.
     pub resource: Box<str>,
-    /// The resource's place among all that the container requests, by name.
+    /// The index of the resource among the requests of the container, sorted by name.
     pub place: usize,
-    /// Units of the resource, each of them one device.
+    /// The number of devices.
     pub count: i64,
 }
 
-/// Whether drivers of devices may stand for a resource of this name.
+/// Returns whether a name is an extended resource, which device drivers may provide.
 pub fn is_extended(name: &str) -> bool {
     name.starts_with(IMPLICIT_EXTENDED_RESOURCE)
         || (name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests."))
 }
 
-/// One claim for all extended resources of a pod.
+/// The claim for all extended resources of a pod that device classes provide.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExtendedClaim {
     requests: Vec<Wanted>,
     mappings: Vec<Mapping>,
 }
 
-/// So many devices of a class.
+/// A number of devices of a class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Wanted {
     name: String,
@@ -45,7 +45,7 @@ struct Wanted {
     count: i64,
 }
 
-/// A container has what a request was given.
+/// The request whose devices a container uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mapping {
     container: Box<str>,
@@ -54,7 +54,7 @@ struct Mapping {
 }
 
 impl ExtendedClaim {
-    /// The claim for those resources that `classes` has a class for; `asks` are in the order of the containers.
+    /// Creates the claim for the resources with a class in `classes`. `asks` must be in the order of the containers.
     pub fn new(asks: &[ExtendedAsk], classes: &BTreeMap<Box<str>, String>) -> Self {
         let mut out = Self::default();
         for (resource, class) in classes {
@@ -64,8 +64,8 @@ impl ExtendedClaim {
         out
     }
 
-    /// Adds what is asked of one resource. Containers that run side by side have devices of their own; one that passes
-    /// uses those of the containers behind it, and only what it needs beyond them is asked for, once for all that pass.
+    /// Adds the requests for one resource. Concurrent containers get different devices. A container that ends before
+    /// later ones start uses their devices. Only what it needs beyond them is requested, once for all such containers.
     fn add(&mut self, asks: Vec<&ExtendedAsk>, class: &str) {
         let own = |a: &ExtendedAsk, count: i64| Wanted {
             name: format!("container-{}-request-{}", a.index, a.place),
@@ -95,7 +95,7 @@ impl ExtendedClaim {
                 shared.push((a, None));
             }
         }
-        // The first of those that want the most.
+        // Takes the first of the containers with the largest request.
         let most = beyond.into_iter().reduce(|most, next| if next.count > most.count { next } else { most });
         let name_of_most = most.as_ref().map_or("", |m| m.name.as_str());
         self.mappings.extend(shared.iter().map(|(a, of)| mapping(a, of.as_deref().unwrap_or(name_of_most))));
@@ -103,12 +103,12 @@ impl ExtendedClaim {
         self.requests.extend(stays.into_iter().map(|(_, wanted)| wanted));
     }
 
-    /// Whether nothing is asked for.
+    /// Returns whether the claim has no requests.
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
 
-    /// As devices are searched by.
+    /// Returns the claim in the form for the allocator.
     pub fn spec(&self) -> ClaimSpec {
         let one = |w: &Wanted| DeviceRequest {
             name: w.name.clone(),
@@ -124,7 +124,7 @@ impl ExtendedClaim {
         ClaimSpec { devices: DeviceClaim { requests, ..DeviceClaim::default() } }
     }
 
-    /// `spec.devices.requests`.
+    /// Returns the value for `spec.devices.requests`.
     pub fn requests(&self) -> Value {
         let one = |w: &Wanted| {
             let exactly = json!({"deviceClassName": w.class, "allocationMode": "ExactCount", "count": w.count});
@@ -133,7 +133,7 @@ impl ExtendedClaim {
         self.requests.iter().map(one).collect()
     }
 
-    /// The pod's `status.extendedResourceClaimStatus.requestMappings`.
+    /// Returns the value for the pod's `status.extendedResourceClaimStatus.requestMappings`.
     pub fn mappings(&self) -> Value {
         let one =
             |m: &Mapping| json!({"containerName": m.container, "resourceName": m.resource, "requestName": m.request});

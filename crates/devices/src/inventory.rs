@@ -1,4 +1,4 @@
-//! All slices, found by the node where they can be used and by their pool.
+//! All resource slices, indexed by the node where they are usable and by pool.
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -6,17 +6,18 @@ use kelson_meta::NodeSelector;
 
 use crate::slice::{ResourceSliceView, Selected};
 
-/// A node as devices ask for it.
+/// The name and the labels of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct Host<'n> {
-    /// `metadata.name`.
+    /// The name of the node (`metadata.name`).
     pub name: &'n str,
-    /// `metadata.labels`.
+    /// The labels of the node (`metadata.labels`).
     pub labels: &'n BTreeMap<String, String>,
 }
 
 impl Host<'_> {
-    /// Whether what says so of itself can be used here: by this node's name, everywhere, or by labels.
+    /// Returns whether a slice or device with these fields is usable on the node: by name, on all nodes, or by
+    /// selector.
     pub(crate) fn suits(&self, name: Option<&str>, everywhere: Option<bool>, selected: Option<&Selected>) -> bool {
         match (name.filter(|n| !n.is_empty()), everywhere, selected) {
             (Some(name), ..) => name == self.name,
@@ -26,25 +27,25 @@ impl Host<'_> {
         }
     }
 
-    /// Whether a selector matches it.
+    /// Returns whether a node selector matches the node.
     pub fn is_selected(&self, selector: &NodeSelector) -> bool {
         selector.matches(self.name, self.labels)
     }
 }
 
-/// All slices that there are, of all drivers.
+/// All resource slices of all drivers.
 #[derive(Debug, Default)]
 pub struct Inventory {
     slices: HashMap<Box<str>, Arc<ResourceSliceView>>,
-    /// Names of slices of one node each.
+    /// The names of the slices of each node.
     on_node: HashMap<Box<str>, Vec<Box<str>>>,
-    /// Names of all others, and of those with counters, which a pool needs wherever it is used.
+    /// The names of all other slices, and of slices with counters, which are needed on every node of the pool.
     elsewhere: Vec<Box<str>>,
     of_pool: HashMap<(String, String), Vec<Box<str>>>,
 }
 
 impl Inventory {
-    /// Learns or forgets a slice.
+    /// Adds, replaces or removes a slice.
     pub fn put(&mut self, name: &str, slice: Option<Arc<ResourceSliceView>>) {
         if let Some(old) = self.slices.remove(name) {
             let gone = |names: &mut Vec<Box<str>>| names.retain(|n| **n != *name);
@@ -74,19 +75,19 @@ impl Inventory {
         self.slices.insert(name.into(), slice);
     }
 
-    /// The slices that may be of use on a node.
+    /// Returns the slices that may be usable on a node.
     pub(crate) fn near(&self, node: &str) -> impl Iterator<Item = &ResourceSliceView> {
         let own = self.on_node.get(node).into_iter().flatten();
         own.chain(&self.elsewhere).filter_map(|n| self.slices.get(n).map(|s| &**s))
     }
 
-    /// All slices of a pool, of every generation.
+    /// Returns all slices of a pool, of every generation.
     pub(crate) fn of_pool(&self, driver: &str, pool: &str) -> impl Iterator<Item = &ResourceSliceView> {
         let names = self.of_pool.get(&(driver.to_owned(), pool.to_owned())).into_iter().flatten();
         names.filter_map(|n| self.slices.get(n).map(|s| &**s))
     }
 
-    /// All slices, in no order.
+    /// Returns all slices in no particular order.
     pub fn all(&self) -> impl Iterator<Item = &Arc<ResourceSliceView>> {
         self.slices.values()
     }
@@ -96,7 +97,7 @@ fn pool_key(slice: &ResourceSliceView) -> (String, String) {
     (slice.spec.driver.clone(), slice.spec.pool.name.clone())
 }
 
-/// The one node that a slice without counters is of.
+/// Returns the node of a slice for a single node, if the slice has no counters.
 fn local(slice: &ResourceSliceView) -> Option<&str> {
     let name = slice.spec.node_name.as_deref().filter(|n| !n.is_empty())?;
     slice.spec.shared_counters.is_empty().then_some(name)

@@ -1,6 +1,6 @@
-//! Kelson devices: what resource claims, device classes and resource slices say of each other, and which devices suit the
-//! claims of a pod on a node (KEP-4381 and those that built on it, as far as their gates are on by default in 1.36). Pure:
-//! time, names and writes are the callers'.
+//! Kelson devices: dynamic resource allocation. The crate reads resource claims, device classes and resource slices,
+//! and decides which devices satisfy the claims of a pod on a node (KEP-4381 and later ones whose feature gates are
+//! enabled by default in 1.36). It is pure: callers supply time and names, and write the results.
 //!
 //! # Rooms
 //! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
@@ -15,7 +15,7 @@
 //! | `allocate/` | the search: takes one device after the other and returns it, within a bound |
 //! | `readiness` | whether devices that must be prepared first are ready |
 //!
-//! Which devices a claim gets is decided here and in no other crate.
+//! Only this crate decides which devices a claim gets.
 
 pub mod allocate;
 mod capacity;

@@ -1,14 +1,15 @@
-//! Keys and limits of the API (`k8s.io/api/resource/v1`).
+//! Names and limits of the API (`k8s.io/api/resource/v1`).
 
-/// The finalizer of claims that are allocated.
+/// The finalizer of allocated claims.
 pub const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
-/// On a claim made from a template: the name that the pod's spec has for it.
+/// The annotation of a claim from a template: the name of the claim in the pod's spec.
 pub const POD_CLAIM_NAME: &str = "resource.kubernetes.io/pod-claim-name";
-/// `"true"` on a claim that the scheduler made for extended resources of a pod (KEP-5004).
+/// The annotation with the value `"true"` on a claim that the scheduler created for extended resources of a pod
+/// (KEP-5004).
 pub const EXTENDED_RESOURCE_CLAIM: &str = "resource.kubernetes.io/extended-resource-claim";
-/// Before the name of a class: the extended resource that every class stands for.
+/// The prefix of the implicit extended resource of every class.
 pub const IMPLICIT_EXTENDED_RESOURCE: &str = "deviceclass.resource.kubernetes.io/";
-/// Most devices that one claim can have.
+/// The maximum number of devices of one claim.
 pub const RESULTS_MAX: usize = 32;
-/// Most alternatives of a request: the first of them is worth this much when nodes are compared.
+/// The maximum number of alternatives of a request, which is also the score of the first alternative.
 pub const ALTERNATIVES_MAX: usize = 8;

@@ -1,38 +1,39 @@
-//! Pools as one node sees them: the slices of the newest generation, whether all of them are there, and whether they agree.
+//! The pools of a node: the slices of the newest generation, whether they are complete, and whether they are
+//! consistent.
 use std::collections::{BTreeMap, HashSet};
 
 use crate::inventory::{Host, Inventory};
 use crate::slice::{Counter, ResourceSliceView};
 
-/// The counters of a set, by name.
+/// The counters of a set by name.
 pub(crate) type Counters = BTreeMap<String, Counter>;
 
-/// One pool of a driver, as a node sees it.
+/// One pool of a driver, as seen from one node.
 #[derive(Debug)]
 pub(crate) struct Pool<'s> {
     pub driver: &'s str,
     pub name: &'s str,
     pub state: PoolState,
-    /// Slices with devices that can be used here, by name.
+    /// The slices with devices that are usable on this node, by name.
     pub slices: Vec<&'s ResourceSliceView>,
-    /// The pool's other slices with devices, where counters must be reckoned over all of them.
+    /// The other slices with devices, if counters must be computed over the whole pool.
     pub others: Vec<&'s ResourceSliceView>,
     pub counters: BTreeMap<&'s str, &'s Counters>,
 }
 
-/// Whether devices of a pool can be given out.
+/// Whether devices of a pool can be allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PoolState {
-    /// All of its slices are there and agree.
+    /// All slices are present and consistent.
     Ready,
     /// The driver has not published all slices yet.
     Incomplete,
-    /// Its slices contradict each other.
+    /// The slices contradict each other.
     Invalid,
 }
 
-/// The pools that have something for a node, in the order in which devices are tried: by name, those with devices that must
-/// be prepared first behind the others.
+/// Returns the pools of a node in the order in which devices are tried: by name, and pools with devices that need
+/// preparation last.
 pub(crate) fn gather<'s>(inventory: &'s Inventory, host: Host<'_>) -> Vec<Pool<'s>> {
     let mut found: BTreeMap<(&str, &str), Vec<&ResourceSliceView>> = BTreeMap::new();
     for slice in inventory.near(host.name).filter(|s| is_relevant(s, host)) {
@@ -63,7 +64,7 @@ fn is_relevant(slice: &ResourceSliceView, host: Host<'_>) -> bool {
     host.suits(spec.node_name.as_deref(), spec.all_nodes, spec.node_selector.as_ref())
 }
 
-/// `None`: what is near the node is of a generation that is no longer true.
+/// Returns a pool, or `None` if the node's slices are of an outdated generation.
 fn pool<'s>(
     inventory: &'s Inventory,
     driver: &'s str,
@@ -113,7 +114,7 @@ impl Pool<'_> {
         self.slices.iter().flat_map(|s| &s.spec.devices).all(|d| names.insert(d.name.as_str()))
     }
 
-    /// Whether devices consume nothing but what there is.
+    /// Returns whether all counters that devices consume exist.
     fn counters_exist(&self) -> bool {
         let uses =
             self.slices.iter().chain(&self.others).flat_map(|s| &s.spec.devices).flat_map(|d| &d.consumes_counters);

@@ -1,18 +1,18 @@
-//! Whether devices that a driver prepares before a pod may be bound are ready (KEP-5007).
+//! The readiness of devices that a driver prepares before a pod is bound (KEP-5007).
 use crate::claim::{Granted, ResourceClaimView};
 
-/// How far the devices of a claim are.
+/// The readiness of the devices of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// All can be used.
+    /// All devices are ready.
     Ready,
-    /// A driver still prepares some of them.
+    /// A driver is still preparing a device.
     Waits,
-    /// One cannot be prepared; upstream's sentence.
+    /// A device cannot be prepared. The value is upstream's message.
     Failed(String),
 }
 
-/// How far the devices of an allocated claim are.
+/// Returns the readiness of the devices of an allocated claim.
 pub fn readiness(claim: &ResourceClaimView) -> Readiness {
     let Some(allocation) = &claim.status.allocation else { return Readiness::Waits };
     for granted in allocation.devices.results.iter().filter(|g| !g.binding_conditions.is_empty()) {

@@ -1,4 +1,4 @@
-//! Expressions that select devices, compiled once.
+//! CEL expressions that select devices, with a cache of compiled ones.
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use parking_lot::Mutex;
 
 use crate::slice::DeviceView;
 
-/// Expressions that are kept compiled; beyond, all are forgotten.
+/// The maximum number of compiled expressions. When it is exceeded, the cache is cleared.
 const COMPILED_MAX: usize = 128;
 
 type Compiled = Arc<Result<Program, String>>;
 
-/// Expressions that were compiled before, by their text.
+/// A cache of compiled expressions by their source.
 #[derive(Debug, Default)]
 pub struct Selectors(Mutex<HashMap<Box<str>, Compiled>>);
 
@@ -31,10 +31,10 @@ impl Selectors {
         compiled
     }
 
-    /// Whether all of these hold of a device. `of` says whose they are.
+    /// Returns whether a device satisfies all expressions. `of` names their owner in errors.
     ///
     /// # Errors
-    /// Why one of them cannot be decided.
+    /// Fails when an expression cannot be evaluated.
     pub(crate) fn all_match(
         &self,
         sources: &[String],

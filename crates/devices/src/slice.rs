@@ -1,4 +1,5 @@
-//! `resource.k8s.io/v1` ResourceSlice: devices that a driver offers, and where they can be used.
+//! The fields of `resource.k8s.io/v1` ResourceSlice: devices that a driver offers, and the nodes where they are
+//! usable.
 use std::collections::BTreeMap;
 
 use kelson_cel::device::Attribute;
@@ -9,160 +10,162 @@ use serde_json::Value;
 
 use crate::taint::DeviceTaint;
 
-/// `resource.k8s.io/v1` ResourceSlice.
+/// A ResourceSlice of `resource.k8s.io/v1`: a part of a driver's pool of devices. The slices of one pool and
+/// generation belong together. A slice lists devices or shared counters, and says on which nodes the devices are
+/// usable.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ResourceSliceView {
-    /// Name, version, owners and the rest of its metadata.
+    /// The metadata of the slice.
     pub metadata: ObjectMeta,
-    /// What its author says.
+    /// The pool, the devices and their nodes.
     pub spec: SliceSpec,
 }
 slim_object!(ResourceSliceView, ResourceType::cluster("resource.k8s.io", "v1", "resourceslices", "ResourceSlice"));
 
-/// What a slice says.
+/// The `spec` of a slice.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SliceSpec {
-    /// `spec.driver`.
+    /// The name of the driver (`spec.driver`).
     pub driver: String,
-    /// `spec.pool`.
+    /// The pool that the slice belongs to (`spec.pool`).
     pub pool: PoolView,
-    /// The one node where they can be used.
+    /// The only node where the devices are usable.
     pub node_name: Option<String>,
-    /// The nodes where they can be used.
+    /// A selector for the nodes where the devices are usable.
     pub node_selector: Option<Selected>,
-    /// `spec.allNodes`.
+    /// Whether the devices are usable on all nodes (`spec.allNodes`).
     pub all_nodes: Option<bool>,
-    /// Each device says itself where it can be used.
+    /// Whether each device has its own node selection.
     pub per_device_node_selection: Option<bool>,
-    /// `spec.devices`.
+    /// The devices (`spec.devices`).
     #[serde(deserialize_with = "null_default")]
     pub devices: Vec<DeviceView>,
-    /// What devices of the pool are parts of (KEP-4815); a slice has these or devices.
+    /// The counters that partitions of the pool's devices consume (KEP-4815). A slice has either counters or devices.
     #[serde(deserialize_with = "null_default")]
     pub shared_counters: Vec<CounterSet>,
 }
 
-/// `ResourcePool`: which slices belong together.
+/// A `ResourcePool`: the slices that belong together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PoolView {
-    /// `spec.pool.name`.
+    /// The name of the pool (`spec.pool.name`).
     pub name: String,
-    /// Slices of an older one are no longer true.
+    /// The generation. Slices of an older generation are outdated.
     pub generation: i64,
-    /// How many slices the pool has in this generation.
+    /// The number of slices of the pool in this generation.
     pub resource_slice_count: i64,
 }
 
-/// `CounterSet`: counters that partitions of one thing share.
+/// A `CounterSet`: counters that partitions of a device share.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct CounterSet {
-    /// `spec.sharedCounters[].name`.
+    /// The name of the set (`spec.sharedCounters[].name`).
     pub name: String,
-    /// `spec.sharedCounters[].counters`.
+    /// The counters by name (`spec.sharedCounters[].counters`).
     #[serde(deserialize_with = "null_default")]
     pub counters: BTreeMap<String, Counter>,
 }
 
-/// `Counter`: how much there is, or is used.
+/// A `Counter`: an available or consumed amount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Counter {
-    /// `counters[].value`.
+    /// The amount (`counters[].value`).
     pub value: Quantity,
 }
 
-/// `DeviceCounterConsumption`: what a partition uses of a set.
+/// A `DeviceCounterConsumption`: what a device consumes of a counter set.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CounterUse {
-    /// `devices[].consumesCounters[].counterSet`.
+    /// The name of the set (`devices[].consumesCounters[].counterSet`).
     pub counter_set: String,
-    /// `devices[].consumesCounters[].counters`.
+    /// The consumed counters (`devices[].consumesCounters[].counters`).
     #[serde(deserialize_with = "null_default")]
     pub counters: BTreeMap<String, Counter>,
 }
 
-/// `Device`: what can be given to claims.
+/// A `Device` that can be allocated to claims.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeviceView {
-    /// `spec.devices[].name`.
+    /// The name of the device (`spec.devices[].name`).
     pub name: String,
-    /// `spec.devices[].attributes`.
+    /// The attributes by name (`spec.devices[].attributes`).
     #[serde(deserialize_with = "attributes")]
     pub attributes: BTreeMap<String, Attribute>,
-    /// `spec.devices[].capacity`.
+    /// The capacities by name (`spec.devices[].capacity`).
     #[serde(deserialize_with = "null_default")]
     pub capacity: BTreeMap<String, DeviceCapacity>,
-    /// `spec.devices[].consumesCounters`.
+    /// The counters that the device consumes (`spec.devices[].consumesCounters`).
     #[serde(deserialize_with = "null_default")]
     pub consumes_counters: Vec<CounterUse>,
-    /// `spec.devices[].nodeName`.
+    /// The only node where the device is usable (`spec.devices[].nodeName`).
     pub node_name: Option<String>,
-    /// `spec.devices[].nodeSelector`.
+    /// A selector for the nodes where the device is usable (`spec.devices[].nodeSelector`).
     pub node_selector: Option<Selected>,
-    /// `spec.devices[].allNodes`.
+    /// Whether the device is usable on all nodes (`spec.devices[].allNodes`).
     pub all_nodes: Option<bool>,
-    /// `spec.devices[].taints`.
+    /// The taints of the device (`spec.devices[].taints`).
     #[serde(deserialize_with = "null_default")]
     pub taints: Vec<DeviceTaint>,
-    /// Whoever gets it is bound to the node that it was given on.
+    /// Whether an allocation restricts the claim to the node for which it was made.
     pub binds_to_node: Option<bool>,
-    /// Conditions that a driver makes true before a pod may be bound (KEP-5007).
+    /// The conditions that a driver must set to true before a pod is bound (KEP-5007).
     #[serde(deserialize_with = "null_default")]
     pub binding_conditions: Vec<String>,
-    /// `spec.devices[].bindingFailureConditions`.
+    /// The conditions that report a failed preparation (`spec.devices[].bindingFailureConditions`).
     #[serde(deserialize_with = "null_default")]
     pub binding_failure_conditions: Vec<String>,
-    /// Several claims may have shares of it (KEP-5075).
+    /// Whether several claims may share the device (KEP-5075).
     pub allow_multiple_allocations: Option<bool>,
 }
 
-/// `DeviceCapacity`: how much a device has, and how it may be shared out.
+/// A `DeviceCapacity`: an amount of a device, and how it may be shared.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeviceCapacity {
-    /// `capacity[].value`.
+    /// The total amount (`capacity[].value`).
     pub value: Quantity,
-    /// `capacity[].requestPolicy`.
+    /// The policy for shares (`capacity[].requestPolicy`).
     pub request_policy: Option<RequestPolicy>,
 }
 
-/// `CapacityRequestPolicy`: how much of a capacity one share may be.
+/// A `CapacityRequestPolicy`: the allowed sizes of a share.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RequestPolicy {
-    /// For requests that name none.
+    /// The amount for requests that specify none.
     pub default: Option<Quantity>,
-    /// Only these, in rising order.
+    /// The allowed amounts in ascending order.
     #[serde(deserialize_with = "null_default")]
     pub valid_values: Vec<Quantity>,
-    /// From the least to the most, in steps.
+    /// The allowed range of amounts.
     pub valid_range: Option<ValidRange>,
 }
 
-/// `CapacityRequestPolicyRange`, both ends included.
+/// A `CapacityRequestPolicyRange` with inclusive limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ValidRange {
-    /// `requestPolicy.validRange.min`.
+    /// The minimum amount (`requestPolicy.validRange.min`).
     pub min: Option<Quantity>,
-    /// `requestPolicy.validRange.max`.
+    /// The maximum amount (`requestPolicy.validRange.max`).
     pub max: Option<Quantity>,
-    /// `requestPolicy.validRange.step`.
+    /// The step between amounts (`requestPolicy.validRange.step`).
     pub step: Option<Quantity>,
 }
 
-/// A node selector, as it was written and ready to be compared.
+/// A node selector in its API form and in the form for matching.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Selected {
-    /// As the API has it.
+    /// The selector in its API form.
     pub wire: Value,
-    /// What it matches.
+    /// The selector in the form for matching.
     pub selector: NodeSelector,
 }
 
@@ -195,12 +198,13 @@ fn attributes<'de, D: Deserializer<'de>>(d: D) -> Result<BTreeMap<String, Attrib
 }
 
 impl DeviceView {
-    /// The value of an attribute by its full name, `DOMAIN/ID`; what has no domain is in the driver's.
+    /// Returns the value of an attribute by its full name, `DOMAIN/ID`. Names without a domain are in the driver's
+    /// domain.
     pub fn attribute(&self, driver: &str, name: &str) -> Option<&Attribute> {
         let own = || name.split_once('/').filter(|(domain, _)| *domain == driver).map(|(_, id)| id);
         self.attributes.get(name).or_else(|| self.attributes.get(own()?))
     }
-    /// Whether several claims may have shares of it.
+    /// Returns whether several claims may share the device.
     pub fn is_shared(&self) -> bool {
         self.allow_multiple_allocations == Some(true)
     }

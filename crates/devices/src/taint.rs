@@ -1,54 +1,54 @@
-//! Taints of devices, and who tolerates them (KEP-5055).
+//! Taints and tolerations of devices (KEP-5055).
 use serde::{Deserialize, Serialize};
 
-/// `resource.k8s.io/v1` DeviceTaint.
+/// A DeviceTaint of `resource.k8s.io/v1`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeviceTaint {
-    /// `taints[].key`.
+    /// The key of the taint (`taints[].key`).
     pub key: String,
-    /// `taints[].value`.
+    /// The value of the taint (`taints[].value`).
     pub value: String,
-    /// `NoSchedule`, `NoExecute`, or another that nobody need heed.
+    /// The effect: `NoSchedule`, `NoExecute`, or another value, which is ignored.
     pub effect: String,
-    /// RFC 3339; since when pods that use the device are to go.
+    /// The time in RFC 3339 since which pods that use the device are evicted.
     pub time_added: Option<String>,
 }
 
-/// `resource.k8s.io/v1` DeviceToleration.
+/// A DeviceToleration of `resource.k8s.io/v1`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeviceToleration {
-    /// Empty matches every key.
+    /// The key to match. Empty matches every key.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub key: String,
-    /// `Exists`, or `Equal`, which empty means.
+    /// The operator: `Exists`, or `Equal`, which is the default.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub operator: String,
-    /// `tolerations[].value`.
+    /// The value to match (`tolerations[].value`).
     #[serde(skip_serializing_if = "String::is_empty")]
     pub value: String,
-    /// Empty matches every effect.
+    /// The effect to match. Empty matches every effect.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub effect: String,
-    /// How long pods may go on under a taint with `NoExecute`; absent is for ever.
+    /// The seconds for which pods tolerate a `NoExecute` taint. `None` means without limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub toleration_seconds: Option<i64>,
 }
 
 impl DeviceTaint {
-    /// Whether pods that use the device are to go.
+    /// Returns whether the taint evicts pods that use the device.
     pub fn evicts(&self) -> bool {
         self.effect == "NoExecute"
     }
-    /// Whether the device is not to be given to those who do not tolerate this.
+    /// Returns whether the taint prevents allocation to claims that do not tolerate it.
     pub fn keeps_away(&self) -> bool {
         self.evicts() || self.effect == "NoSchedule"
     }
 }
 
 impl DeviceToleration {
-    /// Whether who has this may have a device with that taint.
+    /// Returns whether the toleration matches a taint.
     pub fn tolerates(&self, taint: &DeviceTaint) -> bool {
         (self.effect.is_empty() || self.effect == taint.effect)
             && (self.key.is_empty() || self.key == taint.key)

@@ -1,4 +1,4 @@
-//! Which devices claims have, and how much of those that several may have.
+//! The devices that claims have, and the consumed capacity of shared devices.
 use std::collections::{BTreeMap, HashMap};
 
 use kelson_meta::Quantity;
@@ -6,10 +6,10 @@ use kelson_meta::Quantity;
 use crate::claim::{Allocation, Granted};
 use crate::device_id::DeviceId;
 
-/// What is taken of devices. An allocation is added and removed whole.
+/// The allocated devices. Allocations are added and removed as a whole.
 #[derive(Clone, Debug, Default)]
 pub struct Taken {
-    /// How many have the device for themselves; more than one only by mistake.
+    /// The number of claims that have a device exclusively. More than one is an error of another component.
     whole: HashMap<DeviceId, usize>,
     shares: HashMap<DeviceId, Shares>,
 }
@@ -22,7 +22,7 @@ struct Shares {
 }
 
 impl Taken {
-    /// A claim has these devices.
+    /// Adds the devices of a claim.
     pub fn add(&mut self, allocation: &Allocation) {
         for granted in counted(allocation) {
             if granted.share_id.is_none() {
@@ -38,7 +38,7 @@ impl Taken {
         }
     }
 
-    /// A claim no longer has these devices, which it had.
+    /// Removes the devices of a claim that was added before.
     pub fn remove(&mut self, allocation: &Allocation) {
         for granted in counted(allocation) {
             let id = granted.id();
@@ -65,28 +65,28 @@ impl Taken {
         }
     }
 
-    /// Whether a claim has the device for itself.
+    /// Returns whether a claim has the device exclusively.
     pub fn is_taken(&self, id: &DeviceId) -> bool {
         self.whole.contains_key(id)
     }
 
-    /// What the shares of a device take of it; `None` where it has none.
+    /// Returns the capacity that the shares of a device consume, or `None` if it has no shares.
     pub fn consumed(&self, id: &DeviceId) -> Option<&BTreeMap<String, Quantity>> {
         self.shares.get(id).map(|s| &s.consumed)
     }
 
-    /// Whether any claim has it, or a share of it.
+    /// Returns whether any claim has the device or a share of it.
     pub fn is_used(&self, id: &DeviceId) -> bool {
         self.is_taken(id) || self.shares.contains_key(id)
     }
 
-    /// Whether nothing is taken of any device.
+    /// Returns whether no device is allocated.
     pub fn is_empty(&self) -> bool {
         self.whole.is_empty() && self.shares.is_empty()
     }
 }
 
-/// Who only looks after a device does not take it.
+/// Returns the devices of an allocation without those with admin access, which are not taken.
 fn counted(allocation: &Allocation) -> impl Iterator<Item = &Granted> {
     allocation.devices.results.iter().filter(|g| g.admin_access != Some(true))
 }

@@ -1,8 +1,9 @@
-//! Answers of the upstream resolvers, kept as long as their TTLs allow: pure data, the time is a parameter.
+//! A cache of responses from upstream resolvers. It is pure data; the time is a parameter.
 //!
-//! An answer is kept for the smallest TTL of its records. A negative one (the name does not exist, or has no record of the type) is
-//! kept for the TTL of negative answers in its SOA record, and not at all without one (RFC 2308, section 5). Truncated answers,
-//! failures, and answers to questions with EDNS options, which may hold for one client alone, are not kept.
+//! A response is cached for the smallest TTL of its records. A negative one (the name or the record type does not
+//! exist) is cached for the negative TTL in its SOA record, and not at all without one (RFC 2308, section 5).
+//! Truncated responses, failures, and responses to queries with EDNS options, which may be for one client only, are
+//! not cached.
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,31 +12,31 @@ use tokio::time::Instant;
 
 use crate::wire::{self, RecordAt, Section};
 
-/// Longest time for which an answer is kept, as in the cluster DNS that kubeadm installs (`cache 30`).
+/// The maximum time in the cache, as in the cluster DNS that kubeadm installs (`cache 30`).
 const KEPT_MAX: Duration = Duration::from_secs(30);
-/// Memory for all answers.
+/// The maximum memory of the cache in bytes.
 pub const CACHE_BYTES_MAX: usize = 4 << 20;
-/// Larger answers are not kept: those of UDP are smaller.
+/// The maximum size of a cached response in bytes. UDP responses are smaller.
 const ANSWER_BYTES_MAX: usize = 4096;
-/// Memory of an answer beside its key and its bytes: the tables' entries, reference counts and positions.
+/// The memory of an entry besides its key and its bytes: map entries, reference counts and positions.
 const ENTRY_BYTES: usize = 256;
 /// The flags of a question that its answer depends on: recursion desired, and in the second byte authentic data and checking
 /// disabled.
 const FLAGS: [u8; 2] = [0b0000_0001, 0b0011_0000];
 
-/// What an answer depends on: flags, EDNS, and the question in lower case.
+/// The key of a response: flags, EDNS, and the question in lower case.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<[u8]>);
 
 impl Key {
-    /// The key of a question; `None` for one whose answers are not kept.
+    /// Returns the key of a query, or `None` if its responses are not cached.
     pub fn of(question: &[u8]) -> Option<Self> {
         let asked = wire::question(question)?;
         let is_query = question[2] & 0b1111_1000 == 0;
         let records = wire::records(question)?;
         let edns = match records.as_slice() {
             [] => 0,
-            // Version 0 without options; the only flag that there is asks for DNSSEC records.
+            // Version 0 without options. The only flag requests DNSSEC records.
             [opt] if is_plain_edns(question, opt) => 1 + (question[opt.ttl_at + 2] >> 7),
             _ => return None,
         };
@@ -52,10 +53,10 @@ fn is_plain_edns(question: &[u8], record: &RecordAt) -> bool {
         && question[record.ttl_at + 1] == 0
 }
 
-/// Whether an answer has records, or says that there are none.
+/// Whether a response is positive or negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerKind {
-    /// It has records of the type.
+    /// The response has records of the type.
     Positive,
     /// The name or the type does not exist.
     Negative,
@@ -64,14 +65,16 @@ pub enum AnswerKind {
 #[derive(Debug)]
 struct CachedAnswer {
     message: Vec<u8>,
-    /// Where its TTLs are.
+    /// The positions of the TTLs.
     ttls: Vec<usize>,
     kind: AnswerKind,
     received: Instant,
     expires: Instant,
 }
 
-/// The cache; see the module.
+/// A cache of responses with limited memory. It returns a response with the ID and the spelling of the query and with
+/// its remaining TTLs. When it is full, the entries that expire first make room. It has no lock and no clock: callers
+/// synchronize it and pass in the time.
 #[derive(Debug)]
 pub struct Cache {
     entries: HashMap<Key, CachedAnswer>,
@@ -81,12 +84,12 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Keeps no more than so many bytes; the answers that expire first make room for others.
+    /// Creates a cache for at most `bytes_max` bytes. Entries that expire first are replaced.
     pub fn new(bytes_max: usize) -> Self {
         Self { entries: HashMap::new(), by_expiry: BTreeSet::new(), bytes: 0, bytes_max }
     }
 
-    /// The answer to a question, with its ID, its spelling of the name, and the TTLs that are left.
+    /// Returns the response to a query, with its ID, its spelling of the name, and the remaining TTLs.
     pub fn get(&self, key: &Key, question: &[u8], now: Instant) -> Option<(Vec<u8>, AnswerKind)> {
         let entry = self.entries.get(key).filter(|entry| entry.expires > now)?;
         let mut message = entry.message.clone();
@@ -102,7 +105,7 @@ impl Cache {
         Some((message, entry.kind))
     }
 
-    /// Keeps the answer to the question with this key, if it may be kept.
+    /// Caches the response to the query with this key, if caching is allowed.
     pub fn put(&mut self, key: Key, answer: &[u8], now: Instant) {
         while self.by_expiry.first().is_some_and(|(expires, _)| *expires <= now) {
             self.remove_first();
@@ -134,7 +137,7 @@ impl Cache {
         }
     }
 
-    /// The number of answers, expired ones included.
+    /// Returns the number of entries, including expired ones.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -144,7 +147,7 @@ fn size(key: &Key, entry: &CachedAnswer) -> usize {
     ENTRY_BYTES + key.0.len() + entry.message.len() + entry.ttls.len() * size_of::<usize>()
 }
 
-/// What is kept of an answer; `None` for one that may not be kept.
+/// Returns the cache entry for a response, or `None` if it must not be cached.
 fn entry(answer: &[u8], now: Instant) -> Option<CachedAnswer> {
     let asked = wire::question(answer)?;
     let is_truncated = answer[2] & 0b10 != 0;
@@ -166,7 +169,7 @@ fn entry(answer: &[u8], now: Instant) -> Option<CachedAnswer> {
     let mut message = answer.to_vec();
     if kind == AnswerKind::Negative {
         let soa = records.iter().find(|r| r.section == Section::Authority && r.kind == wire::SOA)?;
-        // The last of five numbers after two names.
+        // The minimum TTL is the last of five numbers after two names.
         let negative = wire::u32_at(answer, soa.data.end.checked_sub(4).filter(|at| soa.data.contains(at))?)?;
         let ttl = wire::u32_at(answer, soa.ttl_at)?.min(negative);
         message[soa.ttl_at..soa.ttl_at + 4].copy_from_slice(&ttl.to_be_bytes());

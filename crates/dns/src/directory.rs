@@ -1,4 +1,4 @@
-//! What the cluster's services and endpoint slices say, indexed for questions by name and by address.
+//! An index of the cluster's services and endpoint slices by name and by address.
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use serde::Deserialize;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Service {
-    /// Name, namespace and labels.
+    /// The metadata of the service.
     pub metadata: ObjectMeta,
     /// The addresses of its names.
     pub spec: ServiceSpec,
@@ -32,13 +32,13 @@ pub struct ServiceSpec {
     ports: Vec<Port>,
 }
 
-/// A named port.
+/// A port with a name, which may be empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Port {
-    /// Name; may be empty.
+    /// The name of the port, which may be empty.
     pub name: String,
-    /// `TCP`, `UDP`, `SCTP`; empty means TCP.
+    /// The protocol: `TCP`, `UDP` or `SCTP`. Empty means TCP.
     pub protocol: String,
     pub port: u16,
 }
@@ -49,7 +49,7 @@ slim_object!(Service, ResourceType::namespaced("", "v1", "services", "Service"))
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct EndpointSlice {
-    /// Name, namespace and labels.
+    /// The metadata of the slice.
     pub metadata: ObjectMeta,
     endpoints: Option<Vec<SliceEndpoint>>,
     ports: Option<Vec<Port>>,
@@ -74,11 +74,11 @@ slim_object!(EndpointSlice, ResourceType::namespaced("discovery.k8s.io", "v1", "
 /// The target of a service name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Addresses that the proxy answers.
+    /// Cluster IPs, which the service proxy handles.
     ClusterIps(Vec<IpAddr>),
-    /// The endpoints themselves.
+    /// The endpoints of a headless service.
     Headless,
-    /// Another name, for which resolvers ask in turn (`ExternalName`).
+    /// Another name, which resolvers query next (`ExternalName`).
     External(String),
 }
 
@@ -90,11 +90,11 @@ pub struct Entry {
     pub ports: Vec<Port>,
 }
 
-/// One address behind a headless service.
+/// One address of a headless service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     pub address: IpAddr,
-    /// The label below the service's name: the endpoint's hostname, else its address with dashes.
+    /// The label below the service's name: the endpoint's hostname, or its address with dashes.
     pub hostname: String,
     /// Whether the host name was set explicitly and not generated.
     pub named: bool,
@@ -106,26 +106,26 @@ struct State {
     services: HashMap<ObjectKey, Arc<Entry>>,
     /// The number of services per namespace, to distinguish an empty response from a name that does not exist.
     namespaces: HashMap<String, usize>,
-    /// By service, then by slice name.
+    /// The endpoints by service and slice name.
     endpoints: HashMap<ObjectKey, BTreeMap<String, Vec<Endpoint>>>,
-    /// Cluster addresses back to services.
+    /// The services by cluster IP.
     by_cluster_ip: HashMap<IpAddr, ObjectKey>,
-    /// Named endpoint addresses back to `hostname` and service.
+    /// The host name and service of each named endpoint address.
     by_endpoint: HashMap<IpAddr, (String, ObjectKey)>,
 }
 
-/// The index; shared between the watchers that fill it and the servers that ask it.
+/// The index of services and endpoints. Watchers update it, and DNS servers query it.
 #[derive(Default)]
 pub struct Directory {
     state: RwLock<State>,
 }
 
 impl Directory {
-    /// The service of that name.
+    /// Returns the service with this name.
     pub fn service(&self, key: &ObjectKey) -> Option<Arc<Entry>> {
         self.state.read().services.get(key).cloned()
     }
-    /// The ready endpoints of a service, across its slices, each address once.
+    /// Returns the ready endpoints of a service from all its slices, without duplicate addresses.
     pub fn endpoints(&self, key: &ObjectKey) -> Vec<Endpoint> {
         let state = self.state.read();
         let mut all: Vec<Endpoint> =
@@ -134,20 +134,20 @@ impl Directory {
         all.dedup_by(|a, b| a.address == b.address && a.hostname == b.hostname && a.ports == b.ports);
         all
     }
-    /// Whether any service lives in that namespace.
+    /// Returns whether the namespace has any service.
     pub fn has_namespace(&self, namespace: &str) -> bool {
         self.state.read().namespaces.contains_key(namespace)
     }
-    /// The service with that cluster address.
+    /// Returns the service with this cluster IP.
     pub fn service_at(&self, address: IpAddr) -> Option<ObjectKey> {
         self.state.read().by_cluster_ip.get(&address).cloned()
     }
-    /// Hostname and service of a named endpoint with that address.
+    /// Returns the host name and the service of a named endpoint with this address.
     pub fn endpoint_at(&self, address: IpAddr) -> Option<(String, ObjectKey)> {
         self.state.read().by_endpoint.get(&address).cloned()
     }
 
-    /// Takes in a service's new state.
+    /// Adds or updates a service.
     pub fn put_service(&self, service: &Service) {
         let key = service.metadata.key();
         let entry = entry(&service.spec);
@@ -163,7 +163,7 @@ impl Directory {
         }
     }
 
-    /// Forgets a service.
+    /// Removes a service.
     pub fn remove_service(&self, key: &ObjectKey) {
         let mut s = self.state.write();
         s.forget_addresses(key);
@@ -177,7 +177,7 @@ impl Directory {
         }
     }
 
-    /// Takes in a slice's new state, or its end.
+    /// Adds, updates or removes a slice.
     pub fn put_slice(&self, slice: &EndpointSlice, exists: bool) {
         let Some(service) = slice.metadata.labels.get("kubernetes.io/service-name") else { return };
         let key = ObjectKey::new(&slice.metadata.namespace, service);
@@ -239,7 +239,7 @@ fn endpoints(slice: &EndpointSlice) -> Vec<Endpoint> {
     out
 }
 
-/// Keeps a directory up to date as long as the handles live.
+/// Keeps a directory up to date until the handles are dropped.
 pub fn watch(client: &Client, directory: &Arc<Directory>) -> (InformerHandle<Service>, InformerHandle<EndpointSlice>) {
     let d = Arc::clone(directory);
     let services = Informer::<Service>::new(client.clone(), InformerConfig::default())

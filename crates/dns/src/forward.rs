@@ -1,4 +1,4 @@
-//! Passes questions about other domains on to the machine's own resolvers, bytes in, bytes out, and caches their answers.
+//! Forwards queries for other domains to the machine's resolvers as bytes, and caches the responses.
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const RESOLVER_TIMEOUT: Duration = Duration::from_secs(2);
 const RESOLVERS_MAX: usize = 3;
 /// The maximum size of UDP responses. Larger ones are truncated and requested again over TCP.
 const UDP_ANSWER_MAX_BYTES: usize = 4096;
-/// How long a resolver that did not answer is asked after the others.
+/// The time for which a resolver that did not answer is tried last.
 const FAILED_FOR: Duration = Duration::from_secs(10);
 const DNS_PORT: u16 = 53;
 
@@ -33,7 +33,7 @@ pub struct Forwarder {
 #[derive(Debug)]
 struct Resolver {
     address: SocketAddr,
-    /// Until when it is asked after the others, since it did not answer.
+    /// The time until which the resolver is tried last, because it did not answer.
     failed_until: Mutex<Option<Instant>>,
 }
 
@@ -44,7 +44,7 @@ impl Default for Forwarder {
 }
 
 impl Forwarder {
-    /// Asks these, in order.
+    /// Creates a forwarder for these resolvers in order.
     pub fn new(resolvers: Vec<SocketAddr>) -> Self {
         let resolver = |address| Resolver { address, failed_until: Mutex::default() };
         let cache = Arc::new(Mutex::new(Cache::new(CACHE_BYTES_MAX)));
@@ -53,12 +53,12 @@ impl Forwarder {
         Self { resolvers: resolvers.into_iter().map(resolver).collect(), cache, metrics: Arc::new(metrics) }
     }
 
-    /// What is counted of questions and answers.
+    /// Returns the metrics of queries and responses.
     pub(crate) fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
 
-    /// Reads the `nameserver` lines of a resolv.conf. `own` are our own addresses: asking ourselves would be a loop.
+    /// Reads the `nameserver` lines of a resolv.conf. Addresses in `own` are skipped, because they would cause a loop.
     pub fn from_resolv_conf(text: &str, own: &[IpAddr]) -> Self {
         let servers = text
             .lines()
@@ -73,7 +73,7 @@ impl Forwarder {
         self.resolvers.is_empty()
     }
 
-    /// The answer that is in the cache, with the question's ID.
+    /// Returns the cached response with the ID of the query.
     pub fn cached(&self, question: &[u8]) -> Option<Vec<u8>> {
         let key = Key::of(question)?;
         let found = self.cache.lock().get(&key, question, Instant::now());
@@ -81,12 +81,12 @@ impl Forwarder {
         found.map(|(answer, _)| answer)
     }
 
-    /// The first answer any resolver gives; `None` when none does in time. The answer carries the question's id. The cache is not
-    /// asked, but keeps the answer.
+    /// Returns the first response of any resolver with the ID of the query, or `None` if none answers in time. It
+    /// bypasses the cache, but stores the response.
     pub async fn ask(&self, question: &[u8], over_tcp: bool) -> Option<Vec<u8>> {
         let id = question.get(..2)?;
         for resolver in self.order(Instant::now()) {
-            // A fresh id and port per question: what comes back must be an answer to this very question.
+            // Each query has a new ID and port, so that a response must match exactly this query.
             let mut own = question.to_vec();
             own[..2].copy_from_slice(&rand::random::<[u8; 2]>());
             let address = resolver.address;
@@ -109,7 +109,7 @@ impl Forwarder {
         None
     }
 
-    /// The resolvers in the order in which they are asked: those that failed a short time ago are the last.
+    /// Returns the resolvers in the order in which they are tried. Those that failed recently are last.
     fn order(&self, now: Instant) -> Vec<&Resolver> {
         let (failed, good): (Vec<_>, Vec<_>) = self.resolvers.iter().partition(|resolver| resolver.has_failed(now));
         good.into_iter().chain(failed).collect()
@@ -121,7 +121,7 @@ impl Resolver {
         self.failed_until.lock().is_some_and(|until| now < until)
     }
 
-    /// Notes whether it has answered.
+    /// Records whether the resolver has answered.
     fn answered(&self, in_time: bool, now: Instant) {
         *self.failed_until.lock() = (!in_time).then(|| now + FAILED_FOR);
     }
@@ -185,7 +185,7 @@ mod tests {
         let order = |f: &Forwarder, now| f.order(now).iter().map(|r| r.address.to_string()).collect::<Vec<_>>();
         let now = Instant::now();
         assert_eq!(order(&f, now), ["10.0.0.1:53", "[::1]:53"]);
-        // One that does not answer costs a time-out, but not for every question.
+        // A resolver that does not answer costs one timeout, but not for every query.
         f.resolvers[0].answered(false, now);
         assert_eq!(order(&f, now), ["[::1]:53", "10.0.0.1:53"]);
         assert_eq!(order(&f, now + FAILED_FOR), ["10.0.0.1:53", "[::1]:53"]);

@@ -1,7 +1,8 @@
 //! Kelson dns: cluster DNS from informers (Kubernetes DNS specification 1.1.0), everything else forwarded and cached.
 //!
-//! [`Directory`] holds what services and endpoint slices say, [`Zone`] answers questions from it, [`Server`] speaks UDP
-//! and TCP with the cluster's own [`Sources`], [`publish`] makes the `kube-dns` service point here. It never asks the API per query.
+//! [`Directory`] indexes services and endpoint slices, [`Zone`] answers queries from it, [`Server`] serves UDP and TCP
+//! for the cluster's [`Sources`], and [`publish`] makes the `kube-dns` service point to this server. Queries never
+//! reach the API.
 //!
 //! # Rooms
 //! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.

@@ -1,4 +1,4 @@
-//! What cluster DNS counts.
+//! The metrics of cluster DNS.
 use std::net::SocketAddr;
 
 use kelson_metrics::{IntCounter, IntCounterVec, Registry};
@@ -16,7 +16,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics that ask `entries` for the number of cached answers at each scrape.
+    /// Creates the metrics. Each scrape calls `entries` for the number of cached responses.
     pub fn new(entries: impl Fn() -> usize + Send + Sync + 'static) -> Self {
         let registry = Registry::new();
         registry.on_scrape(move |families| {
@@ -47,7 +47,7 @@ impl Metrics {
         }
     }
 
-    /// The registry to serve.
+    /// Returns the registry to serve.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
@@ -66,7 +66,7 @@ impl Metrics {
         self.responses.with_label_values(&[protocol, code]).inc();
     }
 
-    /// Counts a question to the cache and what it had.
+    /// Counts a cache lookup and its result.
     pub fn looked_up(&self, found: Option<AnswerKind>) {
         match found {
             Some(AnswerKind::Positive) => self.hits.with_label_values(&["success"]).inc(),
@@ -75,7 +75,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a question that this resolver did not answer.
+    /// Counts a query that this resolver did not answer.
     pub fn upstream_failed(&self, resolver: SocketAddr) {
         self.upstream_failures.with_label_values(&[&resolver.to_string()]).inc();
     }

@@ -15,15 +15,15 @@ const RETRY: Duration = Duration::from_secs(2);
 /// The objects to publish.
 #[derive(Clone, Debug)]
 pub struct Published {
-    /// Address of the service, by tradition the tenth of the service range.
+    /// The IP of the service, usually the tenth address of the service range.
     pub service_ip: IpAddr,
     /// The address of a server, as nodes and pods reach it.
     pub endpoint: SocketAddr,
-    /// Name of the node it runs on; also names the slice.
+    /// The name of the server's node, which is also the name of the slice.
     pub node_name: String,
 }
 
-/// Creates or corrects the service and this server's endpoint slice; tries until the API has taken both.
+/// Creates or corrects the service and this server's endpoint slice. It retries until the API has accepted both.
 pub async fn publish(client: &Client, what: &Published) {
     loop {
         match once(client, what).await {

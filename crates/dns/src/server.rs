@@ -1,4 +1,4 @@
-//! DNS over UDP and TCP: reads questions, asks the [`Zone`] or the [`Forwarder`], writes answers.
+//! DNS over UDP and TCP. Queries are answered by the [`Zone`] or by the [`Forwarder`].
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,25 +16,27 @@ use crate::sources::{Share, Shares};
 use crate::wire::HEADER_BYTES;
 use crate::{Answer, Forwarder, Sources, Zone};
 
-/// Largest UDP question read; real ones are far smaller.
+/// The maximum size of a UDP query. Real ones are far smaller.
 const UDP_QUESTION_MAX_BYTES: usize = 4096;
-/// Largest UDP answer, whatever the client offers: above this, fragments get lost.
+/// The maximum size of a UDP response, regardless of the client's limit. Larger packets are fragmented and may be
+/// lost.
 const UDP_ANSWER_MAX_BYTES: u16 = 1232;
 /// The maximum number of concurrently forwarded queries; further ones are refused (RCODE REFUSED).
 const FORWARDED_MAX: usize = 1024;
-/// Of those, of one source.
+/// The maximum number of concurrently forwarded queries of one source.
 const FORWARDED_PER_SOURCE_MAX: usize = 128;
-/// TCP connections at once; more are closed.
+/// The maximum number of TCP connections. Further ones are closed.
 const CONNECTIONS_MAX: usize = 256;
-/// Of those, of one source.
+/// The maximum number of TCP connections of one source.
 const CONNECTIONS_PER_SOURCE_MAX: usize = 32;
-/// A TCP connection may be silent this long, and its client may take as long to read an answer.
+/// The idle timeout of a TCP connection, and the timeout for a client to read a response.
 const TCP_IDLE: Duration = Duration::from_secs(10);
-/// After a failed receive or accept, for each failure in a row: out of descriptors or memory, some work ends meanwhile.
+/// The pause after a failed receive or accept, for each failure in a row. Meanwhile other work may free descriptors or
+/// memory.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(10);
-/// The longest such pause.
+/// The maximum pause.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Aliases followed inside the zone for one question.
+/// The maximum number of aliases within the zone that one query follows.
 const ALIASES_MAX: usize = 8;
 
 /// A running server; it ends when [`Server::shutdown`] is called or it is dropped.
@@ -53,13 +55,14 @@ struct Shared {
     tasks: Tasks,
 }
 
-/// Room for one question to be forwarded.
+/// A permit to forward one query.
 struct Turn(#[expect(dead_code, reason = "held until dropped")] (OwnedSemaphorePermit, Share));
 
-/// Number of ports that [`bind`] tries when it may choose one.
+/// The number of ports that [`bind`] tries if it may choose one.
 const PORTS_TRIED: usize = 16;
 
-/// Binds one port for UDP and TCP. With port 0, a port that is free for UDP can be in use for TCP; then another one is tried.
+/// Binds one port for UDP and TCP. With port 0, a port that is free for UDP may be in use for TCP; then another one is
+/// tried.
 async fn bind(ip: IpAddr, port: u16) -> std::io::Result<(UdpSocket, TcpListener)> {
     let mut tries = if port == 0 { PORTS_TRIED } else { 1 };
     loop {
@@ -101,7 +104,7 @@ impl Server {
         Ok(Self { address, tasks, registry })
     }
 
-    /// Returns the address it listens on.
+    /// Returns the address on which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -111,7 +114,7 @@ impl Server {
         &self.registry
     }
 
-    /// Ends the listeners and what they answer.
+    /// Stops the listeners and the queries in progress.
     pub fn shutdown(&self) {
         self.tasks.token().cancel();
     }
@@ -217,19 +220,19 @@ async fn serve_connection(mut stream: TcpStream, source: IpAddr, shared: &Shared
     }
 }
 
-/// The result for a question.
+/// The result for a query.
 enum Handled {
     Answer(Vec<u8>),
-    /// Not a question at all.
+    /// The message is not a query.
     Drop,
     Forward(Box<Pending>),
 }
 
-/// A question that others must help to answer.
+/// A query that must be forwarded.
 struct Pending {
-    /// The partial answer: its head, and aliases found in the zone.
+    /// The partial response: its header, and aliases found in the zone.
     response: Message,
-    /// The name to ask for when it is not the question's own.
+    /// The name to query, if it differs from the name in the question.
     target: Option<Query>,
     limit: u16,
 }
@@ -243,7 +246,7 @@ impl Pending {
 }
 
 impl Shared {
-    /// Room to forward one more question of this source.
+    /// Returns a permit to forward one more query of this source.
     fn turn(&self, source: IpAddr) -> Option<Turn> {
         let share = self.forwarding_shares.take(source)?;
         Some(Turn((Arc::clone(&self.forwarding).try_acquire_owned().ok()?, share)))
@@ -252,7 +255,7 @@ impl Shared {
     /// Sends a response over UDP.
     async fn respond(&self, socket: &UdpSocket, bytes: &[u8], to: SocketAddr) {
         self.forwarder.metrics().responded("udp", bytes);
-        // A client that is gone has no use for it.
+        // A client that has gone does not need the response.
         let _ = socket.send_to(bytes, to).await;
     }
 
@@ -283,7 +286,7 @@ impl Shared {
             return Handled::Answer(encode(&response, limit));
         }
         response.add_query(query.clone());
-        // Whole zones are given to no client, and asked of no resolver for one.
+        // Zone transfers are neither served nor forwarded.
         if matches!(query.query_type(), RecordType::AXFR | RecordType::IXFR) {
             response.metadata.response_code = ResponseCode::Refused;
             return Handled::Answer(encode(&response, limit));
@@ -345,7 +348,7 @@ impl Shared {
                         response.metadata.response_code = a.metadata.response_code;
                         response.add_answers(a.answers);
                     }
-                    // The alias itself is known and answered, as CoreDNS does; the client sees where it points.
+                    // The alias is known and returned, as CoreDNS does. The client sees its target.
                     None => response.metadata.response_code = ResponseCode::NoError,
                 }
             }
@@ -362,7 +365,7 @@ fn within(answer: Vec<u8>, limit: u16) -> Vec<u8> {
     }
     match Message::from_vec(&answer) {
         Ok(message) => encode(&message, limit),
-        // Not even readable here: the head alone, with the mark that there is more.
+        // The response cannot be parsed here. Only the header is returned, marked as truncated.
         Err(_) => {
             let mut head = answer[..HEADER_BYTES.min(answer.len())].to_vec();
             if head.len() == HEADER_BYTES {

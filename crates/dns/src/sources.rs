@@ -14,7 +14,7 @@ use serde::Deserialize;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Node {
-    /// Name, namespace and labels.
+    /// The metadata of the node.
     pub metadata: ObjectMeta,
     status: NodeStatus,
 }
@@ -34,7 +34,7 @@ struct NodeAddress {
 
 slim_object!(Node, ResourceType::cluster("", "v1", "nodes", "Node"));
 
-/// The addresses that are answered.
+/// The source addresses that are answered.
 #[derive(Debug, Default)]
 pub struct Sources {
     /// The ranges of pods and services.
@@ -43,7 +43,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// These ranges and this machine; nodes are added as they are seen.
+    /// Allows these ranges and this machine. Nodes are added later.
     pub fn new(ranges: Vec<IpNet>) -> Self {
         Self { ranges, nodes: RwLock::default() }
     }
@@ -59,7 +59,7 @@ impl Sources {
         }
     }
 
-    /// Whether a question from this address is answered.
+    /// Returns whether queries from this address are answered.
     pub fn allows(&self, source: IpAddr) -> bool {
         let source = source.to_canonical();
         source.is_loopback()
@@ -67,7 +67,7 @@ impl Sources {
             || self.nodes.read().values().any(|addresses| addresses.contains(&source))
     }
 
-    /// Keeps the nodes' addresses up to date as long as the handle lives.
+    /// Keeps the addresses of nodes up to date until the handle is dropped.
     pub fn watch(self: &Arc<Self>, client: &Client) -> InformerHandle<Node> {
         let to = Arc::clone(self);
         let change = move |change: &Change<Node>| {
@@ -89,7 +89,7 @@ pub struct Shares {
     taken: Arc<Mutex<HashMap<IpAddr, usize>>>,
 }
 
-/// One piece of work of one source; it ends when this is dropped.
+/// One work item of a source. It ends when this value is dropped.
 #[derive(Debug)]
 pub struct Share {
     source: IpAddr,
@@ -102,7 +102,7 @@ impl Shares {
         Self { most, taken: Arc::default() }
     }
 
-    /// Room for one more of this source; `None` when it has its share.
+    /// Admits one more work item of this source, or returns `None` if it has reached its limit.
     pub fn take(&self, source: IpAddr) -> Option<Share> {
         let mut taken = self.taken.lock();
         let count = taken.entry(source).or_default();

@@ -1,57 +1,57 @@
-//! What the cache reads of DNS messages (RFC 1035, section 4): positions in the bytes as they were received. Every function gives
-//! nothing for a message that is cut off or not well formed.
+//! Positions in the bytes of DNS messages, for the cache (RFC 1035, section 4). Every function returns nothing for a
+//! truncated or malformed message.
 use std::ops::Range;
 
-/// Bytes of a message's header.
+/// The size of a message's header in bytes.
 pub const HEADER_BYTES: usize = 12;
-/// Response code of a name that exists.
+/// The response code of a name that exists.
 pub const NO_ERROR: u8 = 0;
-/// Response code of a name that does not exist.
+/// The response code of a name that does not exist.
 pub const NX_DOMAIN: u8 = 3;
-/// Record type of a zone's start of authority.
+/// The type of SOA records.
 pub const SOA: u16 = 6;
-/// Record type of EDNS (RFC 6891).
+/// The type of EDNS records (RFC 6891).
 pub const OPT: u16 = 41;
-/// Question type for records of every type.
+/// The query type for records of every type.
 pub const ANY: u16 = 255;
-/// Bytes of type, class, TTL and length of data, after a record's name.
+/// The size of type, class, TTL and data length after a record's name, in bytes.
 const RECORD_HEAD_BYTES: usize = 10;
 
 /// The section of a message in which a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Section {
-    /// Records that answer the question.
+    /// The records that answer the question.
     Answer,
-    /// Records of the zone that is responsible.
+    /// The records about the responsible zone.
     Authority,
-    /// Everything else, EDNS included.
+    /// All other records, including EDNS.
     Additional,
 }
 
 /// One record of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordAt {
-    /// The section in which it is.
+    /// The section of the record.
     pub section: Section,
-    /// Its type, such as [`SOA`].
+    /// The type of the record, such as [`SOA`].
     pub kind: u16,
-    /// Where its TTL begins.
+    /// The position of the TTL.
     pub ttl_at: usize,
-    /// Where its data is.
+    /// The position of the data.
     pub data: Range<usize>,
 }
 
-/// The number at this position.
+/// Returns the 16-bit number at a position.
 pub fn u16_at(message: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*message.get(at..)?.first_chunk()?))
 }
 
-/// The number at this position.
+/// Returns the 32-bit number at a position.
 pub fn u32_at(message: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*message.get(at..)?.first_chunk()?))
 }
 
-/// Where the name ends that begins here. Compressed names end with their pointer.
+/// Returns the end of the name at a position. A compressed name ends with its pointer.
 fn name_end(message: &[u8], mut at: usize) -> Option<usize> {
     loop {
         match *message.get(at)? {
@@ -63,7 +63,7 @@ fn name_end(message: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// Where the only question of a message is: name, type and class. Questions have no compressed names.
+/// Returns the position of the only question: name, type and class. Names in questions are not compressed.
 pub fn question(message: &[u8]) -> Option<Range<usize>> {
     if u16_at(message, 4)? != 1 {
         return None;
@@ -72,7 +72,7 @@ pub fn question(message: &[u8]) -> Option<Range<usize>> {
     message.get(HEADER_BYTES..end).map(|_| HEADER_BYTES..end)
 }
 
-/// All records after the only question.
+/// Returns all records after the only question.
 pub fn records(message: &[u8]) -> Option<Vec<RecordAt>> {
     let mut at = question(message)?.end;
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! Questions about the cluster domain answered from the [`Directory`], by the Kubernetes DNS specification 1.1.0.
+//! Answers queries for the cluster domain from the [`Directory`] (Kubernetes DNS specification 1.1.0).
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::directory::{Endpoint, Port, Target};
 const TTL_SECONDS: u32 = 5;
 /// The version of the specification in the record `dns-version`.
 const SPEC_VERSION: &str = "1.1.0";
-/// SRV weight where all targets are equal.
+/// The weight in SRV records, which is equal for all targets.
 const SRV_WEIGHT: u16 = 100;
 
 /// The cluster domain.
@@ -28,16 +28,16 @@ pub struct Zone {
 pub enum Answer {
     /// The name is outside of the zone and must be forwarded.
     Elsewhere,
-    /// Records (perhaps none) and a code.
+    /// The records, possibly none, and a response code.
     Records {
         /// The answer section.
         answers: Vec<Record>,
-        /// `NoError` or `NXDomain`.
+        /// The code: `NoError` or `NXDomain`.
         code: ResponseCode,
     },
-    /// A name outside the domain that the caller must resolve too.
+    /// An alias to a name outside the zone, which the caller must resolve.
     Alias {
-        /// The CNAME to answer with.
+        /// The CNAME record for the response.
         cname: Box<Record>,
         /// The target of an alias.
         target: Name,
@@ -45,7 +45,7 @@ pub enum Answer {
 }
 
 impl Zone {
-    /// Returns the zone of a domain such as `cluster.local`. The error is the fault of the name.
+    /// Returns the zone of a domain such as `cluster.local`. The error says why the name is invalid.
     pub fn new(domain: &str, directory: Arc<Directory>) -> Result<Self, String> {
         let mut domain =
             Name::from_ascii(domain).map_err(|e| format!("cluster domain {domain:?}: {e}"))?.to_lowercase();
@@ -119,7 +119,8 @@ impl Zone {
             Target::Headless => {
                 let mut ips: Vec<IpAddr> = self.directory.endpoints(key).iter().map(|e| e.address).collect();
                 ips.dedup();
-                // A headless service without endpoints does not exist as a name, as clients that wait for peers expect.
+                // A headless service without endpoints does not exist as a name, as clients that wait for peers
+                // expect.
                 if ips.is_empty() { missing() } else { found(addresses(asked, ips.into_iter(), kind)) }
             }
             Target::External(name) => self.external(asked, name),
@@ -203,7 +204,7 @@ fn missing() -> Answer {
     Answer::Records { answers: vec![], code: ResponseCode::NXDomain }
 }
 
-/// `1-2-3-4.NAMESPACE.pod`: the address spelled in the name.
+/// Answers `1-2-3-4.NAMESPACE.pod`, a name that contains the address.
 fn pod(asked: &Name, label: &str, kind: RecordType) -> Answer {
     let v4 = label.replace('-', ".").parse::<IpAddr>();
     match v4.or_else(|_| label.replace('-', ":").parse::<IpAddr>()) {

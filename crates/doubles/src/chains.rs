@@ -1,5 +1,5 @@
-//! Chains: certificates of every kind that a peer may show (`chains/rows.txt`), with what Go answers to each, and handshakes in memory
-//! that show them to a client or a server.
+//! Certificate chains of many kinds (`chains/rows.txt`) with Go's verdict on each, and handshakes in memory that
+//! present them to a client or a server.
 use std::sync::Arc;
 
 use kelson_pki::{AnyServerCertificate, Usage, pem_block, provider};
@@ -8,30 +8,30 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
 
 const ROWS: &str = include_str!("../chains/rows.txt");
-/// A name in each leaf.
+/// The DNS name in each leaf certificate.
 pub const SERVER_NAME: &str = "server.example.com";
 
-/// A chain, and whether a peer with it is believed.
+/// A certificate chain, and whether verification accepts it.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// What it is shown for.
+    /// The use for which the chain is presented.
     pub usage: Usage,
-    /// Whether Go believes it (and Kelson, which differs in one row that says so).
+    /// Whether Go accepts the chain. Kelson differs in one row, which says so.
     pub is_accepted: bool,
-    /// What is special about it.
+    /// A description of the chain.
     pub what: &'static str,
-    /// What the peer shows, its own certificate first.
+    /// The certificates that the peer presents, its leaf first.
     pub shown: Vec<CertificateDer<'static>>,
-    /// What is trusted.
+    /// The trusted certificates.
     pub bundle: Vec<CertificateDer<'static>>,
 }
 
 impl Row {
-    /// What is trusted, as a file has it.
+    /// Returns the trusted certificates in PEM.
     pub fn bundle_pem(&self) -> String {
         self.bundle.iter().map(|der| pem_block("CERTIFICATE", der)).collect()
     }
-    /// What the peer shows, as a file has it.
+    /// Returns the presented certificates in PEM.
     pub fn shown_pem(&self) -> String {
         self.shown.iter().map(|der| pem_block("CERTIFICATE", der)).collect()
     }
@@ -43,7 +43,7 @@ fn decoded(text: &str) -> Vec<u8> {
     decoded.first().expect("a block").to_vec()
 }
 
-/// All rows of the file.
+/// Returns all rows of the file.
 pub fn rows() -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     for line in ROWS.lines() {
@@ -63,32 +63,32 @@ pub fn rows() -> Vec<Row> {
     rows
 }
 
-/// The rows of one use.
+/// Returns the rows for one use.
 pub fn rows_of(usage: Usage) -> impl Iterator<Item = Row> {
     rows().into_iter().filter(move |row| row.usage == usage)
 }
 
-/// The key of every leaf.
+/// Returns the private key of every leaf.
 pub fn key() -> PrivateKeyDer<'static> {
     let text = ROWS.lines().find_map(|line| line.strip_prefix("key ")).expect("a key");
     PrivatePkcs8KeyDer::from(decoded(text)).into()
 }
 
-/// The key of every leaf, as a file has it.
+/// Returns the private key of every leaf in PEM.
 pub fn key_pem() -> String {
     pem_block("PRIVATE KEY", key().secret_der())
 }
 
-/// What a peer shows, unread: the library would look at it.
+/// Returns the certificate resolver of a peer. The library would check the chain first; this one does not.
 fn shows(row: &Row) -> Arc<SingleCertAndKey> {
     let key = provider().key_provider.load_private_key(key()).expect("a key");
     Arc::new(SingleCertAndKey::from(CertifiedKey::new(row.shown.clone(), key)))
 }
 
-/// Whether a client believes a server that shows the row's chain; the error is the client's.
+/// Checks whether a client accepts a server that presents the row's chain. The error is the client's.
 ///
 /// # Errors
-/// The reason for which the peer is refused.
+/// Returns why the client rejects the server.
 pub fn believes_server(client: impl Into<Arc<ClientConfig>>, row: &Row) -> Result<(), String> {
     let client = client.into();
     let server = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
@@ -97,10 +97,10 @@ pub fn believes_server(client: impl Into<Arc<ClientConfig>>, row: &Row) -> Resul
     handshake(client, Arc::new(server))
 }
 
-/// Whether a server believes a client that shows the row's chain; the error is the server's.
+/// Checks whether a server accepts a client that presents the row's chain. The error is the server's.
 ///
 /// # Errors
-/// The reason for which the peer is refused.
+/// Returns why the server rejects the client.
 pub fn believes_client(server: impl Into<Arc<ServerConfig>>, row: &Row) -> Result<(), String> {
     let client = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
     let client =
@@ -112,7 +112,7 @@ fn handshake(client: Arc<ClientConfig>, server: Arc<ServerConfig>) -> Result<(),
     let name = ServerName::try_from(SERVER_NAME).expect("a name");
     let mut client = ClientConnection::new(client, name).expect("a client");
     let mut server = ServerConnection::new(server).expect("a server");
-    // Neither side has more to say than a few flights.
+    // A handshake takes only a few flights.
     for _ in 0..8 {
         let mut bytes = Vec::new();
         while client.wants_write() {

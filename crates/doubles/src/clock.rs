@@ -2,7 +2,7 @@
 use jiff::Timestamp;
 use kelson_meta::Clock;
 
-/// Wall-clock that advances with tokio's (pausable) timer, from a given start. For tests on a paused runtime.
+/// A wall clock that starts at a given time and advances with tokio's timer, which a test can pause.
 #[derive(Clone, Copy, Debug)]
 pub struct TokioClock {
     start: Timestamp,
@@ -10,7 +10,7 @@ pub struct TokioClock {
 }
 
 impl TokioClock {
-    /// A clock that reads `start` now and advances as tokio's timer does.
+    /// Creates a clock that starts at `start`.
     pub fn starting_at(start: Timestamp) -> Self {
         Self { start, origin: tokio::time::Instant::now() }
     }

@@ -1,6 +1,6 @@
-//! An OpenTelemetry collector (OTLP over gRPC) in the process of a test: it keeps the spans that it receives.
+//! An OpenTelemetry collector (OTLP over gRPC) within a test, which keeps the spans that it receives.
 //!
-//! It decodes with messages of its own, so that a wrong field number of the exporter is found.
+//! It has separate message definitions, so that tests find wrong field numbers of the exporter.
 #![allow(clippy::disallowed_methods, reason = "it belongs to a test's runtime")]
 #![allow(clippy::expect_used, reason = "a test's helper fails by panicking")]
 
@@ -18,35 +18,35 @@ use kelson_tasks::{OnPanic, Tasks};
 use prost::Message as _;
 use tokio::sync::watch;
 
-/// The method that exporters call.
+/// The gRPC method that exporters call.
 const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
-/// Flag and length in front of a message.
+/// The size of the flag and the length before a message.
 const PREFIX_BYTES: usize = 5;
 
-/// What a collector knows of a span, with names as hexadecimal digits and attributes as text.
+/// A received span. IDs are in hexadecimal digits, attributes are strings.
 #[derive(Clone, Debug, Default)]
 pub struct Collected {
-    /// What is done.
+    /// The name of the span.
     pub name: String,
-    /// 1: within the process, 2: a request that came, 3: a request to another server.
+    /// The kind of the span: 1 within the process, 2 an incoming request, 3 a request to another server.
     pub kind: i32,
-    /// The trace that it is part of.
+    /// The ID of the trace.
     pub trace: String,
-    /// Its own name, by which others call it their parent.
+    /// The ID of the span.
     pub span: String,
-    /// Empty for the first of a trace.
+    /// The ID of the parent; empty for the first span of a trace.
     pub parent: String,
-    /// What is said of it.
+    /// The attributes of the span.
     pub attributes: BTreeMap<String, String>,
-    /// The names of its steps, each with what is said of it: `NAME key=value`.
+    /// The events with their attributes: `NAME key=value`.
     pub events: Vec<String>,
-    /// The code of its status.
+    /// The code of the status.
     pub status: i32,
-    /// Traces that it is linked to.
+    /// The IDs of linked traces.
     pub links: Vec<String>,
-    /// How long it took.
+    /// The duration in nanoseconds.
     pub nanos: u64,
-    /// `service.name` of who recorded it.
+    /// The `service.name` of the sender.
     pub service: String,
 }
 
@@ -58,7 +58,7 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Listens on a port of its own.
+    /// Starts a collector on a free port.
     pub async fn start() -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let endpoint = listener.local_addr().expect("its address").to_string();
@@ -74,7 +74,7 @@ impl Collector {
                 let http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
                 let connection = http.serve_connection(TokioIo::new(io), answer);
                 calls.spawn("collector-connection", OnPanic::Contain, async move {
-                    // A client that breaks off is none of a test's concern.
+                    // A connection that the client aborts does not fail the test.
                     let _ = connection.await;
                 });
             }
@@ -82,22 +82,22 @@ impl Collector {
         Self { endpoint, spans, refusals }
     }
 
-    /// Where it listens, as `HOST:PORT`.
+    /// Returns the address as `HOST:PORT`.
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
 
-    /// Refuses so many calls with a status that says that it may be tried again.
+    /// Rejects the given number of calls with a status that allows a retry.
     pub fn refuse(&self, calls: usize) {
         self.refusals.store(calls, Ordering::SeqCst);
     }
 
-    /// All spans, as soon as they are what a test waits for.
+    /// Waits until the spans satisfy a condition, and returns them.
     pub async fn when(&mut self, enough: impl FnMut(&Vec<Collected>) -> bool) -> Vec<Collected> {
         self.spans.wait_for(enough).await.expect("the collector runs").clone()
     }
 
-    /// All spans so far.
+    /// Returns all spans so far.
     pub fn spans(&self) -> Vec<Collected> {
         self.spans.borrow().clone()
     }
@@ -148,7 +148,7 @@ fn spans(request: &ExportRequest) -> Vec<Collected> {
     found
 }
 
-/// `NAME key=value …` of an event.
+/// Formats an event as `NAME key=value …`.
 fn step(event: &Event) -> String {
     let said = texts(&event.attributes);
     said.iter().fold(event.name.clone(), |all, (key, value)| format!("{all} {key}={value}"))
@@ -163,7 +163,7 @@ fn texts(attributes: &[KeyValue]) -> BTreeMap<String, String> {
     attributes.iter().map(|of| (of.key.clone(), text(of))).collect()
 }
 
-/// `ExportTraceServiceRequest` of `opentelemetry.proto.collector.trace.v1`, as much of it as tests look at.
+/// The fields of `ExportTraceServiceRequest` (`opentelemetry.proto.collector.trace.v1`) that tests use.
 #[derive(Clone, PartialEq, prost::Message)]
 struct ExportRequest {
     #[prost(message, repeated, tag = "1")]

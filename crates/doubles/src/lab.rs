@@ -1,5 +1,5 @@
-//! Network namespaces that stand for machines: a node, a machine outside and pods, for tests of what the kernel does with packets.
-//! They need root and the programs of iproute2; the machine's own network is not touched.
+//! Network namespaces as machines: a node, a machine outside the cluster and pods, for tests of the kernel's packet
+//! handling. They require root and iproute2. The machine's own network is not changed.
 #![allow(clippy::disallowed_methods, reason = "blocking: the threads of tests and measurements wait for it")]
 
 use std::fs::File;
@@ -9,32 +9,33 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-/// Patience with the kernel and with components; reached only when something is wrong.
+/// The timeout for the kernel and components. It is reached only when a test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The namespace of the node.
 pub const NODE: &str = "h";
 /// The namespace of a machine outside the cluster.
 pub const OUTSIDE: &str = "x";
-/// The address of the node towards the machine outside.
+/// The address of the node on the link to the outside machine.
 pub const NODE_IP: &str = "192.0.2.2";
-/// The address of the machine outside.
+/// The address of the outside machine.
 pub const OUTSIDE_IP: &str = "192.0.2.1";
-/// The node's address that pods see.
+/// The node's address on the pod network.
 pub const GATEWAY_IP: &str = "10.42.0.254";
 
-/// Moves the calling thread into a network namespace, by a call of the system that this crate does not make.
+/// Moves the calling thread into a network namespace. The caller supplies this system call.
 pub type Enter = fn(&File);
 
-/// A node ([`NODE`]), a machine outside ([`OUTSIDE`]) and pods; they end with this.
+/// A network of namespaces: a node ([`NODE`]), an outside machine ([`OUTSIDE`]) and pods. They are deleted when this
+/// value is dropped.
 ///
-/// Pod `n` has the address 10.42.0.n, and its namespace is called by its number. All of its packets are routed by the node.
+/// Pod `n` has the address 10.42.0.n in a namespace named by its number. The node routes all of its packets.
 pub struct Lab {
     prefix: String,
     enter: Enter,
     names: Vec<String>,
 }
 
-/// A component that runs on a thread inside a namespace; it ends when this is dropped.
+/// A component on a thread inside a namespace. It ends when this value is dropped.
 pub struct Hosted {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -43,15 +44,15 @@ pub struct Hosted {
 impl Drop for Hosted {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // A panic of the component was reported by its thread.
+        // The thread has already reported a panic of the component.
         let _ = self.thread.take().map(std::thread::JoinHandle::join);
     }
 }
 
-/// Runs a script.
+/// Runs a script and returns its output.
 ///
 /// # Panics
-/// It fails; the panic shows what it wrote.
+/// Panics with the script's output if the script fails.
 pub fn run(script: &str) -> String {
     let out = Command::new("sh").args(["-ec", script]).output().expect("sh runs");
     assert!(out.status.success(), "{script}\n{}", String::from_utf8_lossy(&out.stderr));
@@ -59,11 +60,11 @@ pub fn run(script: &str) -> String {
 }
 
 impl Lab {
-    /// Makes the namespaces. `prefix` distinguishes labs of one process. `None`, with a line that says SKIPPED, where the process
-    /// is not root.
+    /// Creates the namespaces. `prefix` distinguishes the labs of one process. Returns `None` and prints a line with
+    /// SKIPPED if the process is not root.
     ///
     /// # Panics
-    /// The kernel or iproute2 does not do what is needed.
+    /// Panics if the kernel or iproute2 lacks a feature.
     pub fn new(prefix: &str, pods: impl IntoIterator<Item = u8>, enter: Enter) -> Option<Self> {
         if run("id -u").trim() != "0" {
             eprintln!("SKIPPED: needs root");
@@ -106,7 +107,7 @@ impl Lab {
         ));
     }
 
-    /// The name of a namespace, as `ip netns` takes it.
+    /// Returns the name of a namespace for `ip netns`.
     pub fn namespace(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }
@@ -114,24 +115,24 @@ impl Lab {
     /// Runs a script in a namespace.
     ///
     /// # Panics
-    /// It fails.
+    /// Panics if the script fails.
     pub fn run(&self, name: &str, script: &str) -> String {
         run(&format!("ip netns exec {} sh -ec '{script}'", self.namespace(name)))
     }
 
-    /// Does work on a thread inside a namespace and waits for it. Sockets that it opens stay there.
+    /// Runs work on a thread inside a namespace and waits for it. Sockets that it opens stay in the namespace.
     ///
     /// # Panics
-    /// The work panics.
+    /// Panics if the work panics.
     pub fn inside<T: Send + 'static>(&self, name: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
         let thread = self.thread(name, work);
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Does work on a thread inside a namespace.
+    /// Starts a thread inside a namespace.
     ///
     /// # Panics
-    /// There is no such namespace.
+    /// Panics if the namespace does not exist.
     pub fn thread<T: Send + 'static>(
         &self,
         name: &str,
@@ -147,11 +148,11 @@ impl Lab {
         thread.spawn(within).expect("a thread")
     }
 
-    /// Runs a component inside a namespace, on a runtime of one thread. `start` sends what the test needs once the component is
-    /// ready, and returns when its second argument does.
+    /// Runs a component inside a namespace on a single-threaded runtime. `start` sends a value to the test once the
+    /// component is ready, and returns when its second argument completes.
     ///
     /// # Panics
-    /// The component is not ready in time.
+    /// Panics if the component is not ready in time.
     pub fn host<T, F>(
         &self,
         name: &str,
@@ -166,10 +167,10 @@ impl Lab {
         (ready.recv_timeout(PATIENCE).expect("the component is not ready"), hosted)
     }
 
-    /// As [`host`](Self::host), without waiting until the component is ready.
+    /// Runs a component like [`host`](Self::host), without waiting until it is ready.
     ///
     /// # Panics
-    /// There is no such namespace.
+    /// Panics if the namespace does not exist.
     pub fn start<F: Future<Output = ()>>(
         &self,
         name: &str,
@@ -177,25 +178,25 @@ impl Lab {
     ) -> Hosted {
         let (stop, stopped) = oneshot::channel();
         let thread = self.thread(name, move || {
-            // Every thread of this runtime is made here, and so inside.
+            // All threads of this runtime start on this thread, and so in the namespace.
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(run(stopped));
         });
         Hosted { stop: Some(stop), thread: Some(thread) }
     }
 
-    /// The node's rules, as nft lists them.
+    /// Returns the node's rules as nft lists them.
     ///
     /// # Panics
-    /// nft does not run.
+    /// Panics if nft cannot run.
     pub fn rules(&self) -> String {
         self.run(NODE, "nft list ruleset")
     }
 
-    /// Waits until something holds.
+    /// Waits until a condition holds.
     ///
     /// # Panics
-    /// It does not in time; the panic shows `what` and the node's rules.
+    /// Panics with `what` and the node's rules after the timeout.
     pub fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
         let begin = Instant::now();
         while !holds() {

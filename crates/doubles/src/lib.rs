@@ -1,5 +1,5 @@
-//! Test doubles: what tests put in place of the wall clock, of a trace collector, of a webhook server, of TLS peers of every kind, of
-//! an API server that is only watched, and of the machines of a cluster.
+//! Test doubles: replacements for the wall clock, a trace collector, a webhook server, TLS peers, an API server with
+//! watches, and the machines of a cluster.
 //!
 //! Only tests and benchmarks depend on this crate, so none of it is part of the released binary.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]

@@ -1,5 +1,5 @@
-//! An API server of watches alone, for components that read objects through informers: objects are put and deleted by the test,
-//! and what a component writes is kept.
+//! An API server with watches only, for components that read objects through informers. The test creates and deletes
+//! objects, and the server records the writes of the component.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -14,18 +14,19 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-/// Changes that may wait for a watcher. One that is later is cut off, as a watcher of a real server is, and begins again.
+/// The maximum number of changes that wait for a watcher. A slower watcher is disconnected, as by a real server, and
+/// starts again.
 const WAITING_MAX: usize = 1 << 16;
 
-/// Answers watches with the objects that were put, and every other request with what it carried.
+/// Answers watches with the objects of the test, and every other request with its own body.
 ///
-/// A watch streams the objects of its resource in all namespaces and then every change, whatever its selectors say.
+/// A watch streams the objects of its resource in all namespaces, and then every change. Selectors are ignored.
 #[derive(Default)]
 pub struct WatchApi(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// Objects by resource, namespace and name.
+    /// The objects by resource, namespace and name.
     objects: BTreeMap<(String, String, String), Value>,
     watchers: Vec<(String, mpsc::Sender<Bytes>)>,
     revision: u64,
@@ -65,7 +66,7 @@ impl Transport for WatchApi {
             return Box::pin(async move { Ok(answer) });
         }
         let (sender, receiver) = mpsc::channel(state.objects.len() + WAITING_MAX);
-        // There is room, and the receiver is here.
+        // The channel has space, and the receiver exists.
         let send = |line: Bytes| drop(sender.try_send(line));
         state.objects.iter().filter(|((of, ..), _)| *of == plural).for_each(|(_, o)| send(event("ADDED", o)));
         let annotations = json!({"k8s.io/initial-events-end": "true"});
@@ -77,7 +78,7 @@ impl Transport for WatchApi {
 }
 
 impl WatchApi {
-    /// Creates or updates an object of a resource (`pods`), with the next revision.
+    /// Creates or updates an object of a resource (`pods`) with the next resourceVersion.
     pub fn put(&self, plural: &str, mut object: Value) {
         let mut state = self.0.lock();
         state.revision += 1;
@@ -87,7 +88,7 @@ impl WatchApi {
         state.report(plural, if known { "MODIFIED" } else { "ADDED" }, &object);
     }
 
-    /// Deletes an object; nothing happens where there is none. A cluster's own have no namespace.
+    /// Deletes an object, if it exists. The namespace is empty for cluster-scoped objects.
     pub fn delete(&self, plural: &str, namespace: &str, name: &str) {
         let mut state = self.0.lock();
         if let Some(object) = state.objects.remove(&(plural.to_owned(), namespace.to_owned(), name.to_owned())) {
@@ -95,14 +96,14 @@ impl WatchApi {
         }
     }
 
-    /// The names of a namespace's objects of a resource.
+    /// Returns the names of the objects of a resource in a namespace.
     pub fn names(&self, plural: &str, namespace: &str) -> Vec<String> {
         let state = self.0.lock();
         let found = state.objects.keys().filter(|(of, within, _)| of == plural && within == namespace);
         found.map(|(.., name)| name.clone()).collect()
     }
 
-    /// The bodies of requests that were no reads, by the last step of their path: `events`.
+    /// Returns the bodies of the write requests, by the last segment of their path: `events`.
     pub fn written(&self, plural: &str) -> Vec<Value> {
         self.0.lock().written.iter().filter(|(of, _)| of == plural).map(|(_, object)| object.clone()).collect()
     }

@@ -1,4 +1,4 @@
-//! A webhook server in the process of a test: real TLS, real HTTP, and every fault that servers have.
+//! A webhook server within a test, with real TLS and HTTP, that can simulate failures.
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -18,43 +18,43 @@ use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-/// What the server does with a request.
+/// The response of the server to a request.
 #[derive(Clone, Debug)]
 pub enum Behaviour {
-    /// Answers with this status and JSON.
+    /// Answer with this status and JSON.
     Answer(u16, Vec<u8>),
-    /// Sends the client elsewhere.
+    /// Redirect the client to a URL.
     Redirect(String),
-    /// Takes the request and says nothing.
+    /// Accept the request and never answer.
     Hang,
-    /// Sends the head, some of the body, and nothing more.
+    /// Send the headers and a part of the body, and then nothing more.
     Stall,
-    /// Breaks the connection off.
+    /// Close the connection.
     Break,
-    /// Answers after a while.
+    /// Answer after a delay.
     Slow(Duration, Vec<u8>),
 }
 
-/// One request as the server saw it.
+/// One request as the server received it.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// Path and query.
+    /// The path and the query.
     pub path: String,
-    /// The request's headers.
+    /// The headers of the request.
     pub headers: HeaderMap,
-    /// The request's body.
+    /// The body of the request.
     pub body: Bytes,
     /// The version of HTTP.
     pub version: Version,
-    /// Which of the server's connections it came by, counted from 1.
+    /// The number of the connection, counted from 1.
     pub connection: usize,
 }
 
 type Decide = dyn Fn(&Seen) -> Behaviour + Send + Sync;
 
-/// A running server; it ends when this is dropped.
+/// A running server. It ends when this value is dropped.
 pub struct TestServer {
-    /// Where it listens.
+    /// The address on which the server listens.
     pub address: SocketAddr,
     authority: Authority,
     leaf_pem: String,
@@ -67,12 +67,12 @@ struct Shared {
     decide: Box<Decide>,
     seen: Mutex<Vec<Seen>>,
     connections: AtomicUsize,
-    /// Requests that are being answered now, and the most there ever were.
+    /// The number of requests in progress now, and the maximum so far.
     at_once: AtomicUsize,
     most_at_once: AtomicUsize,
 }
 
-/// Counts a request as long as it is being answered.
+/// Counts a request while it is in progress.
 struct Answering(Arc<Shared>);
 
 impl Answering {
@@ -90,10 +90,10 @@ impl Drop for Answering {
 }
 
 impl TestServer {
-    /// Starts one whose certificate is for `names` and for 127.0.0.1.
+    /// Starts a server with a certificate for `names` and 127.0.0.1.
     ///
     /// # Panics
-    /// Where a test cannot go on: no port, no key.
+    /// Panics if no port or no key is available.
     pub async fn start(names: &[&str], decide: impl Fn(&Seen) -> Behaviour + Send + Sync + 'static) -> Self {
         let authority = Authority::create("webhook-ca", jiff::Timestamp::now()).expect("an authority");
         let issued = issue(&authority, names);
@@ -123,7 +123,7 @@ impl TestServer {
                     let Ok(stream) = acceptor.accept(tcp).await else { return };
                     let service = service_fn(move |request| answer(Arc::clone(&served), request, connection));
                     let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-                    // How a connection ends is the client's to judge.
+                    // The client decides how a connection ends.
                     drop(builder.serve_connection(TokioIo::new(stream), service).await);
                 });
             }
@@ -132,32 +132,32 @@ impl TestServer {
         Self { address, authority, leaf_pem, certificate, shared, tasks }
     }
 
-    /// PEM of the authority that its certificate comes from.
+    /// Returns the CA of the server's certificate in PEM.
     pub fn ca(&self) -> &str {
         self.authority.cert_pem()
     }
-    /// PEM of the certificate that it started with.
+    /// Returns the server's first certificate in PEM.
     pub fn certificate(&self) -> &str {
         &self.leaf_pem
     }
-    /// Serves a certificate of a new authority, whose PEM this gives; open connections go on.
+    /// Replaces the certificate with one from a new CA, and returns the CA in PEM. Open connections continue.
     ///
     /// # Panics
-    /// When no key can be made.
+    /// Panics if no key can be generated.
     pub fn change_authority(&self, names: &[&str]) -> String {
         let authority = Authority::create("webhook-ca", jiff::Timestamp::now()).expect("an authority");
         self.certificate.swap(&issue(&authority, names)).expect("a certificate");
         authority.cert_pem().to_owned()
     }
-    /// The requests so far.
+    /// Returns the requests so far.
     pub fn seen(&self) -> Vec<Seen> {
         self.shared.seen.lock().clone()
     }
-    /// The most requests that were answered at one time.
+    /// Returns the maximum number of concurrent requests so far.
     pub fn most_at_once(&self) -> usize {
         self.shared.most_at_once.load(Ordering::SeqCst)
     }
-    /// Connections taken so far.
+    /// Returns the number of accepted connections so far.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
     }
@@ -227,7 +227,7 @@ fn full(bytes: Vec<u8>) -> Body {
     Full::new(Bytes::from(bytes)).map_err(|never: Infallible| match never {}).boxed_unsync()
 }
 
-/// One frame, then silence.
+/// A body of one frame, which then never ends.
 struct Stalled(bool);
 
 impl hyper::body::Body for Stalled {

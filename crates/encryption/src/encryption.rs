@@ -1,4 +1,4 @@
-//! The face: what the store asks on its way to the disk, the configuration's reload, the health of key services.
+//! The interface: encryption for the store, reload of the configuration, and the health of key services.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -51,10 +51,11 @@ pub struct Encryption {
 }
 
 impl Encryption {
-    /// Reads the configuration and builds its providers; with `automatic_reload` follows the file from then on.
+    /// Reads the configuration and creates its providers. With `automatic_reload`, it then follows changes of the
+    /// file.
     ///
     /// # Errors
-    /// What is wrong with the file. A key service that is away is no error: its health check says so.
+    /// Fails if the file is invalid. An unavailable key service is not an error here; its health check reports it.
     pub async fn start(options: EncryptionOptions) -> Result<Arc<Self>, ConfigError> {
         let metrics = Arc::new(Metrics::new(&options.server_id));
         let table = read(&options.file, None, &metrics, &options.tasks).await?;
@@ -85,16 +86,17 @@ impl Encryption {
         self.metrics.registry.clone()
     }
 
-    /// Whether there is a health check `kms-providers`: upstream has it with key services or with the reload.
+    /// Returns whether there is a health check `kms-providers`. As in upstream, it requires key services or the
+    /// reload.
     #[must_use]
     pub fn has_check(&self) -> bool {
         self.reloads || !self.table().services.is_empty()
     }
 
-    /// The health check `kms-providers`.
+    /// Runs the health check `kms-providers`.
     ///
     /// # Errors
-    /// What is wrong with each key service that is not well.
+    /// Returns the error of each unhealthy key service.
     pub fn check(&self) -> Result<(), String> {
         let table = self.table();
         let check =
@@ -118,8 +120,8 @@ impl Encryption {
         }
     }
 
-    /// Takes up the file if it changed. One that is not sound, or whose key services are not well, is not taken: what was in
-    /// use stays, and the next look tries again.
+    /// Applies the file if it has changed. If it is invalid, or a key service is unhealthy, the previous configuration
+    /// stays in use, and the next check tries again.
     pub async fn reload(&self) {
         let used = self.table().hash.clone();
         let done = match read(&self.file, Some(&used), &self.metrics, &self.tasks).await {

@@ -1,6 +1,6 @@
-//! Encryption at rest: from an `EncryptionConfiguration` (`apiserver.config.k8s.io/v1`) to what stands on the disk for a
-//! record, and back. Values have the reference's form, `k8s:enc:PROVIDER:v1:KEY:` and what the provider makes of the plaintext
-//! and the record's path, so what either wrote the other can decrypt.
+//! Encryption at rest: encrypts and decrypts stored records by an `EncryptionConfiguration`
+//! (`apiserver.config.k8s.io/v1`). Values have upstream's form, `k8s:enc:PROVIDER:v1:KEY:` and the provider's
+//! ciphertext, so that each can decrypt what the other wrote.
 //!
 //! # Rooms
 //! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.

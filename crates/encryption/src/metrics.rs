@@ -23,7 +23,7 @@ pub(crate) struct Metrics {
     invalid_key_ids: IntCounterVec,
 }
 
-/// `sha256:` and hex; empty for the empty text.
+/// Returns `sha256:` and the digest in hex, or an empty string for empty input.
 pub(crate) fn digest(text: &[u8]) -> String {
     if text.is_empty() {
         return String::new();
@@ -32,7 +32,7 @@ pub(crate) fn digest(text: &[u8]) -> String {
     format!("sha256:{hex}")
 }
 
-/// Seconds since the Unix epoch.
+/// Returns the seconds since the Unix epoch.
 pub(crate) fn now_s() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
@@ -112,7 +112,7 @@ impl Metrics {
         }
     }
 
-    /// A data key was not in memory.
+    /// Counts a data key that was not in memory.
     pub fn cache_missed(&self) {
         self.cache_misses.inc();
     }
@@ -124,13 +124,13 @@ impl Metrics {
         self.reloaded_at.with_label_values(&[status, &self.id_hash]).set(at_s);
     }
 
-    /// The configuration in use.
+    /// Records the configuration in use.
     pub fn uses(&self, hash: &str) {
         self.config_info.reset();
         self.config_info.with_label_values(&[&self.id_hash, hash]).set(1);
     }
 
-    /// The key service answered.
+    /// Counts a call of the key service.
     pub fn called(&self, provider: &str, method: &str, code: &str, took: Duration) {
         self.kms_calls.with_label_values(&[provider, method, code]).observe(took.as_secs_f64());
     }

@@ -1,9 +1,9 @@
-//! Where the reference keeps a record, which is what it authenticates with the encrypted value.
+//! The paths of records in upstream's store, which are authenticated with the encrypted value.
 
 use kelson_schema::storage;
 use kelson_store::Key;
 
-/// The path of a record below a prefix such as `/registry`.
+/// Returns the path of a record below a prefix such as `/registry`.
 pub(crate) fn of(prefix: &str, key: &Key) -> String {
     let kept = storage::path(key.resource.group(), key.resource.plural());
     if key.namespace.is_empty() {

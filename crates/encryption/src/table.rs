@@ -1,4 +1,4 @@
-//! Which providers a resource has, from a configuration: by its name, else by `*.GROUP`, else by `*.*`, else none.
+//! The providers of each resource: the entry with its name, or `*.GROUP`, or `*.*`, or none.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,10 +32,10 @@ impl Drop for Table {
 }
 
 impl Table {
-    /// Builds the providers. Key services are asked once; one that is away is no error.
+    /// Creates the providers. Each key service is called once; an unavailable one is not an error.
     ///
     /// # Errors
-    /// An entry that an earlier one masks; a key that cannot be used.
+    /// Fails if an earlier entry masks another, or if a key is invalid.
     pub async fn build(config: Config, metrics: &Arc<Metrics>, tasks: &Tasks) -> Result<Self, ConfigError> {
         let tasks = tasks.child("encryption-keys");
         let mut chains: HashMap<GroupResource, Chain> = HashMap::new();

@@ -1,5 +1,5 @@
-//! A key service of the tests' own over a real unix socket: rotation, expiry, health, decryption after a restart, and the reload of
-//! the configuration, with a store on the disk.
+//! Tests with a simulated key service on a Unix socket and a store on disk: rotation, expiry, health, decryption after
+//! a restart, and reload of the configuration.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::path::Path;
@@ -158,7 +158,7 @@ async fn a_changed_file_is_taken_up_when_it_is_sound_and_its_services_are_well()
     let disk = bytes_of(&store_dir);
     assert!(shows(&disk, "k8s:enc:aescbc:v1:k1:") && shows(&disk, "hidden-one") && !shows(&disk, "hidden-two"));
 
-    // The other way round, and back: what is there is decrypted by whoever has the key, in any place.
+    // The reverse order, and back: any key in the list decrypts stored values, at any position.
     std::fs::write(&file, config("[secrets]", &["identity: {}".to_owned(), cbc("k0"), cbc("k1")])).unwrap();
     let store = open(&store_dir, encryption(&file, false).await.unwrap()).await.unwrap();
     let two = store.get(Resource::parse("secrets"), "default", "two").unwrap();

@@ -1,5 +1,5 @@
-//! How the server's seats are shared among levels: each gets as near to its target as the same factor for all allows, within
-//! its own bounds.
+//! The allocation of the server's seats to priority levels. The same factor scales the targets of all levels, within
+//! the bounds of each level.
 
 /// The bounds and the target of one level's seats.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -10,16 +10,16 @@ pub struct Want {
     pub target: f64,
 }
 
-/// Targets below this count as this, so that nothing is divided by zero.
+/// The minimum target, which avoids division by zero.
 const TARGET_MIN: f64 = 0.001;
 
-/// The seats of each, and the factor of the targets; `None` where the bounds cannot be met together. `sum` is what all of
-/// them have together.
+/// Returns the seats of each level and the factor, or `None` if the bounds cannot be met. `sum` is the number of seats
+/// of all levels together.
 pub fn allocate(sum: f64, wants: &[Want]) -> Option<(Vec<f64>, f64)> {
     let target = |w: &Want| w.target.max(TARGET_MIN);
     let at = |factor: f64| wants.iter().map(move |w| (factor * target(w)).clamp(w.min, w.max.max(w.min)));
     let total = |factor: f64| at(factor).sum::<f64>();
-    // The total grows with the factor, in straight lines between the factors at which a level meets a bound.
+    // The total grows linearly with the factor between the factors at which a level reaches a bound.
     let mut bounds: Vec<f64> = wants.iter().flat_map(|w| [w.min / target(w), w.max / target(w)]).collect();
     bounds.sort_by(f64::total_cmp);
     const EPSILON: f64 = 1e-7;

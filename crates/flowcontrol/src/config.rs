@@ -1,4 +1,4 @@
-//! What FlowSchema and PriorityLevelConfiguration objects say, and whether a level can be used.
+//! The fields of FlowSchema and PriorityLevelConfiguration objects, and their validation.
 use kelson_meta::null_default;
 use serde::Deserialize;
 
@@ -6,31 +6,31 @@ use crate::shuffle::Dealer;
 
 /// The name of the priority level whose requests never wait.
 pub const EXEMPT: &str = "exempt";
-/// The schema, and the level, of what nothing else matches.
+/// The name of the schema and of the level for requests that match no other schema.
 pub const CATCH_ALL: &str = "catch-all";
 
-/// Queues of a level, at most: each takes memory, used or not, and is looked at when another is chosen.
+/// The maximum number of queues of a level. Each queue uses memory, and each is considered when a request is placed.
 const QUEUES_MAX: usize = 4096;
-/// Requests in a queue, at most.
+/// The maximum number of requests in a queue.
 const QUEUE_LENGTH_MAX: usize = 10_000;
 
-/// Name and identity of an object.
+/// The name and the identity of an object.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Meta {
     /// The name that flow schemas and metrics use for the level.
     #[serde(deserialize_with = "null_default")]
     pub name: String,
-    /// UID; empty for a level that is only imagined.
+    /// The UID; empty for a level without a stored object.
     #[serde(deserialize_with = "null_default")]
     pub uid: String,
 }
 
-/// A `PriorityLevelConfiguration`, as far as it is used here.
+/// The fields of a `PriorityLevelConfiguration` that are used here.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct PriorityLevelConfiguration {
-    /// Name and identity.
+    /// The name and the identity of the object.
     pub metadata: Meta,
     pub(crate) spec: LevelSpec,
 }
@@ -77,16 +77,17 @@ struct Queuing {
     queue_length_limit: i32,
 }
 
-/// A level that can be used.
+/// A valid priority level.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Level {
     pub name: String,
     pub uid: String,
-    /// Its part of the server's seats, in relation to those of the others.
+    /// The shares of the server's seats, relative to other levels.
     pub shares: u32,
-    /// The part of its seats that other levels may use, in percent.
+    /// The percentage of its seats that other levels may borrow.
     pub lendable_percent: u32,
-    /// The number of seats that it may borrow, in percent of its nominal seats; `None` means as many as others lend.
+    /// The maximum number of seats to borrow, as a percentage of the nominal seats. `None` means as many as others
+    /// lend.
     pub borrowing_percent: Option<u32>,
     pub shape: Shape,
 }
@@ -94,23 +95,23 @@ pub struct Level {
 /// The handling of a request when the seats of its level are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// It runs nevertheless.
+    /// The request runs without waiting.
     Exempt,
-    /// The request is refused.
+    /// The request is rejected.
     Reject,
-    /// It waits in one of these queues for its turn.
+    /// The request waits in a queue.
     Queue {
-        /// Number of queues.
+        /// The number of queues.
         queues: usize,
         /// The number of queues that one flow may use.
         hand: usize,
-        /// Requests in one queue.
+        /// The maximum number of requests in one queue.
         length_max: usize,
     },
 }
 
 impl PriorityLevelConfiguration {
-    /// The level, if the object makes sense; validation should leave no other.
+    /// Returns the level if the object is valid. API validation should reject other objects.
     pub(crate) fn judge(&self) -> Option<Level> {
         let LevelSpec { kind, limited, exempt } = &self.spec;
         let number = |n: Option<i32>, default: u32| n.map_or(default, |n| u32::try_from(n).unwrap_or(0));
@@ -147,11 +148,11 @@ impl PriorityLevelConfiguration {
     }
 }
 
-/// A `FlowSchema`, as far as it is used here.
+/// The fields of a `FlowSchema` that are used here.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct FlowSchema {
-    /// Name and identity.
+    /// The name and the identity of the object.
     pub metadata: Meta,
     pub(crate) spec: SchemaSpec,
     #[serde(deserialize_with = "null_default")]
@@ -159,7 +160,7 @@ pub struct FlowSchema {
 }
 
 impl FlowSchema {
-    /// The level that it names.
+    /// Returns the name of the priority level.
     pub(crate) fn level(&self) -> &str {
         &self.spec.priority_level_configuration.name
     }

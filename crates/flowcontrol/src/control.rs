@@ -1,4 +1,4 @@
-//! The face: sorts requests, lets them run, follows the objects, and lets levels borrow seats from each other.
+//! The interface: classifies requests, admits them, follows the objects, and lets levels borrow seats from each other.
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Weak};
@@ -20,10 +20,12 @@ use crate::work::Work;
 /// The interval at which the seats are divided between the levels.
 const ADJUST_EVERY: Duration = Duration::from_secs(10);
 
-/// Priority and fairness of one server.
+/// Priority and fairness of one server. It matches each request to a flow schema, and admits it to the schema's
+/// priority level, where it runs or waits for seats. The configuration follows the API objects. At intervals, the
+/// seats are divided between the levels by their recent demand.
 pub struct FlowControl {
     state: RwLock<State>,
-    /// Seats of all levels together.
+    /// The number of seats of all levels together.
     seats: u32,
     counters: Counters,
     hasher: RandomState,
@@ -33,14 +35,14 @@ pub struct FlowControl {
 
 #[derive(Default)]
 struct State {
-    /// In the order in which a request is matched: by precedence, then by name.
+    /// The schemas in matching order: by precedence, then by name.
     schemas: Vec<Arc<SchemaState>>,
     levels: BTreeMap<String, Arc<LevelState>>,
     nominal_sum: u32,
     fair_factor: f64,
 }
 
-/// A schema in use.
+/// A schema that is in use.
 struct SchemaState {
     schema: FlowSchema,
     name: Arc<str>,
@@ -62,11 +64,11 @@ impl Classified {
     pub fn priority_level_uid(&self) -> &str {
         &self.0.level_uid
     }
-    /// Seats that one request of the level may take; `None`: any number.
+    /// Returns the maximum number of seats for one request of the level, or `None` for no limit.
     pub fn request_seats_max(&self) -> Option<u32> {
         self.0.level.request_seats_max()
     }
-    /// Notes how many watch what a write changes.
+    /// Records how many watches a write affects.
     pub fn observe_watches(&self, watches: u32) {
         self.0.counted.watches.observe(f64::from(watches));
     }
@@ -74,24 +76,24 @@ impl Classified {
 
 /// The outcome of a request's admission to its level.
 pub enum Admission {
-    /// It runs for as long as it holds these.
+    /// The request runs while it holds these seats.
     Run(Seats),
-    /// It waits for its turn.
+    /// The request waits for its turn.
     Wait(Turn),
-    /// The level has no free seat and no room in its queues.
+    /// The level has no free seat and no space in its queues.
     Refused(Refused),
 }
 
-/// The condition `Dangling` that a schema should have, where its current one differs.
+/// The condition `Dangling` that a schema should have, if its current one differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dangling {
-    /// The schema's name.
+    /// The name of the schema.
     pub schema: String,
-    /// Whether the level it names does not exist.
+    /// Whether the priority level of the schema does not exist.
     pub dangling: bool,
-    /// Reason of the `Dangling` condition, one word for programs.
+    /// The reason of the condition for programs.
     pub reason: &'static str,
-    /// Message of the condition; it names the priority level.
+    /// The message of the condition, which names the priority level.
     pub message: String,
 }
 
@@ -117,7 +119,7 @@ impl FlowControl {
         control
     }
 
-    /// Sorts a request: by the first schema that matches it, or as what nothing matches.
+    /// Classifies a request by the first matching schema, or by the catch-all schema.
     pub fn classify(&self, request: &Attributes<'_>) -> Option<Classified> {
         let state = self.state.read();
         let found = state.schemas.iter().find(|s| s.schema.matches(request));
@@ -125,8 +127,8 @@ impl FlowControl {
         found.or_else(catch_all).map(|s| Classified(Arc::clone(s)))
     }
 
-    /// Lets a request run, or has it wait. `details` are asked for only when it waits: user, verb, path, namespace, name, API
-    /// version, resource and subresource.
+    /// Admits a request, or makes it wait. `details` is called only if it waits: user, verb, path, namespace, name,
+    /// API version, resource and subresource.
     pub fn start(
         &self,
         class: &Classified,
@@ -145,7 +147,7 @@ impl FlowControl {
         }
     }
 
-    /// Takes the objects there are; what is mandatory and missing is imagined. Gives the conditions that have to be written.
+    /// Applies the stored objects, with defaults for missing mandatory ones. Returns the conditions to write.
     pub fn configure(&self, levels: &[PriorityLevelConfiguration], schemas: &[FlowSchema]) -> Vec<Dangling> {
         let mut state = self.state.write();
         let mut wanted: BTreeMap<String, (Level, bool)> = levels
@@ -160,7 +162,7 @@ impl FlowControl {
                 wanted.extend(level.and_then(|l| l.judge()).map(|l| (name.to_owned(), (l, false))));
             }
         }
-        // Levels that were removed stay, with their part of the seats, while they have requests.
+        // Removed levels keep their share of the seats while they have requests.
         for (name, old) in &state.levels {
             let inner = old.inner.lock();
             if !wanted.contains_key(name) && !inner.queues.is_idle() {
@@ -194,7 +196,7 @@ impl FlowControl {
         Limits { nominal, min: nominal - lendable, max: nominal.saturating_add(borrowing), current }
     }
 
-    /// Puts the schemas that have a level in their order.
+    /// Sorts the schemas that have a level.
     fn order(&self, state: &mut State, schemas: &[FlowSchema]) {
         let mut all: Vec<FlowSchema> = schemas.to_vec();
         for name in [EXEMPT, CATCH_ALL] {
@@ -230,7 +232,7 @@ impl FlowControl {
         }
     }
 
-    /// Lets levels borrow from each other, again and again.
+    /// Adjusts the seats of all levels at intervals, without end.
     pub async fn run(&self) {
         loop {
             tokio::time::sleep(ADJUST_EVERY).await;
@@ -243,25 +245,25 @@ impl FlowControl {
         }
     }
 
-    /// The factor by which seats were shared at the last adjustment.
+    /// Returns the factor of the last adjustment.
     pub(crate) fn fair_factor(&self) -> f64 {
         self.state.read().fair_factor
     }
 
-    /// Requests that may wait and seats there are, of all levels that hold requests back.
+    /// Returns the number of requests that may wait and the number of seats, for all levels that limit requests.
     pub fn capacity(&self) -> (usize, u32) {
         let state = self.state.read();
         let places = state.levels.values().map(|level| level.inner.lock().queues.places()).sum();
         (places, state.nominal_sum)
     }
 
-    /// The levels, by name.
+    /// Returns the levels sorted by name.
     pub(crate) fn levels(&self) -> Vec<Arc<LevelState>> {
         self.state.read().levels.values().cloned().collect()
     }
 }
 
-/// An object that there should be, without an identity.
+/// Returns a mandatory object without an identity.
 fn imagined<T: serde::de::DeserializeOwned>(resource: &str, name: &str) -> Option<T> {
     let wanted = objects::wanted().into_iter().find(|w| w.resource == resource && w.name() == name)?;
     serde_json::from_value(wanted.object).ok()
@@ -315,7 +317,7 @@ fn adjust(state: &mut State) {
         }
     };
     for ((level, limits, want), seats) in shared.into_iter().zip(seats) {
-        // A level with a share of the seats has one, however small the share is.
+        // A level with shares has at least one seat.
         let least = u32::from(limits.nominal > 0);
         level.set_current((seats.round() as u32).max(least), want.target);
     }

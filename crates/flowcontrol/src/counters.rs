@@ -1,5 +1,5 @@
-//! What is counted of requests, by level and schema, under upstream's names (`apiserver_flowcontrol_*`). A schema has its
-//! counters at hand: nothing is looked up by label when a request comes.
+//! Metrics of requests by level and schema, with upstream's names (`apiserver_flowcontrol_*`). Each schema holds its
+//! counters, so that a request needs no lookup by label.
 use kelson_metrics::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
 const LABELS: [&str; 2] = ["priority_level", "flow_schema"];
@@ -25,7 +25,7 @@ pub struct Counters {
     held_up: IntCounterVec,
 }
 
-/// Those of one schema.
+/// The metrics of one schema.
 pub struct OfSchema {
     pub dispatched: IntCounter,
     pub queue_full: IntCounter,
@@ -43,7 +43,7 @@ pub struct OfSchema {
     pub watch_ran: Histogram,
     pub watches: Histogram,
     pub seats: Histogram,
-    /// It was the first in line and needed more seats than were free.
+    /// The requests that were first in line and needed more seats than were free.
     pub held_up: IntCounter,
 }
 
@@ -95,7 +95,7 @@ impl Counters {
         }
     }
 
-    /// Those of a schema of a level: names that administrators chose.
+    /// Returns the metrics of a schema and its level, whose names administrators choose.
     pub fn of(&self, level: &str, schema: &str) -> OfSchema {
         let both = [level, schema];
         let [queue_full, concurrency_limit, timed_out, cancelled] =
@@ -123,11 +123,11 @@ impl Counters {
         }
     }
 
-    /// A schema that is gone is shown no more.
+    /// Removes the metrics of a deleted schema.
     pub fn forget(&self, level: &str, schema: &str) {
         let both = [level, schema];
         let with = |third| [level, schema, third];
-        // Labels that are not there are as good as removed.
+        // Missing labels need no removal.
         for reason in REASONS {
             let _ = self.rejected.remove_label_values(&with(reason));
         }

@@ -1,17 +1,17 @@
-//! How many seats a level could have used: over one period between two adjustments, and smoothed over many.
+//! The demand of a level for seats: in the period between two adjustments, and smoothed over many periods.
 use std::time::Duration;
 
 /// The smoothing factor by which a past demand fades.
 const SMOOTHING: f64 = 0.977;
 
-/// A number over time.
+/// The integral of a number over time.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Integrator {
     begun: Duration,
     last: Duration,
     value: f64,
     max: f64,
-    /// Integrals of the value and of its square, in seconds.
+    /// The integrals of the value and of its square over seconds.
     sum: f64,
     squares: f64,
 }
@@ -40,7 +40,7 @@ impl Integrator {
         self.squares += self.value * self.value * seconds;
     }
 
-    /// Ends a period and begins the next.
+    /// Ends a period, starts the next, and returns the statistics of the old one.
     pub fn reset(&mut self, now: Duration) -> Observed {
         self.advance(now);
         let period = now.saturating_sub(self.begun);
@@ -53,14 +53,14 @@ impl Integrator {
     }
 }
 
-/// The demand of a level.
+/// The demand of a level for seats.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Demand {
     pub average: f64,
     pub deviation: f64,
-    /// The most of the last period.
+    /// The maximum in the last period.
     pub high: u32,
-    /// Jumps up at once, and sinks slowly.
+    /// The smoothed demand, which rises at once and falls slowly.
     pub smoothed: f64,
 }
 

@@ -1,4 +1,4 @@
-//! What it looks like inside, as text for people (`/debug/api_priority_and_fairness/*`).
+//! Tables of the internal state for people (`/debug/api_priority_and_fairness/*`).
 use crate::control::FlowControl;
 
 /// Formats rows as a table with columns separated by commas and aligned.
@@ -26,7 +26,7 @@ fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
 }
 
 impl FlowControl {
-    /// The levels, a line each.
+    /// Returns the levels, one per line.
     pub fn dump_priority_levels(&self) -> String {
         let mut rows = vec![row([
             "PriorityLevelName",
@@ -55,7 +55,7 @@ impl FlowControl {
         table(&rows)
     }
 
-    /// The queues, a line each.
+    /// Returns the queues, one per line.
     pub fn dump_queues(&self) -> String {
         let mut rows = vec![row([
             "PriorityLevelName",
@@ -86,7 +86,7 @@ impl FlowControl {
         table(&rows)
     }
 
-    /// The requests that wait, a line each; with what they ask for, where that is wanted.
+    /// Returns the waiting requests, one per line, optionally with their details.
     pub fn dump_requests(&self, details: bool) -> String {
         let mut heads = row([
             "PriorityLevelName",

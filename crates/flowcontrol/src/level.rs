@@ -15,10 +15,10 @@ use crate::queues::{Dispatched, Place, QueueSet, Reason, Running, Started};
 use crate::retry::Refusals;
 use crate::work::Work;
 
-/// The part of a level's seats that one request may take, at most.
+/// The maximum fraction of a level's seats that one request may take.
 const REQUEST_PART: f64 = 0.15;
 
-/// A request that waits, for those who look.
+/// A waiting request, for dumps.
 pub struct Waiter {
     tell: oneshot::Sender<Running>,
     pub schema: Arc<str>,
@@ -26,7 +26,7 @@ pub struct Waiter {
     pub flow: Arc<str>,
     pub came: Instant,
     counted: Arc<OfSchema>,
-    /// The request in words, a field each (`dump_requests?includeRequestDetails`).
+    /// The details of the request, one field each (`dump_requests?includeRequestDetails`).
     pub details: [String; 8],
 }
 
@@ -39,7 +39,7 @@ pub struct Limits {
     pub min: u32,
     /// The seats that the level may have when it borrows.
     pub max: u32,
-    /// Seats of the level until the next adjustment, between the two others.
+    /// The seats of the level until the next adjustment, between `min` and `max`.
     pub current: u32,
 }
 
@@ -52,24 +52,26 @@ pub struct Inner {
     /// The target of the last adjustment.
     pub target: f64,
     refusals: Refusals,
-    /// Its object is gone: it goes when its last request has ended.
+    /// Whether the object was deleted. The level is removed when its last request has ended.
     pub unwanted: bool,
 }
 
-/// A priority level with the requests that run and wait under it.
+/// A priority level with its running and waiting requests. It hands out seats, keeps the fair queues, measures the
+/// demand and wakes the waiting requests in the order of the queues. It is shared by all requests of the level and by
+/// the adjustment of seats.
 pub struct LevelState {
     pub name: String,
     pub inner: Mutex<Inner>,
-    /// Seats of one request, at most; 0: any number.
+    /// The maximum number of seats of one request; 0 means no limit.
     request_seats_max: AtomicU32,
     origin: Instant,
     tasks: Tasks,
 }
 
-/// A request that may not run.
+/// A rejected request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refused {
-    /// Seconds after which it may come again.
+    /// The number of seconds after which the client may retry.
     pub retry_after_s: u64,
 }
 
@@ -93,7 +95,7 @@ impl Seats {
         Self { level, counted, running: Some(running), seats, begun: Instant::now(), watch: false }
     }
 
-    /// They are held by a watch until it has begun, and counted as such.
+    /// Marks the seats as held by a watch during its start, for the metrics.
     pub fn of_watch(mut self) -> Self {
         self.watch = true;
         self
@@ -112,7 +114,7 @@ impl Drop for Seats {
     }
 }
 
-/// A request's turn, which comes or does not. Dropping it leaves the queue.
+/// The wait of a request for its turn. Dropping it leaves the queue.
 pub struct Turn {
     level: Arc<LevelState>,
     counted: Arc<OfSchema>,
@@ -123,10 +125,10 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Waits until then.
+    /// Waits for the turn until the given time.
     ///
     /// # Errors
-    /// When the turn has not come.
+    /// Fails when the turn has not come.
     pub async fn come(mut self, until: Instant) -> Result<Seats, Refused> {
         let told = tokio::time::timeout_at(until, &mut self.told).await;
         let running = match told {
@@ -134,7 +136,7 @@ impl Turn {
                 self.leave_queue(true);
                 Some(running)
             }
-            // The sender is kept by the queue for as long as the request is in it.
+            // The queue keeps the sender while the request is in it.
             Ok(Err(_)) | Err(_) => self.give_up(true),
         };
         match running {
@@ -156,13 +158,13 @@ impl Turn {
         if runs { &self.counted.waited_and_ran } else { &self.counted.waited_in_vain }.observe(waited);
     }
 
-    /// Leaves the queue; gives what it runs with, where its turn came at that very moment.
+    /// Leaves the queue. Returns the seats if the turn came at the same moment.
     fn give_up(&mut self, timed_out: bool) -> Option<Running> {
         let place = self.place?;
         let left = self.level.inner.lock().queues.leave(self.level.now(), place, timed_out);
         self.leave_queue(!left);
         if left {
-            // Those behind it may have waited for one that needed more seats than there were.
+            // Requests behind it may have waited because it needed more seats than were free.
             self.level.dispatch();
             return None;
         }
@@ -214,7 +216,7 @@ impl LevelState {
         self.origin.elapsed()
     }
 
-    /// Takes another configuration.
+    /// Applies a new configuration.
     pub fn configure(self: &Arc<Self>, level: Level, limits: Limits, unwanted: bool) {
         let seats_max = match level.shape {
             Shape::Queue { hand, .. } => {
@@ -233,7 +235,7 @@ impl LevelState {
         self.tell(dispatched);
     }
 
-    /// Gives it so many seats.
+    /// Sets the current seats and the target.
     pub fn set_current(self: &Arc<Self>, current: u32, target: f64) {
         let dispatched = {
             let mut inner = self.inner.lock();
@@ -244,7 +246,7 @@ impl LevelState {
         self.tell(dispatched);
     }
 
-    /// Ends a period of measuring the demand.
+    /// Ends a measuring period and returns the demand.
     pub fn observe(&self) -> (Demand, Limits, Shape) {
         let mut inner = self.inner.lock();
         let observed = inner.queues.observe(self.now());
@@ -252,12 +254,12 @@ impl LevelState {
         (inner.demand, inner.limits, inner.level.shape)
     }
 
-    /// Seats of one request, at most.
+    /// Returns the maximum number of seats of one request.
     pub fn request_seats_max(&self) -> Option<u32> {
         Some(self.request_seats_max.load(Ordering::Relaxed)).filter(|n| *n > 0)
     }
 
-    /// A request comes. `waiter` says its schema, its flow and its details; it is asked only for one that waits.
+    /// Admits a request or queues it. `waiter` supplies its schema, flow and details, and is called only if it waits.
     pub fn enter(
         self: &Arc<Self>,
         counted: &Arc<OfSchema>,

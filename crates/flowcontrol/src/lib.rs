@@ -1,6 +1,6 @@
-//! Kelson flowcontrol: priority and fairness of requests (KEP-1040), as `flowcontrol.apiserver.k8s.io` objects say. A request is
-//! sorted by the first flow schema that matches it, gets seats of that schema's priority level, and waits in one of the level's
-//! queues while all seats are taken. It knows nothing of how requests come or are answered.
+//! Kelson flowcontrol: API priority and fairness (KEP-1040), configured by `flowcontrol.apiserver.k8s.io` objects. A
+//! request is matched to the first flow schema, and gets seats of the schema's priority level. While all seats are
+//! taken, it waits in one of the level's queues. The crate does not receive or answer requests.
 //!
 //! # Rooms
 //! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.

@@ -1,4 +1,4 @@
-//! Which requests a flow schema matches (upstream `util/flowcontrol/rule.go`), and which of them are one flow.
+//! Matching of requests to flow schemas (upstream `util/flowcontrol/rule.go`), and the flows within a schema.
 use kelson_auth::{Attributes, UserInfo, user};
 
 use crate::config::{Distinguisher, FlowSchema, PathRule, ResourceRule, Rules, Subject};
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn resources() {
         let who = UserInfo::new("a", ["g"]);
-        // VERB GROUP/RESOURCE/SUBRESOURCE NAMESPACE
+        // The format is VERB GROUP/RESOURCE/SUBRESOURCE NAMESPACE.
         let check = |rule: &Value, asked: &str, matched: bool| {
             let words: Vec<&str> = asked.split(' ').collect();
             let what: Vec<&str> = words[1].split('/').collect();

@@ -3,23 +3,23 @@
 //! `registry/flowcontrol/ensurer`).
 use serde_json::{Map, Value, json};
 
-/// The API they belong to.
+/// The API group of these objects.
 pub const GROUP: &str = "flowcontrol.apiserver.k8s.io";
-/// Whether this server keeps an object as it should be.
+/// The annotation that says whether this server maintains the object.
 const AUTO_UPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
 
-/// An object that there should be.
+/// An object that the server creates and maintains.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Wanted {
-    /// `prioritylevelconfigurations` or `flowschemas`.
+    /// The resource: `prioritylevelconfigurations` or `flowschemas`.
     pub resource: &'static str,
-    /// As it is created, without what the server sets.
+    /// The object at its creation, without fields that the server sets.
     pub object: Value,
     mandatory: bool,
 }
 
 impl Wanted {
-    /// `metadata.name` of the object.
+    /// Returns the name of the object.
     pub fn name(&self) -> &str {
         self.object["metadata"]["name"].as_str().unwrap_or("")
     }
@@ -82,7 +82,7 @@ fn is_nothing(value: &Value) -> bool {
     }
 }
 
-/// All of them, levels before the schemas that name them.
+/// Returns all objects. Levels come before the schemas that refer to them.
 pub fn wanted() -> Vec<Wanted> {
     levels().into_iter().chain(schemas()).collect()
 }
@@ -123,7 +123,7 @@ fn levels() -> Vec<Wanted> {
     ]
 }
 
-/// `(name, level, precedence, distinguisher, subjects, resources, paths)`
+/// The fields of a schema: name, level, precedence, distinguisher, subjects, resources and paths.
 type Row<'a> = (&'a str, &'a str, u32, &'a str, Value, Value, Value);
 
 fn schema(mandatory: bool, (name, level, precedence, distinguisher, subjects, resources, paths): Row<'_>) -> Wanted {
@@ -221,7 +221,7 @@ mod tests {
             stored["spec"][part(w)]["borrowingLimitPercent"] = Value::Null;
             stored
         };
-        // Stored object: what becomes of its shares and its annotation.
+        // For a stored object: the expected shares and annotation.
         for (wanted, stored, expected) in [
             (system, with(system, 3, Some("true"), 30), None),
             (system, with(system, 3, Some("true"), 31), Some((30, "true"))),

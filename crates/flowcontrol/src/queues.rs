@@ -34,29 +34,31 @@ pub struct Place {
     id: u64,
 }
 
-/// The reason why a request is refused at once.
+/// The reason for an immediate rejection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// Its queue is full.
+    /// The queue of the request is full.
     QueueFull,
-    /// The seats are taken, and the level has no queues.
+    /// All seats are taken, and the level has no queues.
     ConcurrencyLimit,
 }
 
 /// The outcome of a request's start.
 pub enum Started {
-    /// It runs at once.
+    /// The request runs at once.
     Run(Running),
-    /// It waits, behind so many others in its queue.
+    /// The request waits behind this number of others in its queue.
     Wait(Place, usize),
-    /// The queues are full.
+    /// The request is rejected.
     Refused(Reason),
 }
 
-/// The requests that run now, each with the handle by which its task is woken.
+/// The requests that run now, each with the handle to wake its task.
 pub type Dispatched<P> = Vec<(P, Running)>;
 
-/// The queues of a level.
+/// The fair queues of a level, with the requests that wait in them and the seats that running requests hold. It
+/// decides by virtual time which request runs next. It has no clock and no locks: the caller passes in the time and
+/// owns the synchronization.
 pub struct QueueSet<P> {
     shape: Shape,
     limit: u32,
@@ -110,7 +112,7 @@ impl<P> QueueSet<P> {
         set
     }
 
-    /// Other queues, other seats. Requests in queues that are too many stay there until they run.
+    /// Changes the queues and the number of seats. Requests in removed queues stay there until they run.
     pub fn configure(&mut self, now: Duration, shape: Shape, limit: u32) -> Dispatched<P> {
         self.advance(now);
         self.limit = limit;
@@ -126,7 +128,7 @@ impl<P> QueueSet<P> {
         self.used.of(now, self.limit, self.places());
     }
 
-    /// Requests that may wait.
+    /// Returns the maximum number of waiting requests.
     pub fn places(&self) -> usize {
         if let Shape::Queue { queues, length_max, .. } = self.shape { queues.saturating_mul(length_max) } else { 0 }
     }
@@ -151,7 +153,7 @@ impl<P> QueueSet<P> {
         self.last = self.last.min(self.queues.len().saturating_sub(1));
     }
 
-    /// A request comes, of the flow with this hash. `payload` is made only for one that waits.
+    /// Starts or queues a request of the flow with this hash. `payload` is called only if the request waits.
     pub fn start(&mut self, now: Duration, work: Work, hash: u64, payload: impl FnOnce() -> P) -> Started {
         self.advance(now);
         let (Shape::Queue { length_max, .. }, Some(dealer)) = (self.shape, self.dealer) else {
@@ -224,7 +226,7 @@ impl<P> QueueSet<P> {
         }
     }
 
-    /// Gives the seats of an answered request back.
+    /// Returns the seats of an answered request.
     pub fn release(&mut self, now: Duration, done: Running) -> Dispatched<P> {
         self.advance(now);
         self.free(done)
@@ -241,7 +243,8 @@ impl<P> QueueSet<P> {
         self.dispatch()
     }
 
-    /// Takes a request out that waits no longer; whether it still waited. `timed_out` says whether it waited too long, or went.
+    /// Removes a waiting request. Returns whether it was still waiting. `timed_out` distinguishes a timeout from a
+    /// disconnected client.
     pub fn leave(&mut self, now: Duration, place: Place, timed_out: bool) -> bool {
         self.advance(now);
         let Some(queue) = self.queues.get_mut(place.queue) else { return false };
@@ -270,12 +273,12 @@ impl<P> QueueSet<P> {
         self.waiting == 0 && self.running == 0 && self.seats == 0
     }
 
-    /// Requests that wait, requests that run, seats that are taken, seats that are waited for.
+    /// Returns the waiting requests, running requests, seats in use and seats that waiting requests need.
     pub fn counts(&self) -> (usize, usize, u32, u32) {
         (self.waiting, self.running, self.seats, self.seats_waiting)
     }
 
-    /// The common time of the queues, in seat-seconds.
+    /// Returns the common virtual time of the queues in seat-seconds.
     pub fn progress_s(&self) -> f64 {
         seconds(self.progress)
     }
@@ -285,7 +288,7 @@ impl<P> QueueSet<P> {
         self.demand.reset(now)
     }
 
-    /// Each queue, in order.
+    /// Returns the state of each queue in order.
     pub fn look(&self) -> impl Iterator<Item = QueueLook> {
         self.queues.iter().map(|q| QueueLook {
             waiting: q.waiting.len(),
@@ -298,7 +301,7 @@ impl<P> QueueSet<P> {
         })
     }
 
-    /// Those that wait: their queue, their place in it, and what they were given.
+    /// Returns the waiting requests: queue, position, work and payload.
     pub fn look_waiting(&self) -> impl Iterator<Item = (usize, usize, &Work, &P)> {
         let of_queue = |(at, queue)| -> Box<dyn Iterator<Item = (usize, usize, &Work, &P)> + '_> {
             let queue: &Queue<P> = queue;
@@ -325,7 +328,7 @@ impl<P> QueueSet<P> {
         self.used.running.set(now, self.running as f64);
     }
 
-    /// Whether so many seats are free; a request that needs more than there are runs alone.
+    /// Returns whether enough seats are free. A request that needs more seats than exist runs alone.
     fn fits(&self, seats: u32) -> bool {
         match self.shape {
             Shape::Exempt => true,
@@ -334,7 +337,7 @@ impl<P> QueueSet<P> {
         }
     }
 
-    /// The queue of the flow's hand with the least work.
+    /// Returns the queue with the least work in the flow's hand.
     fn shortest(&self, dealer: Dealer, hash: u64) -> usize {
         let hand = dealer.deal(hash);
         // Ties are broken round-robin instead of always for the same queue.
@@ -394,7 +397,7 @@ impl<P> QueueSet<P> {
         queue.work_waiting -= whole(&first.work);
         self.waiting -= 1;
         self.seats_waiting -= seats;
-        // It was busy by the request that leaves the queue to run.
+        // The queue was busy only because of the request that leaves it to run.
         if !queue.is_busy() {
             self.busy -= 1;
         }

@@ -1,17 +1,18 @@
-//! The delay after which a refused client should retry: it grows while refusals continue and shrinks when they end.
+//! The delay after which a rejected client should retry. It grows while rejections continue, and shrinks when they
+//! end.
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The longest wait, seconds.
+/// The maximum delay in seconds.
 const RETRY_AFTER_MAX_S: u64 = 32;
 
-/// The recent refusals, by whole seconds.
+/// The recent rejections by second.
 #[derive(Debug, Clone)]
 pub struct Refusals {
     retry_after_s: u64,
     changed_at_s: u64,
     current: (u64, u64),
-    /// Second and refusals in it; no longer than the longest wait.
+    /// The rejections in each of the past seconds, up to the maximum delay.
     past: VecDeque<(u64, u64)>,
 }
 
@@ -22,7 +23,7 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// Records a refusal; returns the seconds for `Retry-After`.
+    /// Records a rejection and returns the seconds for `Retry-After`.
     pub fn note(&mut self, now: Duration) -> u64 {
         let now_s = now.as_secs();
         if self.current.0 == now_s {

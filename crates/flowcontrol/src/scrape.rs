@@ -42,7 +42,7 @@ const BOUNDS: [(&str, &str, fn(&Inner) -> [f64; 2]); 2] = [
 
 type Part = fn(&mut Inner) -> &mut Utilization;
 
-/// Family, phase, and what is shown.
+/// The metric family, the phase, and the exported values.
 const USE: [(&str, &str, &[(&str, Part)]); 3] = [
     (
         "priority_level_seat_utilization",

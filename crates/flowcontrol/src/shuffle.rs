@@ -1,9 +1,9 @@
 //! Shuffle sharding: each flow has a hand of queues, dealt by its hash. Two flows rarely have the same hand, so a flow
 //! that floods its queues rarely blocks all queues of another.
 
-/// Bits of a hash that may be used up.
+/// The maximum number of hash bits that a hand may use.
 const HASH_BITS_MAX: f64 = 60.0;
-/// Queues of a hand, at most: what fits the hash.
+/// The maximum number of queues in a hand, limited by the size of the hash.
 pub const HAND_MAX: usize = 16;
 
 /// Deals hands of `hand` out of `deck` queues.
@@ -14,20 +14,20 @@ pub struct Dealer {
 }
 
 impl Dealer {
-    /// `None` where a hash does not say enough for such a hand.
+    /// Creates a dealer, or returns `None` if a hash has too few bits for such hands.
     pub fn new(deck: usize, hand: usize) -> Option<Self> {
         let fits = hand >= 1 && hand <= deck && hand <= HAND_MAX && deck <= 1 << 26;
         (fits && ((deck as f64).log2() * hand as f64).ceil() <= HASH_BITS_MAX).then_some(Self { deck, hand })
     }
 
-    /// The queues of a flow, all different.
+    /// Returns the distinct queues of a flow.
     pub fn deal(self, mut hash: u64) -> impl ExactSizeIterator<Item = usize> + Clone {
         let mut cards = [0usize; HAND_MAX];
         for i in 0..self.hand {
             let left = (self.deck - i) as u64;
             let mut card = (hash % left) as usize;
             hash /= left;
-            // The card's place among those that are left, as its place in the whole deck: `cards[..i]` is sorted.
+            // Converts the card's index among the remaining ones to its index in the deck: `cards[..i]` is sorted.
             let mut at = 0;
             while at < i && cards[at] <= card {
                 card += 1;
@@ -63,7 +63,7 @@ mod tests {
             assert!(hand.is_sorted_by(|a, b| a < b) && hand.iter().all(|q| *q < 5), "{hand:?}");
             *hands.entry(hand).or_default() += 1;
         }
-        // 60 ordered hands, six orders of each.
+        // There are 60 ordered hands, and each set has six orders.
         assert_eq!((hands.len(), hands.values().all(|n| *n == 60)), (10, true), "{hands:?}");
     }
 }

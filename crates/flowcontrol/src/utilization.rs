@@ -1,5 +1,5 @@
-//! How much of something is used, as histograms over time: upstream takes a sample at the end of every nanosecond. A bucket's
-//! count is therefore the nanoseconds during which the part that was in use fell into it.
+//! Utilization histograms over time. Upstream takes a sample at the end of every nanosecond, so the count of a bucket
+//! is the number of nanoseconds during which the utilization was in it.
 use std::time::Duration;
 
 use kelson_metrics::Family;
@@ -10,16 +10,16 @@ const OF_SEATS: &[f64] = &[0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.9
 const OF_REQUESTS: &[f64] = &[0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.25, 0.5, 0.75, 1.0];
 /// Buckets for the ratio of requests by kind.
 const OF_KINDS: &[f64] = &[0.0, 0.001, 0.01, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0];
-/// Of seats that are wanted, which may be more than there are.
+/// Buckets for the demand for seats, which may exceed their number.
 const OF_DEMAND: &[f64] = &[0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.7, 2.0, 2.8, 4.0, 6.0];
 
-/// A part of a whole, both of which change.
+/// The ratio of an amount to a whole, both of which change over time.
 #[derive(Debug)]
 pub struct Utilization {
     bounds: &'static [f64],
-    /// Nanoseconds in each bucket, the last without a bound.
+    /// The nanoseconds in each bucket. The last bucket has no limit.
     nanos: Vec<u64>,
-    /// Parts by the nanoseconds in which they were so large.
+    /// The sum of the ratios, weighted by nanoseconds.
     sum: f64,
     used: f64,
     whole: f64,
@@ -28,12 +28,12 @@ pub struct Utilization {
 }
 
 impl Utilization {
-    /// Nothing is used.
+    /// Creates the histogram of an unused whole.
     fn new(bounds: &'static [f64], now: Duration) -> Self {
         Self { bounds, nanos: vec![0; bounds.len() + 1], sum: 0.0, used: 0.0, whole: 1.0, bucket: 0, last: now }
     }
 
-    /// Of requests by kind, for a server's readers and writers.
+    /// Creates the histogram of requests by kind, for a server's reads and writes.
     pub fn of_kinds(now: Duration) -> Self {
         Self::new(OF_KINDS, now)
     }
@@ -68,7 +68,7 @@ impl Utilization {
         self.bucket = self.bounds.iter().position(|bound| part <= *bound).unwrap_or(self.bounds.len());
     }
 
-    /// Shows it up to `now`.
+    /// Exports the histogram up to `now`.
     pub fn show(&mut self, now: Duration, family: &mut Family<'_>, labels: &[(&str, &str)]) {
         self.advance(now);
         let buckets = self.bounds.iter().copied().zip(self.nanos.iter().copied());
@@ -80,13 +80,13 @@ impl Utilization {
 /// The utilization of a level's seats.
 #[derive(Debug)]
 pub struct LevelUse {
-    /// Seats that are taken, of those there are.
+    /// The seats in use, relative to all seats.
     pub seats: Utilization,
-    /// Requests that wait, of those that may.
+    /// The waiting requests, relative to the maximum.
     pub waiting: Utilization,
-    /// Requests that run, of the seats.
+    /// The running requests, relative to the seats.
     pub running: Utilization,
-    /// Seats that are taken or waited for, of those there are.
+    /// The seats that are in use or waited for, relative to all seats.
     pub demand: Utilization,
 }
 
@@ -98,7 +98,7 @@ impl LevelUse {
         Self { seats, waiting, running, demand }
     }
 
-    /// The level has so many seats and places in queues.
+    /// Sets the number of seats and queue positions of the level.
     pub fn of(&mut self, now: Duration, seats: u32, places: usize) {
         for part in [&mut self.seats, &mut self.running, &mut self.demand] {
             part.of(now, seats.into());
@@ -124,7 +124,7 @@ mod tests {
         let mut families = Families::default();
         used.show(ns(205), &mut families.histogram("x", "X."), &[("a", "b")]);
         let text = families.text();
-        // Idle for 15 ns, a quarter for 20, whole for 30, twice for 40.
+        // The level is idle for 15 ns, used to a quarter for 20, fully for 30, and twice for 40.
         for line in [
             "x_bucket{a=\"b\",le=\"0\"} 15",
             "x_bucket{a=\"b\",le=\"0.5\"} 35",

@@ -1,14 +1,14 @@
-//! How many seats a request takes: one for most, more for lists of much (their seats stand for memory) and, for a moment after
-//! the answer, for writes that many watch. Upstream `util/flowcontrol/request`.
+//! The seats of a request: one for most requests, more for large lists (seats represent memory), and more for a short
+//! time after a write with many watchers. Upstream: `util/flowcontrol/request`.
 use std::time::Duration;
 
-/// Seats of any one write.
+/// The maximum number of seats of a write.
 const WRITE_SEATS_MAX: u32 = 10;
-/// Seats of any one list.
+/// The maximum number of seats of a list.
 const LIST_SEATS_MAX: u32 = 100;
 /// The number of bytes of a list that cost one seat.
 const BYTES_PER_SEAT: u64 = 100_000;
-/// Bytes that a list in pieces has in memory at once, at most.
+/// The maximum number of bytes that a streamed list has in memory at once.
 const STREAMED_BYTES_MAX: u64 = 1_000_000;
 /// The number of a write's watchers that cost one seat.
 const WATCHES_PER_SEAT: u32 = 10;
@@ -18,9 +18,9 @@ const EVENT_TIME: Duration = Duration::from_millis(5);
 /// The seats and the time that a request takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
-    /// Seats while it is served.
+    /// The seats while the request is served.
     pub seats: u32,
-    /// Seats after it was answered.
+    /// The seats after the request was answered.
     pub seats_after: u32,
     /// The time for which it holds seats after its answer.
     pub after: Duration,
@@ -29,15 +29,15 @@ pub struct Work {
 /// The amount of data that a list reads.
 #[derive(Debug, Clone, Copy)]
 pub struct ListWork {
-    /// Objects there are of the resource.
+    /// The number of objects of the resource.
     pub objects: u64,
-    /// Bytes of one of them on average.
+    /// The average size of an object in bytes.
     pub object_bytes: u64,
-    /// `limit`; 0: none.
+    /// The `limit`; 0 means no limit.
     pub limit: u64,
-    /// One object is asked for by its name.
+    /// Whether the list is restricted to one object by name.
     pub single: bool,
-    /// The answer is made and sent in pieces.
+    /// Whether the response is streamed.
     pub streamed: bool,
 }
 
@@ -45,7 +45,7 @@ impl Work {
     /// The work of most requests.
     pub const ONE: Self = Self { seats: 1, seats_after: 0, after: Duration::ZERO };
 
-    /// The most it takes at any time.
+    /// Returns the maximum number of seats at any time.
     pub fn seats_max(&self) -> u32 {
         self.seats.max(self.seats_after)
     }
@@ -70,7 +70,7 @@ impl Work {
         }
         let wanted = watchers.div_ceil(WATCHES_PER_SEAT);
         let seats_after = wanted.min(level_max.unwrap_or(WRITE_SEATS_MAX).clamp(1, WRITE_SEATS_MAX));
-        // Fewer seats for longer are the same work.
+        // Fewer seats for a longer time are the same amount of work.
         Self { seats: 1, seats_after, after: EVENT_TIME.saturating_mul(wanted) / seats_after }
     }
 }

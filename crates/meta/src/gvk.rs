@@ -1,22 +1,22 @@
-//! Names of API types: group, version, kind, resource. Pure data; which of them exist is the schema's business.
+//! Names of API types: group, version, kind and resource. The schema defines which of them exist.
 use std::fmt;
 
-/// A group and a version, e.g. `apps/v1`; the legacy group is the empty string.
+/// A group and a version, such as `apps/v1`. The legacy group is the empty string.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupVersion {
-    /// API group; empty for the legacy `v1`.
+    /// The API group; empty for the legacy `v1`.
     pub group: String,
-    /// Version, e.g. `v1beta1`.
+    /// The version, such as `v1beta1`.
     pub version: String,
 }
 
 impl GroupVersion {
-    /// From its two parts.
+    /// Creates the value from group and version.
     pub fn new(group: impl Into<String>, version: impl Into<String>) -> Self {
         Self { group: group.into(), version: version.into() }
     }
 
-    /// Reads an `apiVersion` value: `v1` or `group/version`. `None` when there is more than one slash.
+    /// Parses an `apiVersion`: `v1` or `group/version`. Returns `None` for more than one slash.
     pub fn parse(api_version: &str) -> Option<Self> {
         match api_version.split_once('/') {
             None => Some(Self::new("", api_version)),
@@ -32,27 +32,27 @@ impl fmt::Display for GroupVersion {
     }
 }
 
-/// Group, version and kind: what an object's `apiVersion` and `kind` say.
+/// Group, version and kind, as in the `apiVersion` and `kind` of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Gvk {
-    /// API group; empty for the legacy one.
+    /// The API group; empty for the legacy group.
     pub group: String,
-    /// Such as `v1beta1`; without the group.
+    /// The version without the group, such as `v1beta1`.
     pub version: String,
-    /// Kind, e.g. `Deployment`.
+    /// The kind, such as `Deployment`.
     pub kind: String,
 }
 
 impl Gvk {
-    /// From its three parts.
+    /// Creates the value from group, version and kind.
     pub fn new(group: impl Into<String>, version: impl Into<String>, kind: impl Into<String>) -> Self {
         Self { group: group.into(), version: version.into(), kind: kind.into() }
     }
-    /// The `apiVersion` value.
+    /// Returns the value for `apiVersion`.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
-    /// Without the version.
+    /// Returns the group and the kind without the version.
     pub fn group_kind(&self) -> GroupKind {
         GroupKind { group: self.group.clone(), kind: self.kind.clone() }
     }
@@ -64,12 +64,12 @@ impl fmt::Display for Gvk {
     }
 }
 
-/// Group and kind, whatever the version.
+/// A group and a kind, independent of the version.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupKind {
-    /// Empty for the core group.
+    /// The API group; empty for the core group.
     pub group: String,
-    /// Such as `Deployment`.
+    /// The kind, such as `Deployment`.
     pub kind: String,
 }
 
@@ -79,46 +79,46 @@ impl fmt::Display for GroupKind {
     }
 }
 
-/// Group, version and resource (plural): what a request's path says.
+/// Group, version and resource (plural), as in the path of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Gvr {
-    /// Empty for the core group.
+    /// The API group; empty for the core group.
     pub group: String,
-    /// Such as `v1beta1`; without the group.
+    /// The version without the group, such as `v1beta1`.
     pub version: String,
-    /// Plural resource name, e.g. `deployments`.
+    /// The plural name of the resource, such as `deployments`.
     pub resource: String,
 }
 
 impl Gvr {
-    /// From its three parts.
+    /// Creates the value from group, version and resource.
     pub fn new(group: impl Into<String>, version: impl Into<String>, resource: impl Into<String>) -> Self {
         Self { group: group.into(), version: version.into(), resource: resource.into() }
     }
-    /// Without the version.
+    /// Returns the group and the resource without the version.
     pub fn group_resource(&self) -> GroupResource {
         GroupResource { group: self.group.clone(), resource: self.resource.clone() }
     }
 }
 
-/// Group and resource: what RBAC, messages and the store speak of.
+/// A group and a resource, as RBAC, error messages and the store use them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupResource {
-    /// Empty for the core group.
+    /// The API group; empty for the core group.
     pub group: String,
-    /// Plural resource name.
+    /// The plural name of the resource.
     pub resource: String,
 }
 
 impl GroupResource {
-    /// From its two parts.
+    /// Creates the value from group and resource.
     pub fn new(group: impl Into<String>, resource: impl Into<String>) -> Self {
         Self { group: group.into(), resource: resource.into() }
     }
 }
 
 impl fmt::Display for GroupResource {
-    /// `deployments.apps`, `pods`: the form of API error messages.
+    /// Formats the name as API error messages do: `deployments.apps`, `pods`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.group.is_empty() { f.write_str(&self.resource) } else { write!(f, "{}.{}", self.resource, self.group) }
     }

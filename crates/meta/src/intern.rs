@@ -1,5 +1,5 @@
-//! Equal values held once. Thousands of pods of one template carry the same labels, tolerations and ports: a cache that
-//! holds each of these once costs what the templates cost, not what the pods do.
+//! Interning: equal values share one allocation. Thousands of pods of one template have the same labels, tolerations
+//! and ports, so the memory of a cache grows with the number of templates instead of pods.
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -9,10 +9,10 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A table smaller than this is not looked through for values that nobody holds any more.
+/// The minimum size of a table that is searched for unused values.
 const SWEEP_AT_MIN: usize = 1024;
 
-/// A table of values in use. It forgets what only it holds whenever it has doubled.
+/// A table of shared values. Whenever the table has doubled in size, it drops the values that have no other reference.
 pub struct Interner<T: ?Sized> {
     values: HashSet<Arc<T>>,
     sweep_at: usize,
@@ -25,7 +25,7 @@ impl<T: ?Sized> Default for Interner<T> {
 }
 
 impl<T: ?Sized + Hash + Eq> Interner<T> {
-    /// The copy of a value that everybody shares: the one held already, or this one.
+    /// Returns the shared value that is equal to this one, or shares this one.
     pub fn share<V>(&mut self, value: V) -> Arc<T>
     where
         V: Borrow<T> + Into<Arc<T>>,
@@ -41,23 +41,23 @@ impl<T: ?Sized + Hash + Eq> Interner<T> {
         self.values.insert(Arc::clone(&value));
         value
     }
-    /// Values held, those that nobody else holds any more among them.
+    /// Returns the number of values in the table, including unused ones.
     pub fn len(&self) -> usize {
         self.values.len()
     }
-    /// Whether nothing is held.
+    /// Returns whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 }
 
-/// Types with a table of their own for [`Interned`].
+/// A type with a process-wide table for [`Interned`].
 pub trait Intern: Hash + Eq + Sized + 'static {
-    /// The one table of all values of this type in the process.
+    /// Returns the process-wide table of this type.
     fn table() -> &'static Mutex<Interner<Self>>;
 }
 
-/// Gives types a table: `intern_table!(Vec<Toleration>, Vec<ContainerView>);`
+/// Defines the tables of types: `intern_table!(Vec<Toleration>, Vec<ContainerView>);`
 #[macro_export]
 macro_rules! intern_table {
     ($($type:ty),+ $(,)?) => {$(
@@ -71,12 +71,13 @@ macro_rules! intern_table {
     )+};
 }
 
-/// A value shared with all its equals. Reads as the value; JSON `null` reads as the empty one.
+/// A value that shares its allocation with all equal values. It decodes like the value; JSON `null` decodes to the
+/// default.
 pub struct Interned<T>(Arc<T>);
 
 impl<T: Intern> From<T> for Interned<T> {
     fn from(value: T) -> Self {
-        // A table is whole after a panic: nothing is half done in it.
+        // A panic leaves no inconsistent table, so a poisoned lock is still usable.
         Self(T::table().lock().unwrap_or_else(PoisonError::into_inner).share(value))
     }
 }
@@ -133,7 +134,7 @@ impl<'de, T: Intern + Default + Deserialize<'de>> Deserialize<'de> for Interned<
     }
 }
 
-/// Labels as readers hold them.
+/// The labels of an object, with equal maps shared.
 pub type LabelMap = Interned<BTreeMap<String, String>>;
 
 impl Intern for BTreeMap<String, String> {
@@ -143,7 +144,7 @@ impl Intern for BTreeMap<String, String> {
     }
 }
 
-/// Words of a few: phases, types of conditions.
+/// Strings with few distinct values, such as phases and condition types.
 impl Intern for String {
     fn table() -> &'static Mutex<Interner<Self>> {
         static TABLE: LazyLock<Mutex<Interner<String>>> = LazyLock::new(Mutex::default);

@@ -1,26 +1,26 @@
-//! JSON as types. All readers of typed objects decode from a string: with bytes as a second source, serde's code for each
-//! type would be in the program twice.
+//! Decoding of JSON to types. All typed objects are decoded from a string: a second source (bytes) would put serde's
+//! code for each type into the program twice.
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Error as _};
 use serde_json::{Error, Value};
 
-/// Reads `json` as a type. The bytes are checked for UTF-8 once, not string by string.
+/// Decodes `json` to a type. The bytes are checked for UTF-8 once, not for each string.
 ///
 /// # Errors
-/// For bytes that are not UTF-8 or not JSON, and for what the type does not accept.
+/// Fails for bytes that are not UTF-8 or not JSON, and for JSON that does not fit the type.
 pub fn from_json<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, Error> {
     serde_json::from_str(utf8(json)?)
 }
 
-/// Reads a tree as a type, through a string: where an object's type is read from strings too, this is smaller than serde's
-/// code for trees, and it is for the places where speed does not matter.
+/// Decodes a tree to a type by way of a string. This is slower than serde's code for trees, but adds no code for types
+/// that are also decoded from strings. Use it where speed does not matter.
 ///
 /// # Errors
-/// For what the type does not accept.
+/// Fails for JSON that does not fit the type.
 pub fn from_tree<T: DeserializeOwned>(tree: &Value) -> Result<T, Error> {
     let text = serde_json::to_string(tree)?;
     serde_json::from_str(&text).map_err(|error| {
-        // The position is that in a string that the user does not know.
+        // Removes the position, because it refers to a string that the user does not see.
         let position = format!(" at line {} column {}", error.line(), error.column());
         let message = error.to_string();
         Error::custom(message.strip_suffix(&position).unwrap_or(&message))
@@ -29,7 +29,7 @@ pub fn from_tree<T: DeserializeOwned>(tree: &Value) -> Result<T, Error> {
 
 fn utf8(json: &[u8]) -> Result<&str, Error> {
     std::str::from_utf8(json).map_err(|error| {
-        // JSON's own error has the line and the column.
+        // The error of the JSON parser has the line and the column.
         serde_json::from_slice::<Value>(json).err().unwrap_or_else(|| Error::custom(error))
     })
 }

@@ -1,7 +1,8 @@
-//! Kelson meta: what every layer shares and no layer owns.
+//! Kelson meta: the basic types that all layers share.
 //!
-//! `Status` (the API's error), group/version/kind names, object metadata views, selectors, quantities, field
-//! errors, name rules, cron schedules, helpers for object trees, queries of URLs and the clock. No sockets, no schema, no policy of any component.
+//! `Status` (the API's error), names of groups, versions and kinds, object metadata, selectors, quantities, field
+//! errors, name rules, cron schedules, helpers for JSON trees, URL queries and the clock. It has no sockets, no schema
+//! and no policy of a component.
 //!
 //! # Rooms
 //! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
@@ -13,8 +14,8 @@
 //! | `path` | paths to fields, for errors and patches |
 //! | `url` | queries of URLs |
 //!
-//! The other files (names, selectors, quantities, trees, time, back-off) do not import each other. What two crates would
-//! otherwise write twice, such as access to a member of a tree, is here or in the lowest crate that both use.
+//! The other files (names, selectors, quantities, trees, time, backoff) do not import each other. Code that two crates
+//! need, such as access to a member of a tree, is here or in the lowest crate that both use.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod backoff;

@@ -1,5 +1,4 @@
-//! `metav1.Status`: the only error form a client ever sees. Constructors give upstream's reasons, codes and messages
-//! (apimachinery `api/errors`). Operator-only detail never goes in here; log it instead.
+//! `metav1.Status`, the API's error type, with upstream's reasons and messages (apimachinery `api/errors`).
 use std::sync::{Mutex, PoisonError};
 
 use http::StatusCode;
@@ -7,67 +6,67 @@ use serde::{Deserialize, Serialize};
 
 use crate::{FieldError, FieldErrors, GroupKind, GroupResource, Gvk};
 
-/// Machine-readable reason of a `Status`.
+/// The machine-readable reason of a `Status`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reason {
-    /// No reason given.
+    /// The status has no reason.
     #[default]
     Unknown,
-    /// 401: no credentials, or none that the server knows.
+    /// 401: the credentials are missing or unknown to the server.
     Unauthorized,
-    /// 403: known, and may not.
+    /// 403: the user is authenticated, but not authorized.
     Forbidden,
-    /// 404: there is no such object, resource or path.
+    /// 404: the object, resource or path does not exist.
     NotFound,
-    /// 409, on create
+    /// 409 on create: the object exists.
     AlreadyExists,
-    /// 409, on update
+    /// 409 on update: the object was modified.
     Conflict,
-    /// 410: it was there, and will not come back.
+    /// 410: the resource existed and will not come back.
     Gone,
-    /// 422: read well, and refused by validation.
+    /// 422: the object was decoded, but validation rejected it.
     Invalid,
-    /// 500, the client should retry elsewhere or later
+    /// 500: the client should retry elsewhere or later.
     ServerTimeout,
-    /// 507 in old servers; 500-class
+    /// 507 in old servers: the server read invalid data from its store.
     StoreReadError,
-    /// 504: not done within the request's time; whether it happened is unknown.
+    /// 504: the request timed out. It is unknown whether the change happened.
     Timeout,
-    /// 429: too many requests, or a disruption budget that has nothing left.
+    /// 429: too many requests, or a disruption budget that allows no more disruptions.
     TooManyRequests,
-    /// 400: cannot be read, or asks for what makes no sense.
+    /// 400: the request is malformed or contradictory.
     BadRequest,
-    /// 405: the resource does not have this verb.
+    /// 405: the resource does not support this verb.
     MethodNotAllowed,
-    /// 406: none of the forms that the client accepts is served.
+    /// 406: the server supports none of the accepted media types.
     NotAcceptable,
-    /// 413: body, answer or patch beyond a limit.
+    /// 413: the body, response or patch exceeds a limit.
     RequestEntityTooLarge,
-    /// 415: the body is in a form that is not read here.
+    /// 415: the server does not support the media type of the body.
     UnsupportedMediaType,
-    /// 500: a fault of the server.
+    /// 500: the server failed.
     InternalError,
-    /// 410, watch or continue token too old
+    /// 410: the resourceVersion of a watch or a continue token is too old.
     Expired,
-    /// 503: not now; a later try may succeed.
+    /// 503: the service is unavailable. A retry may succeed.
     ServiceUnavailable,
-    /// One that a webhook or another server made up; clients get it as it came.
+    /// A reason that a webhook or another server defined. Clients receive it unchanged.
     Other(OtherReason),
 }
 
-/// A reason that is none of Kubernetes' own.
+/// A reason that Kubernetes does not define.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OtherReason(&'static str);
 
-/// Made-up reasons that are known at most; any further one is [`Reason::Unknown`].
+/// The maximum number of custom reasons. Further ones become [`Reason::Unknown`].
 const OTHERS_MAX: usize = 256;
-/// Longest made-up reason, in bytes.
+/// The maximum length of a custom reason in bytes.
 const OTHER_BYTES_MAX: usize = 64;
 
-/// The made-up reasons so far. They stay for good, which their number and length bound.
+/// The custom reasons so far. They are never freed; their number and length are limited.
 static OTHERS: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
 
-/// Kubernetes' own reasons.
+/// The reasons that Kubernetes defines.
 const REASONS: [Reason; 20] = [
     Reason::Unknown,
     Reason::Unauthorized,
@@ -107,13 +106,13 @@ impl<'de> Deserialize<'de> for Reason {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StatusCause {
-    /// Machine-readable cause, e.g. `FieldValueRequired`.
+    /// The machine-readable cause, such as `FieldValueRequired`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// What is wrong, in words, without the field's path.
+    /// The message without the path of the field.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Path of the field that is at fault, from the object's root; empty where it is no field's.
+    /// The path of the invalid field from the object's root; empty if the cause is not about a field.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub field: String,
 }
@@ -124,26 +123,26 @@ impl From<&FieldError> for StatusCause {
     }
 }
 
-/// `status.details`: what the failure is about, for programs.
+/// The `status.details`: the object of the failure and its causes, for programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct StatusDetails {
-    /// Name of the object.
+    /// The name of the object.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// API group of `kind`.
+    /// The API group of `kind`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub group: String,
-    /// Kind; by tradition often the resource's plural.
+    /// The kind, or often the plural name of the resource.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub kind: String,
-    /// UID of the object.
+    /// The UID of the object.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// Each of the faults, where there are several.
+    /// The single errors, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<StatusCause>,
-    /// Seconds after which a retry may help.
+    /// The number of seconds after which a client should retry.
     #[serde(skip_serializing_if = "is_zero")]
     pub retry_after_seconds: i32,
 }
@@ -152,19 +151,20 @@ fn is_zero(n: &i32) -> bool {
     *n == 0
 }
 
-/// `metav1.Status`. Boxed details keep `Result<_, Status>` small.
+/// A `metav1.Status`: the answer of the API to a failed request, and to some others such as a delete. Its code and
+/// reason are for programs, its message is for people. The details name the object and each invalid field.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(from = "Wire")]
 pub struct Status {
-    /// HTTP status code; an error's is never a 2xx.
+    /// The HTTP status code. The code of an error is never 2xx.
     pub code: u16,
-    /// One word for programs, which says more than the code: 409 is `AlreadyExists` or `Conflict`.
+    /// The reason, which is more specific than the code: 409 is `AlreadyExists` or `Conflict`.
     pub reason: Reason,
-    /// Message for the client.
+    /// The message for the client.
     pub message: String,
-    /// Boxed, since most statuses have none.
+    /// The details. They are boxed because most statuses have none.
     pub details: Option<Box<StatusDetails>>,
-    /// `Success` rather than `Failure`.
+    /// Whether the status is `Success` instead of `Failure`.
     pub success: bool,
 }
 
@@ -208,7 +208,7 @@ impl Serialize for Status {
 }
 
 impl Reason {
-    /// The wire form.
+    /// Returns the string on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unknown => "",
@@ -235,12 +235,12 @@ impl Reason {
         }
     }
 
-    /// From the wire form, whoever it is of.
+    /// Parses the string on the wire. Unknown reasons become custom ones.
     pub fn parse(text: &str) -> Self {
         if let Some(own) = REASONS.into_iter().find(|reason| reason.as_str() == text) {
             return own;
         }
-        // A list of words is whole after a panic.
+        // A panic leaves no inconsistent list, so a poisoned lock is still usable.
         let mut others = OTHERS.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = others.iter().find(|word| **word == text) {
             return Self::Other(OtherReason(known));
@@ -255,11 +255,11 @@ impl Reason {
 }
 
 impl Status {
-    /// A failure with any code, reason and message.
+    /// Creates a failure with any code, reason and message.
     pub fn failure(code: u16, reason: Reason, message: impl Into<String>) -> Self {
         Self { code, reason, message: message.into(), details: None, success: false }
     }
-    /// A success, e.g. the answer to a delete.
+    /// Creates a success, for example the response to a delete.
     pub fn success() -> Self {
         Self { code: 200, reason: Reason::Unknown, message: String::new(), details: None, success: true }
     }
@@ -272,29 +272,29 @@ impl Status {
         }));
         self
     }
-    /// 404: `pods "x" not found`.
+    /// Creates a 404: `pods "x" not found`.
     pub fn not_found(gr: &GroupResource, name: &str) -> Self {
         Self::failure(404, Reason::NotFound, format!("{gr} {name:?} not found")).with(gr, name)
     }
-    /// 404 for a path nothing serves.
+    /// Creates a 404 for an unknown path.
     pub fn no_such_path() -> Self {
         let mut s = Self::failure(404, Reason::NotFound, "the server could not find the requested resource");
         s.details = Some(Box::default());
         s
     }
-    /// 409 on create.
+    /// Creates a 409 for a create request.
     pub fn already_exists(gr: &GroupResource, name: &str) -> Self {
         Self::failure(409, Reason::AlreadyExists, format!("{gr} {name:?} already exists")).with(gr, name)
     }
-    /// 409 on update; `why` is e.g. [`Status::MODIFIED`].
+    /// Creates a 409 for an update request. `why` is for example [`Status::MODIFIED`].
     pub fn conflict(gr: &GroupResource, name: &str, why: &str) -> Self {
         Self::failure(409, Reason::Conflict, format!("Operation cannot be fulfilled on {gr} {name:?}: {why}"))
             .with(gr, name)
     }
-    /// The text of an optimistic-lock conflict.
+    /// The message of a conflict of optimistic concurrency.
     pub const MODIFIED: &str =
         "the object has been modified; please apply your changes to the latest version and try again";
-    /// 403: `pods "x" is forbidden: why`.
+    /// Creates a 403: `pods "x" is forbidden: why`.
     pub fn forbidden(gr: &GroupResource, name: &str, why: &str) -> Self {
         let message = match (gr.resource.is_empty(), name.is_empty()) {
             (true, _) => format!("forbidden: {why}"),
@@ -303,22 +303,22 @@ impl Status {
         };
         Self::failure(403, Reason::Forbidden, message).with(gr, name)
     }
-    /// 401 in upstream's words; says no more, so that nobody learns what was wrong with a credential.
+    /// Creates a 401 in upstream's words. It gives no reason, because a client must not learn why.
     pub fn unauthorized() -> Self {
         Self::failure(401, Reason::Unauthorized, "Unauthorized")
     }
-    /// 400 with a message for the client.
+    /// Creates a 400 with a message for the client.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::failure(400, Reason::BadRequest, message)
     }
-    /// 405 for a method that nothing at the path takes.
+    /// Creates a 405 for a method that the path does not support.
     pub fn method_not_allowed() -> Self {
         let message = "the server does not allow this method on the requested resource";
         let mut status = Self::failure(405, Reason::MethodNotAllowed, message);
         status.details = Some(Box::default());
         status
     }
-    /// 422 with one cause per field error.
+    /// Creates a 422 with one cause per field error.
     pub fn invalid(kind: &GroupKind, name: &str, errors: &FieldErrors) -> Self {
         let mut s = Self::failure(422, Reason::Invalid, format!("{kind} {name:?} is invalid: {errors}"));
         s.details = Some(Box::new(StatusDetails {
@@ -330,7 +330,7 @@ impl Status {
         }));
         s
     }
-    /// 500; `message` is what the client may know.
+    /// Creates a 500. `message` is visible to the client.
     pub fn internal(message: impl std::fmt::Display) -> Self {
         let mut s = Self::failure(500, Reason::InternalError, format!("Internal error occurred: {message}"));
         s.details = Some(Box::new(StatusDetails {
@@ -339,37 +339,37 @@ impl Status {
         }));
         s
     }
-    /// 410 `Expired`: a watch or continue position that the server no longer has.
+    /// Creates a 410 `Expired`: the server no longer has the resourceVersion of a watch or continue token.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::failure(410, Reason::Expired, message)
     }
-    /// 503: not now; the message says what is missing.
+    /// Creates a 503. The message says what is missing.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::failure(503, Reason::ServiceUnavailable, message)
     }
-    /// 504, with a hint when to retry.
+    /// Creates a 504 with the seconds after which a client may retry.
     pub fn timeout(message: impl Into<String>, retry_after_seconds: i32) -> Self {
         let mut s = Self::failure(504, Reason::Timeout, format!("Timeout: {}", message.into()));
         s.details = Some(Box::new(StatusDetails { retry_after_seconds, ..Default::default() }));
         s
     }
-    /// 429, with the seconds after which a client may try again.
+    /// Creates a 429 with the seconds after which a client may retry.
     pub fn too_many_requests(message: impl Into<String>, retry_after_seconds: i32) -> Self {
         let mut s = Self::failure(429, Reason::TooManyRequests, message);
         s.details = Some(Box::new(StatusDetails { retry_after_seconds, ..Default::default() }));
         s
     }
-    /// 413 for a body beyond a limit of so many bytes.
+    /// Creates a 413 for a body above a limit in bytes.
     pub fn too_large(limit_bytes: usize) -> Self {
         let message = format!("Request entity too large: limit is {limit_bytes}");
         Self::failure(413, Reason::RequestEntityTooLarge, message)
     }
-    /// 406, with the media types that could be had.
+    /// Creates a 406 with the supported media types.
     pub fn not_acceptable(accepted: &[&str]) -> Self {
         let message = format!("only the following media types are accepted: {}", accepted.join(", "));
         Self::failure(406, Reason::NotAcceptable, message)
     }
-    /// 415, with the media types that are read.
+    /// Creates a 415 with the supported media types.
     pub fn unsupported_media_type(accepted: &[&str]) -> Self {
         let message = format!(
             "the body of the request was in an unknown format - accepted media types include: {}",
@@ -377,12 +377,12 @@ impl Status {
         );
         Self::failure(415, Reason::UnsupportedMediaType, message)
     }
-    /// 415 where the route itself names what it reads, and says no more.
+    /// Creates a 415 without a list of media types, for routes that check the media type themselves.
     pub fn unsupported_by_route() -> Self {
         let details = Some(Box::default());
         Self { details, ..Self::failure(415, Reason::UnsupportedMediaType, "415: Unsupported Media Type") }
     }
-    /// 405 for a verb that a kind has not, in the words of kinds that users define.
+    /// Creates a 405 for a verb that a custom resource does not support.
     pub fn verb_not_supported(resource: &GroupResource, verb: &str) -> Self {
         let message = format!("{verb} is not supported on resources of kind \"{resource}\"");
         let mut status = Self::failure(405, Reason::MethodNotAllowed, message);
@@ -391,16 +391,16 @@ impl Status {
         status.details = Some(Box::new(details));
         status
     }
-    /// The kind named in strict-decoding and conversion faults.
+    /// Creates the 400 of strict decoding and conversion errors, which names the kind.
     pub fn cannot_be_handled(gvk: &Gvk, why: &str) -> Self {
         let message = format!("{} in version {:?} cannot be handled as a {}: {why}", gvk.kind, gvk.version, gvk.kind);
         Self::failure(400, Reason::BadRequest, message)
     }
-    /// The HTTP status to answer with.
+    /// Returns the status code of the HTTP response.
     pub fn http(&self) -> StatusCode {
         StatusCode::from_u16(self.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
-    /// Whether the reason is this one.
+    /// Returns whether the status has this reason.
     pub fn is(&self, reason: Reason) -> bool {
         self.reason == reason
     }

@@ -1,36 +1,36 @@
-//! Reading and shaping `serde_json::Value` trees. Absent, `null` and the type's zero value read alike, as in the
-//! reference's typed structs; wrong types read as absent (the decoder has refused them before).
+//! Access to `serde_json::Value` trees. A missing value, `null` and the zero value of the type read alike, as in Go's
+//! typed structs. Values of the wrong type read as missing, because the decoder has already rejected them.
 use serde_json::{Map, Value};
 
-/// The text of a string, else `""`.
+/// Returns the value of a string, or `""`.
 pub fn text(v: &Value) -> &str {
     v.as_str().unwrap_or_default()
 }
-/// The elements of a list, else none.
+/// Returns the elements of a list, or none.
 pub fn items(v: &Value) -> &[Value] {
     v.as_array().map_or(&[], Vec::as_slice)
 }
-/// The entries of an object, else none.
+/// Returns the entries of an object, or none.
 pub fn entries(v: &Value) -> impl Iterator<Item = (&String, &Value)> {
     v.as_object().into_iter().flatten()
 }
-/// An integer, when there is one.
+/// Returns an integer, if the value is one.
 pub fn int(v: &Value) -> Option<i64> {
     v.as_i64()
 }
-/// An integer, else 0.
+/// Returns an integer, or 0.
 pub fn int0(v: &Value) -> i64 {
     v.as_i64().unwrap_or_default()
 }
-/// A boolean, else false.
+/// Returns a boolean, or false.
 pub fn flag(v: &Value) -> bool {
     v.as_bool().unwrap_or_default()
 }
-/// Whether there is something other than null.
+/// Returns whether the value is not null.
 pub fn present(v: &Value) -> bool {
     !v.is_null()
 }
-/// How many elements or entries.
+/// Returns the number of elements or entries.
 pub fn len(v: &Value) -> usize {
     match v {
         Value::Array(a) => a.len(),
@@ -38,7 +38,7 @@ pub fn len(v: &Value) -> usize {
         _ => 0,
     }
 }
-/// Null, or the zero value of its type.
+/// Returns whether the value is null or the zero value of its type.
 pub fn empty(v: &Value) -> bool {
     match v {
         Value::Null => true,
@@ -49,16 +49,16 @@ pub fn empty(v: &Value) -> bool {
         Value::Object(o) => o.is_empty(),
     }
 }
-/// Whether a list of strings holds `s`.
+/// Returns whether a list of strings contains `s`.
 pub fn holds(list: &Value, s: &str) -> bool {
     items(list).iter().any(|x| x.as_str() == Some(s))
 }
 
-/// Equality as the reference's semantic comparison of typed objects in canonical form, where an absent field, null and an empty
-/// list decode to the same: at the top, and for the fields of objects at any depth. An empty object is something that was set: the
-/// canonical form leaves empty maps out, so that `{}` is a struct behind a pointer, or the document of somebody else.
+/// Compares trees like upstream's semantic comparison of typed objects in canonical form. A missing field, null and an
+/// empty list are equal, at the top and in the fields of objects at any depth. An empty object counts as set: the
+/// canonical form leaves empty maps out, so `{}` is a struct behind a pointer, or free-form data.
 pub fn same(a: &Value, b: &Value) -> bool {
-    // Most updates change little: where trees are equal, that is found without looking any key up.
+    // Most updates change little. Equal trees are found without looking up keys.
     a == b || same_but_void(a, b)
 }
 
@@ -80,15 +80,16 @@ fn same_but_void(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// The object at `key`, when it is one.
+/// Returns the object at `key`, if it is one.
 pub fn object_mut<'a>(v: &'a mut Value, key: &str) -> Option<&'a mut Value> {
     v.get_mut(key).filter(|x| x.is_object())
 }
-/// The value at a path of keys, when it is there.
+/// Returns the value at a path of keys, if it exists.
 pub fn at_mut<'a>(v: &'a mut Value, keys: &[&str]) -> Option<&'a mut Value> {
     keys.iter().try_fold(v, |v, k| v.get_mut(*k))
 }
-/// The object at `key`, made when absent or null; `None` when `v` is no object or the field holds something else.
+/// Returns the object at `key`, and creates it if it is missing or null. Returns `None` if `v` is no object or the
+/// field has another type.
 pub fn ensure<'a>(v: &'a mut Value, key: &str) -> Option<&'a mut Value> {
     let o = v.as_object_mut()?;
     if o.get(key).is_none_or(Value::is_null) {
@@ -96,11 +97,11 @@ pub fn ensure<'a>(v: &'a mut Value, key: &str) -> Option<&'a mut Value> {
     }
     o.get_mut(key).filter(|x| x.is_object())
 }
-/// The elements at `key`, for change.
+/// Returns the elements at `key` for modification.
 pub fn items_mut<'a>(v: &'a mut Value, key: &str) -> impl Iterator<Item = &'a mut Value> {
     v.get_mut(key).and_then(Value::as_array_mut).into_iter().flatten()
 }
-/// Sets `key` when it is absent or null (a pointer field's default).
+/// Sets `key` if it is missing or null (the default of a pointer field).
 pub fn default_to(v: &mut Value, key: &str, value: impl Into<Value>) {
     if let Some(o) = v.as_object_mut()
         && o.get(key).is_none_or(Value::is_null)
@@ -108,7 +109,7 @@ pub fn default_to(v: &mut Value, key: &str, value: impl Into<Value>) {
         o.insert(key.to_owned(), value.into());
     }
 }
-/// Sets `key` when it is absent, null or its type's zero (a plain field's default).
+/// Sets `key` if it is missing, null or zero (the default of a plain field).
 pub fn default_zero(v: &mut Value, key: &str, value: impl Into<Value>) {
     if let Some(o) = v.as_object_mut()
         && o.get(key).is_none_or(empty)
@@ -116,19 +117,19 @@ pub fn default_zero(v: &mut Value, key: &str, value: impl Into<Value>) {
         o.insert(key.to_owned(), value.into());
     }
 }
-/// Sets a member of an object; does nothing to values that are no objects.
+/// Sets a member of an object. Other values are not changed.
 pub fn set(v: &mut Value, key: &str, value: impl Into<Value>) {
     if let Some(o) = v.as_object_mut() {
         o.insert(key.to_owned(), value.into());
     }
 }
-/// Removes a member of an object; does nothing to values that are no objects.
+/// Removes a member of an object. Other values are not changed.
 pub fn remove(v: &mut Value, key: &str) {
     if let Some(o) = v.as_object_mut() {
         o.remove(key);
     }
 }
-/// The map at `key`, made in place of whatever else is there; `v` itself becomes an object.
+/// Returns the map at `key`, and replaces any other value there. `v` itself becomes an object.
 pub fn map_at<'a>(v: &'a mut Value, key: &str) -> &'a mut Map<String, Value> {
     fn made(v: &mut Value) -> &mut Map<String, Value> {
         if !v.is_object() {
@@ -139,17 +140,17 @@ pub fn map_at<'a>(v: &'a mut Value, key: &str) -> &'a mut Map<String, Value> {
     }
     made(made(v).entry(key).or_insert(Value::Null))
 }
-/// Sets a member of an object, or removes it where it is to be absent (a field with `omitempty`).
+/// Sets a member of an object, or removes it if `absent` is true (a field with `omitempty`).
 pub fn put_unless(v: &mut Value, key: &str, value: Value, absent: bool) {
     if absent { remove(v, key) } else { set(v, key, value) }
 }
-/// Removes a member that is an empty object.
+/// Removes a member if it is an empty object.
 pub fn drop_if_empty(v: &mut Value, key: &str) {
     if v.get(key).and_then(Value::as_object).is_some_and(Map::is_empty) {
         remove(v, key);
     }
 }
-/// Makes `key` what it is in `old`, absence included.
+/// Sets `key` to its value in `old`, or removes it if `old` lacks it.
 pub fn restore(new: &mut Value, old: &Value, key: &str) {
     match old.get(key) {
         Some(v) if new.get(key) != Some(v) => set(new, key, v.clone()),
@@ -158,31 +159,31 @@ pub fn restore(new: &mut Value, old: &Value, key: &str) {
     }
 }
 
-/// The same reads and changes by a path of keys from an outer object.
+/// The same functions with a path of keys from an outer object.
 pub mod path {
     use serde_json::{Map, Value};
 
-    /// The value at a path of keys.
+    /// Returns the value at a path of keys.
     pub fn at<'a>(value: &'a Value, path: &[&str]) -> &'a Value {
         path.iter().fold(value, |v, key| v.get(key).unwrap_or(&Value::Null))
     }
 
-    /// A string at a path; empty when absent.
+    /// Returns the string at a path, or the empty string.
     pub fn text<'a>(value: &'a Value, path: &[&str]) -> &'a str {
         at(value, path).as_str().unwrap_or("")
     }
 
-    /// The elements of a list at a path.
+    /// Returns the elements of the list at a path.
     pub fn list<'a>(value: &'a Value, path: &[&str]) -> &'a [Value] {
         at(value, path).as_array().map_or(&[], Vec::as_slice)
     }
 
-    /// The string values of a map at a path, e.g. labels.
+    /// Returns the string values of the map at a path, for example labels.
     pub fn strings<'a>(value: &'a Value, path: &[&str]) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
         at(value, path).as_object().into_iter().flatten().map(|(k, v)| (k.as_str(), v.as_str().unwrap_or("")))
     }
 
-    /// Makes the value at `path` an object and returns it; nothing along the way may be of another kind.
+    /// Makes the value at `path` an object and returns it. Fails if a value on the path has another type.
     pub fn object_mut<'a>(value: &'a mut Value, path: &[&str]) -> Option<&'a mut Map<String, Value>> {
         let mut v = value;
         for key in path {
@@ -197,7 +198,7 @@ pub mod path {
         v.as_object_mut()
     }
 
-    /// The same for a list.
+    /// Makes the value at `path` a list and returns it.
     pub fn list_mut<'a>(value: &'a mut Value, path: &[&str]) -> Option<&'a mut Vec<Value>> {
         let (last, parents) = path.split_last()?;
         let entry = object_mut(value, parents)?.entry((*last).to_owned()).or_insert(Value::Null);
@@ -207,7 +208,7 @@ pub mod path {
         entry.as_array_mut()
     }
 
-    /// Sets the value at a path, making objects on the way.
+    /// Sets the value at a path and creates the objects on it.
     pub fn set(value: &mut Value, path: &[&str], new: Value) {
         if let Some((last, parents)) = path.split_last()
             && let Some(map) = object_mut(value, parents)
@@ -231,7 +232,8 @@ mod tests {
         assert!(!same(&json!({"a": 1}), &json!({"a": 2})));
         assert!(!same(&json!({"a": 0}), &json!({})));
         assert!(!same(&json!([1]), &json!([1, 2])));
-        // Nested as at the top: upstream compares decoded objects, in which the two sides of each are one.
+        // Nested fields compare like those at the top: upstream compares decoded objects, in which both sides are
+        // equal.
         assert!(same(&json!({"a": {"b": 1, "c": null}}), &json!({"a": {"b": 1}})));
         assert!(same(&json!([{"a": []}]), &json!([{}])));
         assert!(!same(&json!([{}]), &json!([])));

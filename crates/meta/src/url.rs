@@ -1,15 +1,15 @@
-//! Queries and percent-encoded text of URLs, for all that reads or writes them.
+//! Queries and percent-encoding of URLs.
 //!
-//! Reading is as strict as Go's `net/url`: a `%` without two hexadecimal digits is an error, not itself.
+//! Decoding is as strict as Go's `net/url`: a `%` without two hexadecimal digits is an error.
 use std::borrow::Cow;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode, utf8_percent_encode};
 
 use crate::Status;
 
-/// All that RFC 3986 does not call unreserved; what is encoded so may stand in any part of a URL.
+/// All characters except the unreserved ones of RFC 3986. The encoded form is valid in any part of a URL.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-/// All that may not stand in the name of an HTTP header (RFC 9110 `token`), and the percent sign.
+/// All characters that are invalid in the name of an HTTP header (RFC 9110 `token`), and the percent sign.
 const NO_HEADER_NAME: &AsciiSet = &RESERVED
     .remove(b'!')
     .remove(b'#')
@@ -22,7 +22,7 @@ const NO_HEADER_NAME: &AsciiSet = &RESERVED
     .remove(b'`')
     .remove(b'|');
 
-/// All that Go's `URL.EscapedPath` escapes in a path.
+/// All characters that Go's `URL.EscapedPath` escapes in a path.
 const NO_PATH: &AsciiSet = &RESERVED
     .remove(b'$')
     .remove(b'&')
@@ -34,25 +34,25 @@ const NO_PATH: &AsciiSet = &RESERVED
     .remove(b'=')
     .remove(b'@');
 
-/// A whole path with its slashes.
+/// Encodes a whole path and keeps its slashes.
 pub fn encode_path(path: &[u8]) -> String {
     percent_encode(path, NO_PATH).to_string()
 }
 
-/// Text as one segment of a path, or as one name or value of a query.
+/// Encodes a string as one path segment, or as a name or value of a query.
 pub fn encode(text: &str) -> Cow<'_, str> {
     utf8_percent_encode(text, RESERVED).into()
 }
 
-/// Text as a part of a header's name, as `X-Remote-Extra-` and `Impersonate-Extra-` have it.
+/// Encodes a string as a part of a header's name, as for `X-Remote-Extra-` and `Impersonate-Extra-`.
 pub fn encode_header_name(text: &str) -> Cow<'_, str> {
     utf8_percent_encode(text, NO_HEADER_NAME).into()
 }
 
-/// What `%xx` stands for.
+/// Decodes percent-encoded bytes.
 ///
 /// # Errors
-/// The first escape that is none, with the characters after its percent sign.
+/// Returns the first invalid escape: the characters after its percent sign.
 pub fn decode_bytes(text: &str) -> Result<Cow<'_, [u8]>, &str> {
     match text.match_indices('%').find(|(at, _)| !is_escape(&text.as_bytes()[*at..])) {
         Some((at, _)) => {
@@ -67,17 +67,17 @@ fn is_escape(text: &[u8]) -> bool {
     text.get(1..3).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// The text of a segment of a path; `None` for a broken escape and for what is not UTF-8.
+/// Decodes a path segment. Returns `None` for an invalid escape and for bytes that are not UTF-8.
 pub fn decode(text: &str) -> Option<String> {
     String::from_utf8(decode_bytes(text).ok()?.into_owned()).ok()
 }
 
-/// The text of a name or value of a query, where a plus is a space.
+/// Decodes a name or value of a query, in which a plus is a space.
 fn decode_form(text: &str) -> Option<String> {
     if text.contains('+') { decode(&text.replace('+', " ")) } else { decode(text) }
 }
 
-/// Appends pairs to the path of a URL, encoded.
+/// Appends encoded pairs to a URL as its query.
 pub fn append_query<'a>(uri: &mut String, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) {
     for (name, value) in pairs {
         uri.push(if uri.contains('?') { '&' } else { '?' });
@@ -87,13 +87,13 @@ pub fn append_query<'a>(uri: &mut String, pairs: impl IntoIterator<Item = (&'a s
     }
 }
 
-/// A decoded query string, bounded by the longest URI that the `http` crate takes (64 KiB). Which names mean what is the
-/// business of those who read it.
+/// A decoded query string. Its size is limited by the longest URI that the `http` crate accepts (64 KiB). Callers
+/// interpret the names.
 #[derive(Debug, Default, Clone)]
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Decodes `a=b&c=d`; a pair with a broken escape, and one that is not UTF-8, is left out.
+    /// Decodes `a=b&c=d`. Pairs with an invalid escape or invalid UTF-8 are left out.
     pub fn parse(text: Option<&str>) -> Self {
         let pairs = text.unwrap_or_default().split('&').filter(|p| !p.is_empty());
         let decoded = pairs.filter_map(|pair| {
@@ -102,38 +102,38 @@ impl Query {
         });
         Self(decoded.collect())
     }
-    /// All pairs in their order.
+    /// Returns all pairs in their order.
     pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
-    /// The first value of a name.
+    /// Returns the first value of a name.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.pairs().find(|(n, _)| *n == name).map(|(_, value)| value)
     }
-    /// The first value of a name, or the empty string.
+    /// Returns the first value of a name, or the empty string.
     pub fn text(&self, name: &str) -> &str {
         self.get(name).unwrap_or("")
     }
-    /// All values of a name.
+    /// Returns all values of a name.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.pairs().filter(move |(n, _)| *n == name).map(|(_, value)| value)
     }
-    /// Whether the name occurs.
+    /// Returns whether the name occurs.
     pub fn has(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
-    /// A boolean as API machinery reads it: present and neither `false` nor `0`.
+    /// Returns a boolean as API machinery parses it: present and neither `false` nor `0`.
     pub fn flag(&self, name: &str) -> bool {
         self.get(name).is_some_and(|v| v != "0" && !v.eq_ignore_ascii_case("false"))
     }
-    /// A boolean as the kubelet's and the runtime's servers read it: `1` or `true`.
+    /// Returns a boolean as the servers of the kubelet and the runtime parse it: `1` or `true`.
     pub fn is_on(&self, name: &str) -> bool {
         matches!(self.text(name), "1" | "true")
     }
-    /// An integer; `None` when it is absent or empty.
+    /// Returns an integer, or `None` if it is missing or empty.
     ///
     /// # Errors
-    /// 400 when it is none.
+    /// Fails with 400 for an invalid integer.
     pub fn integer(&self, name: &str) -> Result<Option<i64>, Status> {
         match self.text(name) {
             "" => Ok(None),
@@ -142,7 +142,7 @@ impl Query {
     }
 }
 
-/// Why a number does not read, as clients of upstream's servers know it: `function` is `ParseInt` or `ParseUint`.
+/// Returns Go's message for an invalid number. `function` is `ParseInt` or `ParseUint`.
 pub fn unread_number(function: &str, text: &str, error: &std::num::ParseIntError) -> String {
     use std::num::IntErrorKind::{NegOverflow, PosOverflow};
     let why = if matches!(error.kind(), PosOverflow | NegOverflow) { "value out of range" } else { "invalid syntax" };

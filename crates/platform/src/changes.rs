@@ -1,5 +1,5 @@
-//! Changes in directories, as the system reports them: on Linux by inotify(7). Elsewhere there are none, and a caller looks from time to
-//! time, which it does anyway, since reports can be lost.
+//! Reports changes in directories, on Linux by inotify(7). Other systems report none, so callers must also poll. They
+//! need to poll on Linux as well, because reports can be lost.
 use std::io;
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use tokio::io::Interest;
 #[cfg(target_os = "linux")]
 use tokio::io::unix::AsyncFd;
 
-/// Reports changes of what is in some directories, not of what is in those below them.
+/// Watches directories for changes of their entries. Subdirectories are not watched.
 #[derive(Debug)]
 pub struct DirChanges {
     #[cfg(target_os = "linux")]
@@ -20,10 +20,10 @@ pub struct DirChanges {
 
 #[cfg(not(target_os = "linux"))]
 impl DirChanges {
-    /// Changes are not reported on this system.
+    /// Fails, because this system reports no changes.
     ///
     /// # Errors
-    /// [`io::ErrorKind::Unsupported`].
+    /// Returns [`io::ErrorKind::Unsupported`].
     pub fn watch(_: &[PathBuf]) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -31,7 +31,7 @@ impl DirChanges {
     /// Waits without end.
     ///
     /// # Errors
-    /// None.
+    /// This function never fails.
     pub async fn changed(&mut self) -> io::Result<()> {
         std::future::pending().await
     }
@@ -39,10 +39,10 @@ impl DirChanges {
 
 #[cfg(target_os = "linux")]
 impl DirChanges {
-    /// Watches from now on. To be called where there is a runtime.
+    /// Starts to watch directories. Must be called within a Tokio runtime.
     ///
     /// # Errors
-    /// The system's: a directory that is not there, or too many watches of this user.
+    /// Returns the error of the operating system: a directory does not exist, or the user has too many watches.
     pub fn watch(dirs: &[PathBuf]) -> io::Result<Self> {
         use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
         let fd = init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
@@ -57,22 +57,22 @@ impl DirChanges {
         for dir in dirs {
             add_watch(&fd, dir, what)?;
         }
-        // SAFETY: the descriptor is owned, so it is open and the same one for as long as it is registered.
+        // SAFETY: the descriptor is owned, so it stays open and the same while it is registered.
         #[allow(unsafe_code)]
         let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
         Ok(Self { fd: registered.map_err(|e| io::Error::other(e.to_string()))? })
     }
 
-    /// Returns when something has changed since the last call.
+    /// Returns after a change since the last call.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the error of the operating system.
     pub async fn changed(&mut self) -> io::Result<()> {
         let mut buffer = [0; 4096];
         loop {
             let mut ready = self.fd.readable().await?;
             let mut any = false;
-            // All that is there: what it was is of no interest.
+            // Discards all events: only the fact of a change matters.
             loop {
                 match rustix::io::read(ready.get_inner(), &mut buffer[..]) {
                     Ok(0) | Err(rustix::io::Errno::AGAIN) => break,

@@ -1,9 +1,9 @@
-//! What operating systems do differently, for the crates of the control plane: one folder for Unix and one for Windows, which
-//! have the same face. Only here do those crates name what one system has; everywhere else they are the same on all.
+//! Differences between operating systems, for the crates of the control plane: one folder for Unix and one for
+//! Windows, with the same interface. Only this crate uses system-specific APIs in those crates.
 //!
-//! The control plane runs on Linux, macOS and Windows; a node on Linux alone, and what a node needs of its system is in the
-//! crates of the node. Where a system lacks something, what stands here says whether it is done without, or refused with
-//! [`std::io::ErrorKind::Unsupported`].
+//! The control plane runs on Linux, macOS and Windows. A node runs on Linux only, and the crates of the node call
+//! Linux directly. Where a system lacks a feature, the function either does nothing or fails with
+//! [`std::io::ErrorKind::Unsupported`]; its documentation says which.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 #[cfg(unix)]

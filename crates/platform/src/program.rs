@@ -1,17 +1,17 @@
-//! The pages of the program's own file that this process has mapped, and giving them back.
+//! Releases the memory pages of the program's own file.
 //!
-//! Tens of megabytes of code and constants run once, at the start or for a request that does not come again. The kernel leaves
-//! each page of the file in the process that touched it, and counts it there, until memory is short. A process that gives them
-//! back holds what it works with: the kernel keeps the file's pages in its cache for as long as it likes, and a page that is
-//! needed again is mapped from there in a microsecond, sixteen at a time, without a disk.
+//! Tens of megabytes of code and constants run only once, at startup or for a rare request. The kernel keeps each
+//! touched page of the file mapped in the process, and counts it as resident until memory is short. A process that
+//! releases these pages keeps only its working set. The pages stay in the kernel's page cache, so a page that is
+//! needed again is mapped in a microsecond, sixteen at a time, without disk access.
 #![allow(clippy::disallowed_methods, reason = "blocking: the kernel's memory, no disk")]
 use std::io;
 
-/// What this process has mapped of its program and never writes to: code and constants.
+/// The mappings of the program's file that the process never writes to: code and constants.
 #[derive(Debug, Default)]
 pub struct ProgramPages(Vec<Range>);
 
-/// A mapping: where it begins and how long it is, bytes.
+/// The start address and the length of a mapping in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Range {
     start: usize,
@@ -19,26 +19,26 @@ struct Range {
 }
 
 impl ProgramPages {
-    /// Finds the mappings, which stay as they are for the life of the process.
+    /// Finds the mappings, which do not change during the life of the process.
     ///
     /// # Errors
-    /// The system's, where it does not say what is mapped: Linux alone does.
+    /// Returns the error of the operating system. Only Linux reports mappings.
     pub fn find() -> io::Result<Self> {
         let program = std::env::current_exe()?;
         let ranges = unwritten(&std::fs::read_to_string("/proc/self/smaps")?, &program.to_string_lossy());
         Ok(Self(ranges))
     }
 
-    /// Gives the pages back. What runs meanwhile goes on: it maps anew the page on which it is.
+    /// Releases the pages. Running code continues: the kernel maps the current page again.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the error of the operating system.
     pub fn give_back(&self) -> io::Result<()> {
         #[cfg(target_os = "linux")]
         for range in &self.0 {
             // SAFETY: the range is a private mapping of this program's file without write permission, in which no page
-            // differed from the file when it was found. A page of it that is touched again is read from the file, so its
-            // content is what it was, and no reference into it becomes invalid.
+            // differed from the file. A released page is read from the file again, so its content does not change and
+            // references into it stay valid.
             #[allow(unsafe_code)]
             unsafe {
                 rustix::mm::madvise(range.start as *mut _, range.length, rustix::mm::Advice::LinuxDontNeed)?;
@@ -48,8 +48,9 @@ impl ProgramPages {
     }
 }
 
-/// The mappings of a program without write permission in which every page is as in the file. The loader writes to some constants
-/// (relocations) before it takes the permission away: those have pages of their own, which would be lost.
+/// Returns the mappings of a program without write permission whose pages all equal the file. The loader writes to
+/// some constants (relocations) before it removes write permission. Those pages exist only in memory and would be
+/// lost.
 fn unwritten(smaps: &str, program: &str) -> Vec<Range> {
     let mut ranges = Vec::new();
     let mut last = None;
@@ -63,8 +64,8 @@ fn unwritten(smaps: &str, program: &str) -> Vec<Range> {
     ranges
 }
 
-/// A line that begins a mapping, as `55d0c0000000-55d0c1453000 r--p 00000000 fe:00 123  /usr/bin/kelson`: its range, and whether
-/// it is private and cannot be written to.
+/// Parses a line that begins a mapping, such as `55d0c0000000-55d0c1453000 r--p 00000000 fe:00 123  /usr/bin/kelson`.
+/// Returns the range, and whether the mapping is private and read-only.
 fn mapping(line: &str) -> Option<(Range, bool)> {
     let (range, rest) = line.split_once(' ')?;
     let (start, end) = range.split_once('-')?;
@@ -99,7 +100,7 @@ mod tests {
         assert_eq!(unwritten("no mapping\nAnonymous: 0 kB\n", "mapping"), []);
     }
 
-    /// How much of the program's mappings is resident.
+    /// Returns the resident size of the program's mappings in kilobytes.
     #[cfg(target_os = "linux")]
     fn resident_kb(pages: &ProgramPages) -> usize {
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();

@@ -1,16 +1,16 @@
-//! What a process uses of its machine, as far as the system says.
+//! The resource usage of a process, as far as the system reports it.
 
-/// What this process uses now. What a system does not say is `None`.
+/// The current resource usage of this process. Values that the system does not report are `None`.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Usage {
-    /// Processor time, user and system together, seconds.
+    /// The CPU time in user and system mode together, in seconds.
     pub cpu_s: Option<f64>,
-    /// Resident memory, bytes.
+    /// The resident memory in bytes.
     pub resident_bytes: Option<f64>,
-    /// Virtual memory, bytes.
+    /// The virtual memory in bytes.
     pub virtual_bytes: Option<f64>,
-    /// Open file descriptors.
+    /// The number of open file descriptors.
     pub open_files: Option<f64>,
-    /// When it began, seconds since the Unix epoch.
+    /// The start time in seconds since the Unix epoch.
     pub started_s: Option<f64>,
 }

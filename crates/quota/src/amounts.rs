@@ -1,16 +1,16 @@
-//! Amounts by the names that quotas have for them (`requests.cpu`, `count/jobs.batch`).
+//! Amounts by the resource names of quotas (`requests.cpu`, `count/jobs.batch`).
 use std::collections::BTreeMap;
 
 use kelson_meta::Quantity;
 use kelson_meta::tree::entries;
 use serde_json::{Value, json};
 
-/// A quantity for each name.
+/// A quantity for each resource name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Amounts(pub BTreeMap<String, Quantity>);
 
 impl Amounts {
-    /// Reads a resource list; what is no quantity is not there.
+    /// Parses a resource list. Invalid quantities are left out.
     pub fn read(list: &Value) -> Self {
         let parse = |(name, v): (&String, &Value)| {
             let quantity = match v {
@@ -23,22 +23,22 @@ impl Amounts {
         Self(entries(list).filter_map(parse).collect())
     }
 
-    /// As a resource list.
+    /// Converts the amounts to a resource list.
     pub fn to_value(&self) -> Value {
         self.0.iter().map(|(k, v)| (k.clone(), json!(v.to_string()))).collect::<serde_json::Map<_, _>>().into()
     }
 
-    /// One of each of these.
+    /// Creates amounts of one for each of the names.
     pub fn one_each(names: impl IntoIterator<Item = String>) -> Self {
         Self(names.into_iter().map(|n| (n, Quantity::from_i64(1))).collect())
     }
 
-    /// Puts an amount in the place of what was there.
+    /// Sets the amount of a name.
     pub fn set(&mut self, name: impl Into<String>, amount: Quantity) {
         self.0.insert(name.into(), amount);
     }
 
-    /// Adds name by name.
+    /// Adds the amounts of each name.
     pub fn add(&mut self, other: &Self) {
         for (name, amount) in &other.0 {
             let sum = self.0.get(name).copied().unwrap_or_default().plus(*amount);
@@ -46,7 +46,7 @@ impl Amounts {
         }
     }
 
-    /// Raises each amount to at least the other's.
+    /// Raises each amount to at least the amount in `other`.
     pub fn raise_to(&mut self, other: &Self) {
         for (name, amount) in &other.0 {
             let slot = self.0.entry(name.clone()).or_insert(*amount);
@@ -56,7 +56,7 @@ impl Amounts {
         }
     }
 
-    /// What is more here than there; what is less counts as nothing.
+    /// Returns by how much each amount exceeds that in `other`. Smaller amounts count as zero.
     pub fn over(&self, other: &Self) -> Self {
         let rest = |(name, amount): (&String, &Quantity)| {
             let less = other.0.get(name).copied().unwrap_or_default();
@@ -66,22 +66,22 @@ impl Amounts {
         Self(self.0.iter().map(rest).collect())
     }
 
-    /// The amounts whose names satisfy `keep`.
+    /// Returns the amounts whose names satisfy `keep`.
     pub fn only(&self, keep: impl Fn(&str) -> bool) -> Self {
         Self(self.0.iter().filter(|(name, _)| keep(name)).map(|(name, amount)| (name.clone(), *amount)).collect())
     }
 
-    /// The amounts that are not zero.
+    /// Returns the amounts that are not zero.
     pub fn not_zero(&self) -> Self {
         Self(self.0.iter().filter(|(_, amount)| !amount.is_zero()).map(|(n, a)| (n.clone(), *a)).collect())
     }
 
-    /// The names of resources, sorted.
+    /// Returns the resource names in sorted order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 
-    /// `name=amount,name=amount`, as messages have it.
+    /// Formats the amounts for messages as `name=amount,name=amount`.
     pub fn words(&self) -> String {
         self.0.iter().map(|(name, amount)| format!("{name}={amount}")).collect::<Vec<_>>().join(",")
     }

@@ -1,4 +1,4 @@
-//! Whether a write fits into the quotas of its namespace, and what they are to say afterwards.
+//! Checks whether a write fits into the quotas of its namespace, and computes their new usage.
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
@@ -10,31 +10,31 @@ use crate::evaluator::Evaluator;
 use crate::quota::Quota;
 use crate::scope::Requirement;
 
-/// A write whose usage is to be charged.
+/// A write whose usage is charged to quotas.
 #[derive(Clone, Copy, Debug)]
 pub struct Change<'a> {
-    /// How its objects are counted.
+    /// The evaluator for the resource of the object.
     pub evaluator: &'a Evaluator,
-    /// Group and plural.
+    /// The group and the plural name of the resource.
     pub resource: (&'a str, &'a str),
-    /// Subresource; empty for none.
+    /// The subresource; empty if there is none.
     pub subresource: &'a str,
-    /// The object as it is to be.
+    /// The object after the write.
     pub new: &'a Value,
-    /// The object as it is stored; null where there is none.
+    /// The stored object; null if there is none.
     pub old: &'a Value,
-    /// The time at which the write is judged.
+    /// The time of the check.
     pub now: Timestamp,
 }
 
-/// A resource that may only be used where a quota covers it (`limitedResources` of the plugin's configuration).
+/// A resource that requires a covering quota (`limitedResources` of the plug-in's configuration).
 #[derive(Clone, Debug)]
 pub struct Limited {
-    /// Group and plural.
+    /// The group and the plural name of the resource.
     pub resource: (String, String),
-    /// Parts of the names of what is limited.
+    /// Substrings of the limited resource names.
     pub contains: Vec<String>,
-    /// Scopes that are limited.
+    /// The limited scopes.
     pub scopes: Vec<Requirement>,
 }
 
@@ -49,19 +49,19 @@ impl Limited {
     }
 }
 
-/// What one quota is to say.
+/// The new usage of one quota.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Charge {
-    /// Its place among the quotas.
+    /// The index of the quota.
     pub quota: usize,
-    /// The whole of what is used then.
+    /// The complete usage after the write.
     pub used: Amounts,
 }
 
-/// Why a write is refused; the text is for the client.
+/// Why a write is denied. The message is for the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It is forbidden (403).
+    /// The write is forbidden (403).
     Forbidden(String),
     /// Upstream answers this with an internal error (500).
     Internal(String),
@@ -71,8 +71,8 @@ fn forbidden<T>(text: String) -> Result<T, Refusal> {
     Err(Refusal::Forbidden(text))
 }
 
-/// What the write adds for a quota that counts it: the whole of a new object, or of one that the quota did not count before;
-/// else the difference.
+/// Returns what the write adds to a quota: the usage of a new object or of one that newly matches the quota, otherwise
+/// the difference.
 fn added(change: &Change<'_>, usage: &Amounts, quota: Option<&Quota>) -> Amounts {
     let is_new = change.old.is_null() || text(&change.old["metadata"]["resourceVersion"]).is_empty();
     if is_new || quota.is_some_and(|q| !q.counts(change.evaluator, change.old)) {
@@ -81,7 +81,7 @@ fn added(change: &Change<'_>, usage: &Amounts, quota: Option<&Quota>) -> Amounts
     usage.over(&change.evaluator.usage(change.old, change.now)).not_zero()
 }
 
-/// What the configuration limits and no quota covers.
+/// Returns the resources that the configuration limits and no quota covers.
 fn uncovered(
     change: &Change<'_>,
     usage: &Amounts,
@@ -112,10 +112,10 @@ fn uncovered(
     Err(Refusal::Internal(format!("insufficient quota to match these scopes: [{}]", open.join(" "))))
 }
 
-/// Judges a write by the quotas of its namespace.
+/// Checks a write against the quotas of its namespace and returns their new usage.
 ///
 /// # Errors
-/// Why it is refused.
+/// Returns why the write is denied.
 pub fn check(change: &Change<'_>, quotas: &[Quota], limited: &[Limited]) -> Result<Vec<Charge>, Refusal> {
     let evaluator = change.evaluator;
     let mut counting = Vec::new();
@@ -153,7 +153,7 @@ pub fn check(change: &Change<'_>, quotas: &[Quota], limited: &[Limited]) -> Resu
         let asked = delta.only(|name| quota.hard.0.contains_key(name));
         let mut used = quota.used.clone();
         used.add(&asked);
-        // What is written to a status has happened already.
+        // A status reports what has already happened.
         if change.subresource != "status" {
             let exceeds = |name: &str| asked.0.contains_key(name) && used.0.get(name) > quota.hard.0.get(name);
             let over = used.only(exceeds);
@@ -186,7 +186,7 @@ mod tests {
         Quota::read(&json!({"metadata": {"name": "q"}, "spec": spec, "status": {"hard": hard, "used": used}}))
     }
 
-    /// `used` of the only quota afterwards, or the refusal.
+    /// Returns `used` of the only quota after the write, or the message of the denial.
     fn told(evaluator: &Evaluator, new: &Value, old: &Value, quota: &Quota) -> String {
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
         let change = Change { evaluator, resource: ("", "pods"), subresource: "", new, old, now };

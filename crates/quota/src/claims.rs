@@ -1,4 +1,5 @@
-//! What a claim uses: one object, storage, and both again under the name of its class; and what a claim of devices does.
+//! The usage of claims. A volume claim counts as one object and as storage, in total and for its class. A resource
+//! claim counts its devices.
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
@@ -14,23 +15,23 @@ const OBJECTS: &str = "persistentvolumeclaims";
 const STORAGE: &str = "requests.storage";
 const BY_CLASS: &str = ".storageclass.storage.k8s.io/";
 const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
-/// Devices that a request for all of them counts as.
+/// The number of devices that a request for all devices counts as.
 const ALL_DEVICES: i64 = 32;
 const DEVICES_SUFFIX: &str = ".deviceclass.resource.k8s.io/devices";
 const DEVICE_CLAIMS: &str = "count/resourceclaims.resource.k8s.io";
 
-/// Whether a quota's name is about volume claims.
+/// Returns whether a resource name of a quota counts volume claims.
 pub fn counts(name: &str) -> bool {
     let own = |n: &str| n == OBJECTS || n == STORAGE;
     name == COUNT || own(name) || name.split_once(BY_CLASS).is_some_and(|(_, n)| own(n))
 }
 
-/// Whole bytes: a quota's status takes nothing else.
+/// Rounds to whole bytes, because a quota's status has no fractions.
 fn whole(q: Quantity) -> Quantity {
     if q.nanos() % 1_000_000_000 == 0 { q } else { Quantity::binary(q.value()) }
 }
 
-/// What a volume claim uses.
+/// Returns the usage of a volume claim.
 pub fn usage(claim: &Value) -> Amounts {
     let class = match text(&claim["metadata"]["annotations"][CLASS_ANNOTATION]) {
         "" => text(&claim["spec"]["storageClassName"]),
@@ -53,7 +54,7 @@ pub fn usage(claim: &Value) -> Amounts {
     out
 }
 
-/// The classes of attributes that a claim has, wants, or is being given.
+/// Returns the volume attributes classes that a claim has, requests, or is changing to.
 pub fn attribute_classes(claim: &Value) -> BTreeSet<&str> {
     let status = &claim["status"];
     let all = [
@@ -64,19 +65,19 @@ pub fn attribute_classes(claim: &Value) -> BTreeSet<&str> {
     all.into_iter().map(text).filter(|n| !n.is_empty()).collect()
 }
 
-/// Whether a change of the status changes what the claim uses or which quotas count it.
+/// Returns whether a change of the status changes the claim's usage or the quotas that count it.
 pub fn status_matters(new: &Value, old: &Value) -> bool {
     new["status"]["allocatedResources"]["storage"] != old["status"]["allocatedResources"]["storage"]
         || attribute_classes(new) != attribute_classes(old)
 }
 
-/// Whether a quota's name is about claims of devices.
+/// Returns whether a resource name of a quota counts resource claims.
 pub fn counts_devices(name: &str) -> bool {
     name == DEVICE_CLAIMS || name.ends_with(DEVICES_SUFFIX)
 }
 
-/// What a claim of devices uses: of alternatives, the most that one of them needs of each class; and the same by the names of
-/// extended resources.
+/// Returns the usage of a resource claim by class and by extended resource. For alternatives, it is the maximum that
+/// one of them needs.
 pub fn device_usage(claim: &Value, extended: &ExtendedResources, now: Timestamp) -> Amounts {
     fn one(request: &Value) -> (&str, i64) {
         let devices =

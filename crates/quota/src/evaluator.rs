@@ -1,4 +1,4 @@
-//! How the objects of one resource are counted.
+//! Computes the usage of the objects of one resource.
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -9,7 +9,7 @@ use crate::extended::ExtendedResources;
 use crate::pods::PodLevel;
 use crate::{claims, pods, services};
 
-/// Resources that no quota counts: what is not stored, and events.
+/// The resources that no quota counts: those that are not stored, and events.
 const IGNORED: &[(&str, &str)] = &[
     ("", "bindings"),
     ("", "componentstatuses"),
@@ -22,38 +22,38 @@ const IGNORED: &[(&str, &str)] = &[
     ("authorization.k8s.io", "localsubjectaccessreviews"),
     ("authorization.k8s.io", "selfsubjectrulesreviews"),
 ];
-/// Resources of the core group that quotas may also name without `count/`.
+/// The resources of the core group that quotas may name without `count/`.
 const PLAIN: &[&str] = &["configmaps", "resourcequotas", "replicationcontrollers", "secrets"];
 
-/// Group and plural of claims of devices.
+/// The group and the plural name of resource claims.
 const DEVICE_CLAIMS: (&str, &str) = ("resource.k8s.io", "resourceclaims");
 
-/// The write that is judged.
+/// The operation of the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// A new object.
+    /// A new object is created.
     Create,
-    /// An object takes the place of another.
+    /// An existing object is updated.
     Update,
 }
 
-/// How the objects of one resource are counted.
+/// The rule that computes the usage of the objects of one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Evaluator {
-    /// Pods, by what they ask for as a whole or by container.
+    /// Pods count by their requests and limits, for the pod or by container.
     Pods(PodLevel),
-    /// Services, with their node ports and load balancers.
+    /// Services count with their node ports and load balancers.
     Services,
-    /// Claims of volumes.
+    /// Volume claims count with their storage.
     Claims,
-    /// Claims of devices, by the classes and pods beside them.
+    /// Resource claims count their devices. Classes and pods supply the extended resources.
     DeviceClaims(Arc<ExtendedResources>),
-    /// One of each of these names for every object.
+    /// Each object counts as one of each of these names.
     Count(Vec<String>),
 }
 
 impl Evaluator {
-    /// For a resource; `None` for what no quota counts.
+    /// Returns the evaluator for a resource, or `None` if no quota counts it.
     pub fn of(group: &str, resource: &str, level: PodLevel) -> Option<Self> {
         if IGNORED.contains(&(group, resource)) {
             return None;
@@ -71,7 +71,7 @@ impl Evaluator {
         })
     }
 
-    /// The resources (group and plural) whose objects a quota's name counts.
+    /// Returns the resources (group and plural name) whose objects a resource name of a quota counts.
     pub fn resources_of(name: &str) -> Vec<(String, String)> {
         let claims = pods::counts_extended(name).then(|| (DEVICE_CLAIMS.0.to_owned(), DEVICE_CLAIMS.1.to_owned()));
         Self::resource_of(name).into_iter().chain(claims).collect()
@@ -93,7 +93,7 @@ impl Evaluator {
         }
     }
 
-    /// Whether a quota's name is about these objects.
+    /// Returns whether a resource name of a quota counts these objects.
     pub fn counts(&self, name: &str) -> bool {
         match self {
             Self::Pods(_) => pods::counts(name),
@@ -104,12 +104,12 @@ impl Evaluator {
         }
     }
 
-    /// Whether a quota's name may be about these objects, whatever else there is beside them.
+    /// Returns whether a resource name of a quota may count these objects, independent of other objects.
     pub fn may_count(&self, name: &str) -> bool {
         self.counts(name) || (matches!(self, Self::DeviceClaims(_)) && pods::counts_extended(name))
     }
 
-    /// What an object uses at `now`.
+    /// Returns the usage of an object at the time `now`.
     pub fn usage(&self, object: &Value, now: Timestamp) -> Amounts {
         match self {
             Self::Pods(level) => pods::usage(object, *level, now),
@@ -120,10 +120,10 @@ impl Evaluator {
         }
     }
 
-    /// Whether the object says what quotas of these names must know.
+    /// Checks whether the object specifies everything that quotas with these names require.
     ///
     /// # Errors
-    /// The words for what it does not say.
+    /// Returns the message for what is missing.
     pub fn constraints<'a>(&self, limited: impl Iterator<Item = &'a str>, object: &Value) -> Result<(), String> {
         match self {
             Self::Pods(level) => pods::constraints(limited, object, *level),
@@ -131,7 +131,7 @@ impl Evaluator {
         }
     }
 
-    /// Whether this write can change what the object uses.
+    /// Returns whether this write can change the object's usage.
     pub fn handles(&self, operation: Operation, subresource: &str, new: &Value, old: &Value) -> bool {
         match (self, operation, subresource) {
             (_, Operation::Create, "") => true,

@@ -1,5 +1,5 @@
-//! Device classes stand for extended resources (KEP-5004): a quota of `requests.example.com/gpu` counts what claims take of the
-//! class, and what the scheduler claims for a pod that asks by the resource's name is not counted twice.
+//! Device classes for extended resources (KEP-5004). A quota of `requests.example.com/gpu` counts the devices of the
+//! class that claims use. The scheduler's claims for pods that request the resource by name are not counted twice.
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -9,25 +9,25 @@ use serde_json::Value;
 use crate::amounts::Amounts;
 use crate::pods::{self, PodLevel};
 
-/// Every class stands for the resource of this prefix and its own name.
+/// The prefix of the implicit extended resource of every class.
 const IMPLICIT: &str = "deviceclass.resource.kubernetes.io/";
 const REQUESTS: &str = "requests.";
 const OF_SCHEDULER: &str = "resource.kubernetes.io/extended-resource-claim";
 
-/// What counting claims of devices looks at beside the claim.
+/// The objects besides the claim that the usage of a resource claim depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExtendedResources {
-    /// By class, the resource that its author named.
+    /// The extended resource that each class names.
     named: BTreeMap<String, Option<String>>,
-    /// Of each pod that owns a claim of the scheduler, by name.
+    /// The pods that own a claim of the scheduler, by name.
     pods: BTreeMap<String, Value>,
-    /// Metadata of the scheduler's claims of the namespace.
+    /// The metadata of the scheduler's claims in the namespace.
     claims: Vec<Value>,
     level: PodLevel,
 }
 
 impl ExtendedResources {
-    /// With these DeviceClasses, and no pods or claims yet.
+    /// Creates the value from DeviceClasses, without pods and claims.
     pub fn of_classes<'a>(classes: impl Iterator<Item = &'a Value>, level: PodLevel) -> Self {
         let named = classes.map(|class| {
             let resource = text(&class["spec"]["extendedResourceName"]);
@@ -36,7 +36,7 @@ impl ExtendedResources {
         Self { named: named.collect(), pods: BTreeMap::new(), claims: Vec::new(), level }
     }
 
-    /// Adds what there is of the scheduler's claims in the namespace, and looks up the pods that own them by name.
+    /// Adds the scheduler's claims in the namespace, and looks up the pods that own them.
     pub fn with_claims<'a>(
         mut self,
         claims: impl Iterator<Item = &'a Value>,
@@ -55,14 +55,14 @@ impl ExtendedResources {
         self
     }
 
-    /// Whether a quota's name is an extended resource that some class stands for.
+    /// Returns whether a resource name of a quota is an extended resource of some class.
     pub fn counts(&self, name: &str) -> bool {
         let Some(resource) = name.strip_prefix(REQUESTS).filter(|_| pods::counts_extended(name)) else { return false };
         let implicit = resource.strip_prefix(IMPLICIT).is_some_and(|class| self.named.contains_key(class));
         implicit || self.named.values().flatten().any(|r| r == resource)
     }
 
-    /// What the claim uses by the names of resources, where `devices` are what it uses of each class.
+    /// Returns the usage of a claim by extended resource. `devices` is its usage of each class.
     pub fn usage<'a>(&self, claim: &Value, devices: impl Iterator<Item = (&'a str, i64)>, now: Timestamp) -> Amounts {
         let mut out = Amounts::default();
         for (class, amount) in devices {
@@ -79,8 +79,8 @@ impl ExtendedResources {
         }
     }
 
-    /// The pod whose own usage has what the claim uses already: it owns the claim, and the claim is the one that its status
-    /// names, or the first of them as long as it names none.
+    /// Returns the pod whose usage already includes the claim. The pod owns the claim and its status names the claim.
+    /// While the status names none, the first claim counts.
     fn pod_counted_for(&self, claim: &Value) -> Option<&Value> {
         let owner = pod_of(claim)?;
         let pod = self.pods.get(text(&owner["name"])).filter(|pod| pod["metadata"]["uid"] == owner["uid"])?;
@@ -97,13 +97,13 @@ impl ExtendedResources {
     }
 }
 
-/// The elder is the lesser; of two of one second, the one that comes first by name. A claim that is not stored yet is the youngest.
+/// The sort key of a claim: older claims come first, then the order of names. A claim that is not stored yet is last.
 fn age(claim: &Value) -> (bool, &str, &str) {
     let made = text(&claim["metadata"]["creationTimestamp"]);
     (made.is_empty(), made, text(&claim["metadata"]["name"]))
 }
 
-/// The reference to the pod for which the scheduler made the claim; `None` for claims of users.
+/// Returns the reference to the pod for which the scheduler created the claim, or `None` for claims of users.
 fn pod_of(claim: &Value) -> Option<&Value> {
     let metadata = &claim["metadata"];
     if text(&metadata["annotations"][OF_SCHEDULER]) != "true" {

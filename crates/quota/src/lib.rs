@@ -1,5 +1,6 @@
-//! Kelson quota: what objects use of a ResourceQuota, which quotas count them, and whether a change still fits. Pure: admission
-//! charges by it, the quota controller counts by it. Upstream `pkg/quota/v1`, `apiserver/pkg/admission/plugin/resourcequota`.
+//! Kelson quota: the usage of objects, the quotas that count them, and whether a change fits. It is pure: admission
+//! uses it to charge quotas, and the quota controller to count usage. Upstream: `pkg/quota/v1`,
+//! `apiserver/pkg/admission/plugin/resourcequota`.
 //!
 //! # Rooms
 //! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.

@@ -1,4 +1,4 @@
-//! What a pod uses: its share of the node while it lives, and one object for as long as it is stored.
+//! The usage of a pod: its requests and limits while it runs, and one object while it is stored.
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
@@ -8,24 +8,25 @@ use serde_json::Value;
 
 use crate::amounts::Amounts;
 
-/// Whether what a pod asks for as a whole (`spec.resources`) is looked at: the gate PodLevelResources (KEP 2837).
+/// Whether the resources of the pod as a whole (`spec.resources`) count: the feature gate PodLevelResources
+/// (KEP-2837).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PodLevel {
-    /// It takes the place of the containers' sum, and containers may be silent then.
+    /// The pod's resources replace the sum of its containers, which then need not have any.
     #[default]
     Counted,
-    /// The containers' sum alone counts.
+    /// Only the sum of the containers counts.
     Ignored,
 }
 
 impl PodLevel {
-    /// By the gate's state.
+    /// Converts the state of the feature gate.
     pub fn of(enabled: bool) -> Self {
         if enabled { Self::Counted } else { Self::Ignored }
     }
 }
 
-/// Static names that quotas have for pods.
+/// The resource names of quotas that count pods.
 pub const NAMES: &[&str] = &[
     "count/pods",
     "cpu",
@@ -39,18 +40,18 @@ pub const NAMES: &[&str] = &[
     "limits.ephemeral-storage",
     "pods",
 ];
-/// Where a quota limits one of these, every container has to say how much it wants (upstream's `validationSet`).
+/// The resource names that require a value in every container if a quota limits them (upstream's `validationSet`).
 const REQUIRED: &[&str] = &["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
 const HUGE_PAGES: &str = "hugepages-";
 const DEVICE_CLASS: &str = "deviceclass.resource.kubernetes.io/";
 
-/// A resource of the node that is not Kubernetes' own, such as `example.com/gpu`.
+/// Returns whether a name is an extended resource, such as `example.com/gpu`.
 fn is_extended(name: &str) -> bool {
     (name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests."))
         || name.starts_with(DEVICE_CLASS)
 }
 
-/// Whether a quota's name is about pods.
+/// Returns whether a resource name of a quota counts pods.
 pub fn counts(name: &str) -> bool {
     NAMES.contains(&name)
         || name.starts_with(HUGE_PAGES)
@@ -58,17 +59,18 @@ pub fn counts(name: &str) -> bool {
         || counts_extended(name)
 }
 
-/// Whether a quota's name is what pods ask for of an extended resource.
+/// Returns whether a resource name of a quota counts pods' requests of an extended resource.
 pub fn counts_extended(name: &str) -> bool {
     name.strip_prefix("requests.").is_some_and(is_extended)
 }
 
-/// Whether it ends by itself within a time.
+/// Returns whether the pod has a deadline (`activeDeadlineSeconds`).
 pub fn is_terminating(pod: &Value) -> bool {
     int(&pod["spec"]["activeDeadlineSeconds"]).is_some_and(|s| s >= 0)
 }
 
-/// Whether nothing in it asks for a share of processor or memory. A pod that says anything as a whole is judged by that alone.
+/// Returns whether the pod has neither requests nor limits of CPU and memory. If the pod as a whole has resources,
+/// only those count.
 pub fn is_best_effort(pod: &Value, level: PodLevel) -> bool {
     let class = text(&pod["status"]["qosClass"]);
     if !class.is_empty() {
@@ -88,7 +90,7 @@ pub fn is_best_effort(pod: &Value, level: PodLevel) -> bool {
     !containers.any(|c| asks(&c["resources"]))
 }
 
-/// Whether one of its affinity terms looks at pods of other namespaces.
+/// Returns whether an affinity term of the pod selects pods in other namespaces.
 pub fn looks_across_namespaces(pod: &Value) -> bool {
     let affinity = &pod["spec"]["affinity"];
     ["podAffinity", "podAntiAffinity"].into_iter().any(|kind| {
@@ -100,7 +102,7 @@ pub fn looks_across_namespaces(pod: &Value) -> bool {
     })
 }
 
-/// Whether it has ended, or should have been gone by now: then it holds nothing of the node any more.
+/// Returns whether the pod has ended, or its grace period is over. It then uses no resources of the node.
 fn is_over(pod: &Value, now: Timestamp) -> bool {
     if matches!(text(&pod["status"]["phase"]), "Failed" | "Succeeded") {
         return true;
@@ -111,8 +113,8 @@ fn is_over(pod: &Value, now: Timestamp) -> bool {
     deleted.checked_add(SignedDuration::from_secs(grace)).is_ok_and(|end| now > end)
 }
 
-/// `field` is `requests` or `limits`. Of a container that runs, what it has and what it was promised count as well while
-/// they are more than what it asks for now.
+/// Returns the `requests` or `limits` (`field`) of a container. For a running container, its actual and allocated
+/// resources also count while they are larger.
 fn of_container(container: &Value, pod: &Value, field: &str) -> Amounts {
     let mut out = Amounts::read(&container["resources"][field]);
     let status = &pod["status"];
@@ -131,8 +133,9 @@ fn of_container(container: &Value, pod: &Value, field: &str) -> Amounts {
     out
 }
 
-/// The sum over a pod: containers and sidecars together, or the most that starting up needs, and the pod's own. What runs
-/// counts for containers and sidecars alone: one that has only started the pod is over.
+/// Returns the sum of a pod: the larger of the sum of containers and sidecars and the maximum of the init containers,
+/// plus the pod's overhead. Actual resources count for containers and sidecars only, not for init containers that have
+/// finished.
 fn of_pod(pod: &Value, field: &str, level: PodLevel) -> Amounts {
     let spec = &pod["spec"];
     let mut sum = Amounts::default();
@@ -160,13 +163,13 @@ fn of_pod(pod: &Value, field: &str, level: PodLevel) -> Amounts {
         }
     }
     let overhead = Amounts::read(&spec["overhead"]);
-    // A limit is only raised where there is one.
+    // A limit is raised only if there is one.
     let is_limited = |name: &str| sum.0.get(name).is_some_and(|amount| amount.signum() != 0);
     sum.add(&overhead.only(|name| field == "requests" || is_limited(name)));
     sum
 }
 
-/// What a pod asks its node for, by the names of resources; what it has been given by now does not count.
+/// Returns the requests of a pod by resource name, without its actual resources.
 pub fn wanted(pod: &Value) -> Amounts {
     of_pod(&serde_json::json!({"spec": pod["spec"]}), "requests", PodLevel::Counted)
 }
@@ -175,7 +178,7 @@ fn is_pod_level(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || name.starts_with(HUGE_PAGES)
 }
 
-/// Requests and limits under the names that quotas have for them.
+/// Converts requests and limits to the resource names of quotas.
 fn named(requests: &Amounts, limits: &Amounts) -> Amounts {
     let mut out = Amounts::default();
     out.set("pods", Quantity::from_i64(1));
@@ -195,7 +198,7 @@ fn named(requests: &Amounts, limits: &Amounts) -> Amounts {
     out
 }
 
-/// What a pod uses at `now`.
+/// Returns the usage of a pod at the time `now`.
 pub fn usage(pod: &Value, level: PodLevel, now: Timestamp) -> Amounts {
     let mut out = Amounts::one_each(["count/pods".to_owned()]);
     if !is_over(pod, now) {
@@ -204,10 +207,11 @@ pub fn usage(pod: &Value, level: PodLevel, now: Timestamp) -> Amounts {
     out
 }
 
-/// Whether every container says how much it wants of what the quota limits; where the pod says it as a whole, none has to.
+/// Checks whether every container specifies the resources that the quota limits. If the pod as a whole specifies them,
+/// containers need not.
 ///
 /// # Errors
-/// The words for who does not say what.
+/// Returns the message that lists containers and missing resources.
 pub fn constraints<'a>(limited: impl Iterator<Item = &'a str>, pod: &Value, level: PodLevel) -> Result<(), String> {
     let spec = &pod["spec"];
     let of_all = |f: &str| entries(&spec["resources"][f]).any(|(name, _)| is_pod_level(name));
@@ -335,7 +339,7 @@ mod tests {
         assert!(!is_best_effort(&silent, PodLevel::Counted) && is_best_effort(&silent, PodLevel::Ignored));
         let empty = json!({"spec": {"containers": [container("a", "1")], "resources": {}}});
         assert!(is_best_effort(&empty, PodLevel::Counted) && !is_best_effort(&empty, PodLevel::Ignored));
-        // Names that a pod as a whole cannot ask for free no container from saying what it wants.
+        // Resources that a pod as a whole cannot specify are still required of containers.
         let other =
             json!({"spec": {"containers": [{"name": "a"}], "resources": {"requests": {"ephemeral-storage": "1"}}}});
         assert!(constraints(["cpu"].into_iter(), &other, PodLevel::Counted).is_err());

@@ -1,4 +1,4 @@
-//! A ResourceQuota as it is judged by.
+//! The fields of a ResourceQuota that admission and the controller use.
 use jiff::Timestamp;
 use kelson_meta::tree::{items, text};
 use serde_json::Value;
@@ -7,23 +7,24 @@ use crate::amounts::Amounts;
 use crate::evaluator::Evaluator;
 use crate::scope::Requirement;
 
-/// What is read of a ResourceQuota.
+/// The fields of a ResourceQuota that decide which objects it counts and how much of each resource is left. Admission
+/// compares `hard` with `used` plus the usage of a write; the controller recomputes `used` for the names in `wished`.
 #[derive(Clone, Debug)]
 pub struct Quota {
-    /// Its name, for messages and charges.
+    /// The name, for messages and charges.
     pub name: String,
-    /// Which objects it is about; all must hold.
+    /// The scopes. An object must match all of them.
     pub scopes: Vec<Requirement>,
-    /// What is allowed, as the controller has seen it (`status.hard`).
+    /// The limits that the controller has observed (`status.hard`).
     pub hard: Amounts,
-    /// What is used (`status.used`).
+    /// The current usage (`status.used`).
     pub used: Amounts,
-    /// What the user allows now (`spec.hard`).
+    /// The limits that the user requests (`spec.hard`).
     pub wished: Amounts,
 }
 
 impl Quota {
-    /// Reads a ResourceQuota's tree; what it cannot read is left out.
+    /// Reads a ResourceQuota. Invalid values are left out.
     pub fn read(object: &Value) -> Self {
         let spec = &object["spec"];
         let plain = items(&spec["scopes"]).iter().map(|s| Requirement::exists(text(s)));
@@ -36,17 +37,17 @@ impl Quota {
         }
     }
 
-    /// Whether an object is in all of its scopes.
+    /// Returns whether an object matches all scopes.
     pub fn is_about(&self, evaluator: &Evaluator, object: &Value) -> bool {
         self.scopes.iter().all(|s| s.matches(evaluator, object))
     }
 
-    /// Whether it counts an object.
+    /// Returns whether the quota counts an object.
     pub fn counts(&self, evaluator: &Evaluator, object: &Value) -> bool {
         self.hard.names().any(|n| evaluator.counts(n)) && self.is_about(evaluator, object)
     }
 
-    /// What these objects use of it together, for the names in `wished` that are about them.
+    /// Returns the total usage of these objects for the names in `wished` that count them.
     pub fn total<'a>(
         &self,
         evaluator: &Evaluator,

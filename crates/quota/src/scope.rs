@@ -1,4 +1,4 @@
-//! Scopes: which objects of those that a quota counts it is about.
+//! Scopes, which restrict the objects that a quota counts.
 use kelson_meta::tree::{items, text};
 use kelson_meta::{LabelSelectorRequirement, LabelSelectorSpec};
 use serde_json::Value;
@@ -6,14 +6,14 @@ use serde_json::Value;
 use crate::evaluator::Evaluator;
 use crate::{claims, pods};
 
-/// A requirement on one scope; a plain scope is one that must exist.
+/// A requirement on one scope. A plain scope is a requirement with the operator `Exists`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requirement {
-    /// `Terminating`, `PriorityClass` …
+    /// The scope, such as `Terminating` or `PriorityClass`.
     pub scope: String,
-    /// `In`, `NotIn`, `Exists`, `DoesNotExist`
+    /// The operator: `In`, `NotIn`, `Exists` or `DoesNotExist`.
     pub operator: String,
-    /// Operands of the operator; none for `Exists`.
+    /// The values for the operator; empty for `Exists`.
     pub values: Vec<String>,
 }
 
@@ -28,12 +28,13 @@ impl Requirement {
         items(list).iter().map(read).collect()
     }
 
-    /// That a scope exists.
+    /// Creates the requirement that a scope exists.
     pub fn exists(scope: &str) -> Self {
         Self { scope: scope.to_owned(), operator: "Exists".to_owned(), values: Vec::new() }
     }
 
-    /// Whether one of these names satisfies it; without any, an absent one must.
+    /// Returns whether one of the names satisfies the requirement. Without names, the requirement is checked for an
+    /// absent value.
     fn matches_names<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> bool {
         let requirement = LabelSelectorRequirement {
             key: self.scope.clone(),
@@ -49,7 +50,7 @@ impl Requirement {
         names.any(|name| selector.matches_with(|_| Some(name)))
     }
 
-    /// Whether an object is in the scope. Kinds that know no scopes are in none.
+    /// Returns whether an object matches the scope. Kinds without scopes match none.
     pub fn matches(&self, evaluator: &Evaluator, object: &Value) -> bool {
         match (evaluator, self.scope.as_str()) {
             (Evaluator::Pods(_), "Terminating") => pods::is_terminating(object),
@@ -63,7 +64,7 @@ impl Requirement {
         }
     }
 
-    /// As messages show it: `{PriorityClass In [high]}`.
+    /// Formats the requirement for messages: `{PriorityClass In [high]}`.
     pub fn words(&self) -> String {
         format!("{{{} {} [{}]}}", self.scope, self.operator, self.values.join(" "))
     }

@@ -1,14 +1,14 @@
-//! What a service uses: one object, ports of the nodes, load balancers.
+//! The usage of a service: one object, node ports and load balancers.
 use kelson_meta::Quantity;
 use kelson_meta::tree::{int0, items, text};
 use serde_json::Value;
 
 use crate::amounts::Amounts;
 
-/// Names that quotas have for services.
+/// The resource names of quotas that count services.
 pub const NAMES: &[&str] = &["count/services", "services", "services.nodeports", "services.loadbalancers"];
 
-/// What a service uses. Ports that the server has yet to give out count, so it is the wish that is counted.
+/// Returns the usage of a service. It counts requested node ports, because the server may not have allocated them yet.
 pub fn usage(service: &Value) -> Amounts {
     let ports = items(&service["spec"]["ports"]);
     let wished = ports.iter().filter(|p| int0(&p["nodePort"]) != 0).count();

@@ -1,14 +1,14 @@
-//! What can go wrong with the ranges of a cluster.
+//! The errors of address ranges.
 
-/// Why a cluster has no ranges.
+/// The reason why a cluster has no ranges.
 #[derive(Debug, thiserror::Error)]
 pub enum RangesError {
     /// A file could not be read or written.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done, with the path.
+        /// The failed operation with the path.
         what: String,
-        /// The system's answer.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// The configured ranges are invalid, or no range is free. The message is for the operator.

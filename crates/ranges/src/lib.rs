@@ -14,28 +14,28 @@ use serde::{Deserialize, Serialize};
 
 pub use error::RangesError;
 
-/// Largest VXLAN network identifier.
+/// The maximum VXLAN network identifier.
 pub const VNI_MAX: u32 = (1 << 24) - 1;
 
-/// The record of a cluster's ranges in its server's data directory.
+/// The file with a cluster's ranges in the server's data directory.
 const FILE: &str = "network.json";
 
 /// The address ranges of a cluster, and the number of its overlay network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ranges {
-    /// Addresses of pods in the whole cluster; each node gets a part of it.
+    /// The addresses of all pods. Each node gets a part of them.
     #[serde(rename = "clusterCIDR")]
     pub cluster: IpNet,
-    /// Addresses of services, which no interface has.
+    /// The virtual addresses of services, which no interface has.
     #[serde(rename = "serviceCIDR")]
     pub service: IpNet,
-    /// VXLAN network identifier; clusters on shared machines need different ones.
+    /// The VXLAN network identifier. Clusters on shared machines need different ones.
     pub vni: u32,
 }
 
 impl Ranges {
-    /// Whether pods or services may have addresses of `net`.
+    /// Returns whether `net` overlaps the addresses of pods or services.
     pub fn overlaps(&self, net: &IpNet) -> bool {
         overlap(&self.cluster, net) || overlap(&self.service, net)
     }
@@ -44,28 +44,28 @@ impl Ranges {
 /// The ranges of the command line.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Given {
-    /// `--cluster-cidr`. Absent means the default range, or the next one that is free on this host.
+    /// The value of `--cluster-cidr`. `None` means the default range, or the next one that is free on this host.
     pub cluster: Option<IpNet>,
-    /// `--service-cidr`; absent: as for pods.
+    /// The value of `--service-cidr`. `None` means the same as for pods.
     pub service: Option<IpNet>,
 }
 
 /// A range that is in use, and its user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Used {
-    /// The addresses that are taken.
+    /// The range in use.
     pub net: IpNet,
-    /// Who, in words that follow "used by".
+    /// The user of the range, in words that follow "used by".
     pub by: String,
 }
 
-/// Whether two ranges have an address in common.
+/// Returns whether two ranges have a common address.
 pub fn overlap(a: &IpNet, b: &IpNet) -> bool {
     a.contains(&b.network()) || b.contains(&a.network())
 }
 
-/// The pairs in the order they are tried: 10.42 and 10.43, as others have it too, upwards, round to 10.0, then
-/// 172.16.0.0/12.
+/// Returns the pairs in the order in which they are tried: 10.42 and 10.43 (a common default) and upwards, then from
+/// 10.0, then 172.16.0.0/12.
 fn pairs() -> impl Iterator<Item = (IpNet, IpNet)> {
     let net = |a: u8, b: u8| IpNet::V4(Ipv4Net::new_assert([a, b, 0, 0].into(), 16));
     let tens = (42..=254).step_by(2).chain((0..=40).step_by(2)).map(move |b| (net(10, b), net(10, b + 1)));
@@ -109,7 +109,7 @@ fn agree(stored: &Ranges, given: Given, file: &Path) -> Result<(), RangesError> 
     Ok(())
 }
 
-/// The ranges that a server keeps in its data directory, or is about to. Its functions block.
+/// The ranges that are stored, or will be stored, in a server's data directory. Its functions block.
 #[derive(Debug)]
 pub struct Kept {
     file: PathBuf,
@@ -121,7 +121,7 @@ impl Kept {
     /// Reads the stored ranges.
     ///
     /// # Errors
-    /// They cannot be read, or differ from the flags.
+    /// Fails if the stored ranges cannot be read, or differ from the flags.
     pub fn read(data_dir: &Path, given: Given) -> Result<Self, RangesError> {
         let file = data_dir.join(FILE);
         let stored = record::read::<Ranges>(&file)?;
@@ -134,7 +134,7 @@ impl Kept {
     /// Returns the stored ranges, or else the configured or free ones. `used` is called only in the latter case.
     ///
     /// # Errors
-    /// No range is free, or `used` failed.
+    /// Fails if no range is free, or if `used` fails.
     pub fn settle<E: From<RangesError>>(&self, used: impl FnOnce() -> Result<Vec<Used>, E>) -> Result<Ranges, E> {
         if let Some(stored) = self.stored {
             return Ok(stored);
@@ -143,10 +143,10 @@ impl Kept {
         Ok(Ranges { cluster, service, vni: rand::random_range(1..=VNI_MAX) })
     }
 
-    /// Keeps what was settled on, durably.
+    /// Stores the chosen ranges durably.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Fails when it cannot be written.
     pub fn keep(&self, ranges: Ranges) -> Result<(), RangesError> {
         match self.stored {
             Some(_) => Ok(()),
@@ -159,7 +159,7 @@ impl Kept {
 /// addresses of the host, so it neither checks nor reserves any.
 ///
 /// # Errors
-/// Flags differ from the stored ranges, or a file cannot be read or written.
+/// Fails if the flags differ from the stored ranges, or if a file cannot be read or written.
 pub async fn settle(data_dir: &Path, given: Given) -> Result<Ranges, RangesError> {
     let dir = data_dir.to_owned();
     let lane = FILES.run(move || settle_blocking(&dir, given)).await;

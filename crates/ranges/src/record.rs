@@ -1,4 +1,4 @@
-//! Small records in JSON, each a file that is replaced at once.
+//! Small JSON records, each in a file that is replaced atomically.
 #![allow(clippy::disallowed_methods, reason = "blocking: callers are in a lane")]
 
 use std::fs::File;
@@ -11,13 +11,13 @@ use serde::de::DeserializeOwned;
 
 use crate::error::RangesError;
 
-/// Longest record read.
+/// The maximum size of a record in bytes.
 const BYTES_MAX: u64 = 64 << 10;
 
 /// Returns the record in a file, or `None` if the file does not exist.
 ///
 /// # Errors
-/// The file cannot be read or is not such a record.
+/// Fails if the file cannot be read or decoded.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RangesError> {
     let file = match File::open(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -32,7 +32,7 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RangesError> 
 /// Replaces a file atomically. With `sync` the replacement survives a power failure.
 ///
 /// # Errors
-/// The file cannot be written.
+/// Fails if the file cannot be written.
 pub fn write(path: &Path, record: &impl Serialize, sync: bool) -> Result<(), RangesError> {
     let temporary = path.with_extension("tmp");
     let write = || {

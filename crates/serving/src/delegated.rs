@@ -29,12 +29,12 @@ const KEPT_MAX: usize = 1000;
 /// become a flood of reviews.
 const REVIEWS_MAX: usize = 16;
 
-/// Who asks a component for its metrics or profiles.
+/// The user who requests metrics or profiles of a component.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Caller {
-    /// As the API server names the user.
+    /// The name of the user.
     pub name: String,
-    /// Groups, `system:authenticated` or `system:unauthenticated` among them.
+    /// The groups, including `system:authenticated` or `system:unauthenticated`.
     pub groups: Vec<String>,
 }
 
@@ -49,18 +49,18 @@ impl Caller {
 pub enum Attributes {
     /// A non-resource path.
     Path {
-        /// `get`, `post` …
+        /// The verb, such as `get` or `post`.
         verb: &'static str,
         /// The requested path.
         path: String,
     },
     /// A subresource of a node.
     Node {
-        /// `get`, `create` …
+        /// The verb, such as `get` or `create`.
         verb: &'static str,
-        /// The node's name.
+        /// The name of the node.
         name: String,
-        /// `metrics`, `proxy` …
+        /// The subresource, such as `metrics` or `proxy`.
         subresource: &'static str,
     },
 }
@@ -77,7 +77,7 @@ impl Attributes {
     }
 }
 
-/// Answers that end after a time, a bounded number of them.
+/// A bounded cache of results with an expiry time.
 #[derive(Debug)]
 struct Kept<K, V>(Mutex<HashMap<K, (V, Instant)>>);
 
@@ -120,7 +120,7 @@ impl Delegated {
     /// certificates of `client_ca_pem`.
     ///
     /// # Errors
-    /// The CA is invalid.
+    /// Fails if the CA is invalid.
     pub fn new(client: Client, clock: Arc<dyn Clock>, client_ca_pem: &str) -> Result<Self, kelson_pki::PkiError> {
         Ok(Self {
             client,
@@ -132,15 +132,16 @@ impl Delegated {
         })
     }
 
-    /// Trusts client certificates that lead to `client_ca_pem`, and no others, from the next request on.
+    /// Replaces the CAs of client certificates with `client_ca_pem`, from the next request on.
     ///
     /// # Errors
-    /// When the CA cannot be read; what was trusted stays so.
+    /// Fails when the CA cannot be parsed. The previous CAs then stay in use.
     pub fn trust(&self, client_ca_pem: &str) -> Result<(), kelson_pki::PkiError> {
         self.chains.replace(&[client_ca_pem])
     }
 
-    /// Who calls. `None` means credentials that are not good: a 401. A caller without any is anonymous.
+    /// Authenticates a request. Returns `None` for invalid credentials (401). Without credentials, the caller is
+    /// anonymous.
     pub async fn authenticate(&self, chain: &[CertificateDer<'static>], headers: &HeaderMap) -> Option<Caller> {
         if let Some(leaf) = chain.first() {
             self.chains.verify(chain, self.clock.now()).ok()?;
@@ -182,7 +183,7 @@ impl Delegated {
         caller
     }
 
-    /// Whether the caller may. An API server that does not answer means no.
+    /// Returns whether the caller is authorized. If the API server does not answer, the request is denied.
     pub async fn allows(&self, caller: &Caller, wants: Attributes) -> bool {
         if caller.groups.iter().any(|g| g == "system:masters") {
             return true;

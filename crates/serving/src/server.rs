@@ -1,4 +1,4 @@
-//! Listens, and answers the few paths there are.
+//! The HTTPS server for health and metrics.
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -21,11 +21,11 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::{Attributes, Delegated};
 
-/// Connections served at once; more wait to be accepted.
+/// The maximum number of concurrent connections. Further ones wait to be accepted.
 const CONNECTIONS_MAX: usize = 64;
-/// A handshake and a request's head must be there within this time, and an idle connection ends after it.
+/// The timeout for a handshake and for the headers of a request, and the idle timeout of a connection.
 const WAIT_MAX: Duration = Duration::from_secs(15);
-/// A connection ends after this time, whatever it does: scrapers make another.
+/// The maximum duration of a connection. Scrapers then open another one.
 const CONNECTION_MAX: Duration = Duration::from_secs(600);
 /// The delay after a connection could not be accepted, usually because of a lack of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -33,7 +33,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// The name of the one check that a component has.
 const CHECK: &str = "ping";
 
-/// Which port a component takes.
+/// The port of a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
     /// Upstream's default port. If it is in use, the component runs without it, as two servers may share a machine.
@@ -49,7 +49,7 @@ impl Port {
     }
 }
 
-/// Paths that need no authorization: whole ones, and beginnings of others.
+/// The paths that need no authorization: exact paths and prefixes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenPaths {
     whole: Vec<String>,
@@ -57,7 +57,7 @@ pub struct OpenPaths {
 }
 
 impl Default for OpenPaths {
-    /// Those of health.
+    /// The default paths are those of health checks.
     fn default() -> Self {
         let whole = ["healthz", "livez", "readyz"].map(str::to_owned).into();
         Self { whole, beginnings: Vec::new() }
@@ -68,7 +68,7 @@ impl OpenPaths {
     /// Parses paths. A trailing `*` matches any suffix, and a leading slash may be omitted.
     ///
     /// # Errors
-    /// A `*` is not at the end; the error is upstream's.
+    /// Returns upstream's error if a `*` is not at the end.
     pub fn parse(paths: &[String]) -> Result<Self, String> {
         let mut out = Self { whole: Vec::new(), beginnings: Vec::new() };
         for path in paths {
@@ -88,19 +88,19 @@ impl OpenPaths {
     }
 }
 
-/// A component that serves a port.
+/// A component with a port for health and metrics.
 pub struct Component {
-    /// Its name, for the log.
+    /// The name of the component, for the log.
     pub name: &'static str,
-    /// What it shows under `/metrics`.
+    /// The metrics for `/metrics`.
     pub registry: Registry,
     /// The health check for `/healthz`, `/livez` and `/readyz`. The error is the reason.
     pub healthy: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
-    /// Paths that everybody may ask for (`--authorization-always-allow-paths`).
+    /// The paths without authorization (`--authorization-always-allow-paths`).
     pub open: OpenPaths,
-    /// Who may read the rest.
+    /// The authentication and authorization of all other paths.
     pub access: Arc<Delegated>,
-    /// What it shows itself with.
+    /// The serving certificate.
     pub certificate: Arc<SwappableCertificate>,
     /// The CA of client certificates.
     pub client_ca_pem: String,
@@ -137,7 +137,7 @@ impl HealthCounts {
     }
 }
 
-/// A component and how it is.
+/// A component and the results of its health checks.
 struct Served {
     component: Component,
     health: HealthCounts,
@@ -147,7 +147,7 @@ struct Served {
 /// use.
 ///
 /// # Errors
-/// A configured port is not available, or the CA is invalid.
+/// Fails if a configured port is not available, or if the CA is invalid.
 pub async fn start(tasks: &Tasks, address: IpAddr, port: Port, component: Component) -> io::Result<Option<SocketAddr>> {
     let number = match port {
         Port::Asked(0) => return Ok(None),
@@ -252,7 +252,7 @@ async fn answer(
     shown(served, path)
 }
 
-/// What there is at a path.
+/// Returns the response for a path.
 fn shown(served: &Served, path: &str) -> Response<Full<Bytes>> {
     match path {
         "/healthz" | "/livez" | "/readyz" => {

@@ -9,7 +9,7 @@ pub const API_VERSION: &str = "kwok.x-k8s.io/v1alpha1";
 
 /// A Stage (`kwok.x-k8s.io`) as it is written in files and in the API. A stage describes one step in the simulated
 /// life of an object: a selector for the objects that are in the stage, a delay, and the writes that follow the delay.
-/// [`crate::stage::Stage`] is its compiled form.
+/// `Stage` is its compiled form.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Document {

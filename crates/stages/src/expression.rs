@@ -15,7 +15,7 @@ impl Expression {
     /// Compiles an expression.
     ///
     /// # Errors
-Fails when the expression is invalid.
+    /// Fails when the expression is invalid.
     pub fn new(text: &str) -> Result<Self, StageError> {
         let env = Env::builder().typed("self", Type::Dyn).bindings().build();
         Ok(Self(env.compile(text).map_err(|e| StageError::new("cel", e))?))
@@ -24,7 +24,7 @@ Fails when the expression is invalid.
     /// Evaluates the expression and returns the result as JSON. Durations and timestamps become strings.
     ///
     /// # Errors
-Fails when the expression cannot be evaluated for this object.
+    /// Fails when the expression cannot be evaluated for this object.
     pub fn value(&self, object: &Value) -> Result<Value, StageError> {
         let mut values = Activation::new();
         values.bind("self", Cel::json(object));

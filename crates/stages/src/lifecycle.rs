@@ -17,7 +17,7 @@ impl Lifecycle {
     /// with weight 0 are chosen only if all matching stages have weight 0.
     ///
     /// # Errors
-    /// When an expression in CEL cannot be evaluated on the object.
+    /// Fails when an expression in CEL cannot be evaluated on the object.
     pub fn choose(&self, object: &Value, chance: &mut impl Rng) -> Result<Option<&Arc<Stage>>, StageError> {
         let subject = Subject::of(object);
         let mut fit = Vec::new();

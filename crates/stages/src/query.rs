@@ -50,7 +50,7 @@ impl Query {
     /// Compiles a filter.
     ///
     /// # Errors
-Fails when the filter is invalid.
+    /// Fails when the filter is invalid.
     pub fn new(text: &str) -> Result<Self, StageError> {
         let wrong = || StageError::new("jq", format!("must be a jq filter, got {text:?}"));
         let loader = Loader::new(jaq_core::defs().chain(jaq_std::defs()).chain(jaq_json::defs()));

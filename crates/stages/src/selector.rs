@@ -33,7 +33,7 @@ impl Selector {
     /// Compiles what a stage says.
     ///
     /// # Errors
-    /// Where a path, an expression or an operator is none.
+    /// Fails where a path, an expression or an operator is none.
     pub fn new(selector: &document::SelectorSpec) -> Result<Self, StageError> {
         let requirements = selector.match_expressions.iter().enumerate().map(|(i, requirement)| {
             compile(requirement).map_err(|e| e.within(format_args!("selector.matchExpressions[{i}]")))
@@ -48,7 +48,7 @@ impl Selector {
     /// Whether the object is in the stage.
     ///
     /// # Errors
-    /// When an expression in CEL cannot be evaluated on it.
+    /// Fails when an expression in CEL cannot be evaluated on it.
     pub fn matches(&self, subject: &Subject<'_>) -> Result<bool, StageError> {
         let metadata = &subject.object["metadata"];
         if !has_all(&metadata["labels"], &self.labels) || !has_all(&metadata["annotations"], &self.annotations) {

@@ -127,7 +127,7 @@ impl Step {
     /// remain.
     ///
     /// # Errors
-    /// When a template cannot be rendered for it, or gives no YAML.
+    /// Fails when a template cannot be rendered for it, or gives no YAML.
     pub fn effects(&self, object: &Value, deleted: bool) -> Result<Vec<Effect>, StageError> {
         let mut effects: Vec<Effect> = self.event.clone().map(Effect::Event).into_iter().collect();
         if deleted {

@@ -33,7 +33,7 @@ pub enum StreamError {
     /// The peer did not answer the creation of a stream in time.
     #[error("timed out waiting for the reply to a new stream")]
     ReplyTimeout,
-    /// The peer refused or reset the stream.
+    /// The peer rejected or reset the stream.
     #[error("stream reset")]
     Reset,
 }

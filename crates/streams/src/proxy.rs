@@ -40,7 +40,7 @@ where
 /// The same, until neither direction has carried anything for `idle`: then both ends are let go.
 ///
 /// # Errors
-/// As [`splice`], and `TimedOut` where nothing was carried for so long.
+/// Fails as [`splice`], and `TimedOut` where nothing was carried for so long.
 pub async fn splice_until_idle<A, B>(a: A, b: B, idle: Duration) -> io::Result<(u64, u64)>
 where
     A: AsyncRead + AsyncWrite + Unpin,
@@ -151,7 +151,7 @@ where
 /// client's streams exist, so that a failure to dial reaches the client as the result of its exec, as in upstream.
 ///
 /// # Errors
-/// When either connection fails; the client has received the error if its connection still worked.
+/// Fails when either connection fails; the client has received the error if its connection still worked.
 pub async fn translate_websocket_to_spdy<A, B>(
     client: A,
     protocol: ExecProtocol,

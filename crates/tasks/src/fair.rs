@@ -14,9 +14,9 @@ use tokio::sync::{Notify, oneshot};
 use crate::lane::{LaneError, runs_inline};
 use crate::stats::Watch;
 
-/// Pieces of one user that may wait for their first turn.
+/// The maximum number of waiting work items of one user.
 const WAITING_OF_USER_MAX: usize = 100;
-/// Pieces of all users that may wait for their first turn.
+/// The maximum number of waiting work items of all users.
 const WAITING_MAX: usize = 1_000;
 
 /// The user on whose behalf work is done.
@@ -24,17 +24,17 @@ const WAITING_MAX: usize = 1_000;
 pub enum Turns {
     /// A system user. Such work may use all slots, including the reserved ones, and goes first.
     Reserved,
-    /// Of this user: one place at a time, in turns with other users.
+    /// An ordinary user, who gets one slot at a time in turn with other users.
     Of(Arc<str>),
 }
 
-/// Why work of a [`FairLane`] gave no result.
+/// The reason why work in a [`FairLane`] has no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FairError {
-    /// Too many pieces wait already.
+    /// Too many work items are waiting.
     #[error("lane {0} is full")]
     Full(&'static str),
-    /// As in any lane.
+    /// The lane failed.
     #[error(transparent)]
     Lane(#[from] LaneError),
 }
@@ -54,7 +54,7 @@ impl FairLane {
         Arc::new(Self { name, queues, begun: AtomicU64::new(0) })
     }
 
-    /// Pieces of work that have begun, ever.
+    /// Returns the number of work items that have ever started.
     pub fn begun(&self) -> u64 {
         self.begun.load(Ordering::Relaxed)
     }
@@ -117,7 +117,7 @@ impl FairLane {
         called.await.map_err(|_| LaneError::Ending.into())
     }
 
-    /// Calls those who may go now.
+    /// Wakes the waiters that may run now.
     fn call(self: &Arc<Self>) {
         loop {
             let Some((turns, waiter)) = self.queues.lock().next() else { return };
@@ -176,19 +176,19 @@ impl Drop for Place {
 
 type Waiter = oneshot::Sender<Place>;
 
-/// Who runs and who waits.
+/// The running and waiting work.
 #[derive(Debug, Default)]
 struct Queues {
     width: usize,
     reserve: usize,
     running: usize,
-    /// Users with a place.
+    /// The users with a slot.
     users: Vec<Arc<str>>,
     reserved: VecDeque<Waiter>,
-    /// Work that has begun.
+    /// The work that has started.
     later: VecDeque<(Arc<str>, Waiter)>,
     first: HashMap<Arc<str>, VecDeque<Waiter>>,
-    /// Users in `first`, the next to be called at the front.
+    /// The users in `first`. The next user to run is at the front.
     order: VecDeque<Arc<str>>,
     waiting: usize,
 }
@@ -249,7 +249,7 @@ impl Queues {
         called
     }
 
-    /// The next who may go, with a place taken.
+    /// Returns the next waiter and takes a slot for it.
     fn next(&mut self) -> Option<(Turns, Waiter)> {
         if self.running >= self.width + self.reserve {
             return None;
@@ -271,7 +271,7 @@ impl Queues {
         Some((turns, waiter))
     }
 
-    /// The next user's first piece, after which it is another user's turn.
+    /// Returns the first work item of the next user, and moves the user to the end.
     fn next_first(&mut self) -> Option<(Arc<str>, Waiter)> {
         let mut at = 0;
         while at < self.order.len() {
@@ -312,7 +312,7 @@ mod tests {
         Turns::Of(user.into())
     }
 
-    /// Who is called, one after the other, when each leaves before the next is called.
+    /// Returns the order in which work runs when each item ends before the next one starts.
     fn called(queues: &mut Queues) -> Vec<String> {
         let mut names = Vec::new();
         while let Some((turns, _)) = queues.next() {

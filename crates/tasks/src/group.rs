@@ -13,23 +13,25 @@ use crate::caught::{Boxed, Caught, boxed_result};
 use crate::scoped::Scoped;
 use crate::stats::Watch;
 
-/// Pause before a panicked part starts again: the first, and the longest after panics in a row.
+/// The pause before a panicked task restarts: the first pause, and the maximum after repeated panics.
 const RESTART_AFTER_MIN: Duration = Duration::from_secs(1);
 const RESTART_AFTER_MAX: Duration = Duration::from_secs(60);
-/// A part that ran this long before its panic starts again after the shortest pause.
+/// A task that ran this long before its panic restarts after the shortest pause.
 const HEALTHY_AFTER: Duration = Duration::from_secs(300);
 
-/// What a panic means beyond its report.
+/// The effect of a panic besides its report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnPanic {
-    /// Only this task is over: it belongs to one request, one pod, one connection.
+    /// Only this task ends. It belongs to one request, pod or connection.
     Contain,
-    /// Nothing works without this task: the process must end and be started again. [`Tasks::failed`] of the group and of
-    /// every group above it resolves with the task's name.
+    /// The process must end and be restarted, because nothing works without this task. [`Tasks::failed`] of the group
+    /// and of its parents resolves with the task's name.
     EndProcess,
 }
 
-/// A group of tasks with one end. Cloning gives another handle to the same group.
+/// A group of tasks with a common end. Every task in Kelson belongs to a group and has a name. Groups nest: shutting
+/// down a group cancels its tasks and those of its children, and waits for them. A clone is another handle to the same
+/// group.
 #[derive(Debug, Clone)]
 pub struct Tasks(Arc<Group>);
 
@@ -43,7 +45,7 @@ struct Group {
 }
 
 impl Tasks {
-    /// Returns a root group: that of the process, or of a test.
+    /// Creates a root group for a process or a test.
     pub fn root(name: &'static str) -> Self {
         Self::with(name, CancellationToken::new(), None)
     }
@@ -52,12 +54,13 @@ impl Tasks {
         Self(Arc::new(Group { name, stop, tracker: TaskTracker::new(), failed: watch::Sender::new(None), parent }))
     }
 
-    /// A group within this one: it can end alone, and ends when this one does. Who waits for this one waits for both.
+    /// Creates a group within this one. It can end by itself, and ends with this group. Waiting for this group waits
+    /// for both.
     pub fn child(&self, name: &'static str) -> Self {
         Self::with(name, self.0.stop.child_token(), Some(self.clone()))
     }
 
-    /// The token that ends the group's tasks, for those that end in their own way.
+    /// Returns the token that ends the group, for tasks that end gracefully.
     pub fn token(&self) -> &CancellationToken {
         &self.0.stop
     }
@@ -72,7 +75,7 @@ impl Tasks {
         self.spawn_boxed(name, on_panic, Box::pin(future))
     }
 
-    /// The part of [`Tasks::spawn`] that is compiled once, not for each future.
+    /// The part of [`Tasks::spawn`] that is compiled only once.
     fn spawn_boxed(&self, name: &'static str, on_panic: OnPanic, future: Boxed<'static, ()>) -> AbortHandle {
         let stop = self.0.stop.clone();
         let until_stopped = async move {
@@ -81,8 +84,8 @@ impl Tasks {
         self.start(name, on_panic, Box::pin(until_stopped))
     }
 
-    /// Starts a task that looks at [`Tasks::token`] itself and is waited for: it flushes, answers or closes something
-    /// before it ends.
+    /// Starts a task that observes [`Tasks::token`] itself. The group waits for it, so that it can flush, answer or
+    /// close something before it ends.
     pub fn spawn_graceful<F>(&self, name: &'static str, on_panic: OnPanic, future: F) -> AbortHandle
     where
         F: Future<Output = ()> + Send + 'static,
@@ -100,7 +103,7 @@ impl Tasks {
         self.supervise_boxed(name, Box::new(move || Box::pin(make())))
     }
 
-    /// The part of [`Tasks::supervise`] that is compiled once, not for each part.
+    /// The part of [`Tasks::supervise`] that is compiled only once.
     fn supervise_boxed(
         &self,
         name: &'static str,
@@ -131,9 +134,9 @@ impl Tasks {
         self.start(name, OnPanic::EndProcess, Box::pin(supervised))
     }
 
-    /// Starts a task that belongs to a value of one of the group's tasks: it ends when the handle is dropped or the group
-    /// ends, and who waits for the group waits for it too. Awaiting the handle gives the result; `None` after a panic,
-    /// which has been reported, and when the group ended first.
+    /// Starts a task that belongs to a value. It ends when the handle is dropped or the group ends, and the group
+    /// waits for it. Awaiting the handle returns the result, or `None` after a panic (which was reported) and when the
+    /// group ended first.
     pub fn scoped<F, T>(&self, name: &'static str, future: F) -> Scoped<T>
     where
         F: Future<Output = T> + Send + 'static,
@@ -164,7 +167,7 @@ impl Tasks {
         task.abort_handle()
     }
 
-    /// One token of this group's tracker and of each above: who waits for any of them waits for the holder.
+    /// Returns a tracker token of this group and of each parent, so that all of them wait for the holder.
     fn tokens(&self) -> Vec<TaskTrackerToken> {
         std::iter::successors(Some(self), |t| t.0.parent.as_ref()).map(|t| t.0.tracker.token()).collect()
     }
@@ -185,12 +188,12 @@ impl Tasks {
         let mut failed = self.0.failed.subscribe();
         match failed.wait_for(Option::is_some).await {
             Ok(why) => why.clone().unwrap_or_default(),
-            // The sender lives in the group that this handle keeps.
+            // The sender is part of the group, which this handle keeps.
             Err(_) => std::future::pending().await,
         }
     }
 
-    /// Whether anything of the group still runs.
+    /// Returns whether no task of the group is running.
     pub fn is_idle(&self) -> bool {
         self.0.tracker.is_empty()
     }

@@ -1,5 +1,5 @@
-//! Blocking work off the runtime's threads, a bounded number at a time: the threads that answer requests never wait for a
-//! disk, and a slow disk holds at most its lane.
+//! Lanes for blocking work outside of the runtime's threads, with limited concurrency. Threads that serve requests
+//! never wait for a disk, and a slow disk blocks at most its lane.
 use std::cell::Cell;
 use std::panic::AssertUnwindSafe;
 
@@ -16,29 +16,29 @@ thread_local! {
     static INLINE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on, lanes run the work of this thread's tasks in their turn on this thread. For a simulation on one thread:
-/// the order of events must not depend on how fast other threads are.
+/// Runs the work of lanes on this thread in its turn. Simulations on one thread use it, so that the order of events
+/// does not depend on the speed of other threads.
 pub fn block_inline_on_this_thread() {
     INLINE.set(true);
 }
 
-/// Whether they do on this one.
+/// Returns whether lanes run their work on this thread.
 pub(crate) fn runs_inline() -> bool {
     INLINE.get()
 }
 
-/// Why blocking work gave no result.
+/// The reason why blocking work has no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LaneError {
-    /// The work panicked; the report names the lane.
+    /// The work panicked. The report names the lane.
     #[error("blocking work in lane {lane} panicked: {message}")]
     Panicked {
-        /// The lane's name.
+        /// The name of the lane.
         lane: &'static str,
-        /// The panic's message.
+        /// The message of the panic.
         message: String,
     },
-    /// The runtime is ending and takes no more work.
+    /// The runtime is shutting down and accepts no more work.
     #[error("the process is ending")]
     Ending,
 }
@@ -51,7 +51,7 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// A lane in which `width` pieces of work run at once.
+    /// Creates a lane that runs up to `width` work items at once.
     pub const fn new(name: &'static str, width: usize) -> Self {
         Self { name, room: Semaphore::const_new(width) }
     }
@@ -69,7 +69,7 @@ impl Lane {
         result_of(result).ok_or(LaneError::Ending)
     }
 
-    /// The part of [`Lane::run`] that is compiled once, not for each piece of work.
+    /// The part of [`Lane::run`] that is compiled only once.
     async fn run_boxed(&'static self, work: Box<dyn FnOnce() -> AnyResult + Send>) -> Result<AnyResult, LaneError> {
         let turn = self.room.acquire().await.map_err(|_| LaneError::Ending)?;
         let watch = Watch::start(self.name);
@@ -90,8 +90,8 @@ impl Lane {
         }
     }
 
-    /// Leaves `work` to the lane, for a value that is dropped and cannot wait. What the runtime has not begun when it ends is
-    /// not done; without a runtime it is done at once.
+    /// Passes `work` to the lane without waiting, for a value that is being dropped. Work that has not started when
+    /// the runtime ends is not done. Without a runtime, it is done at once.
     pub fn later<W>(&'static self, work: W)
     where
         W: FnOnce() + Send + 'static,

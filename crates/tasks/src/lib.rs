@@ -1,12 +1,13 @@
-//! Owners of tasks. Every task of Kelson is started here, so that each has a name, an end and an answer to a panic:
+//! Tasks and their owners. Every task of Kelson is started by this crate, so that each has a name, an end and a
+//! reaction to a panic:
 //!
-//! - [`Tasks`] is a group: one token ends all its tasks, and whoever ends the group can wait for them. Groups nest, a
-//!   component takes a child of the process's group.
-//! - [`Scoped`] is a task that belongs to a value (one direction of one connection) and ends when that value is dropped.
-//! - [`contained`] is a piece of a task's work whose panic must not end the task: one key of a queue.
-//! - [`Lane`] runs blocking work (files, mounts, hashing) on threads of its own, a bounded number at a time.
-//! - [`FairLane`] drives futures that compute for long on such threads, with users who take turns.
-//!
+//! - [`Tasks`] is a group: one token ends all its tasks, and the caller of its shutdown waits for them. Groups nest; a
+//!   component uses a child of the process's group.
+//! - [`Scoped`] is a task that belongs to a value (one direction of one connection) and ends when that value is
+//!   dropped.
+//! - [`contained`] runs a part of a task's work whose panic must not end the task: one key of a queue.
+//! - [`Lane`] runs blocking work (files, mounts, hashing) on separate threads with limited concurrency.
+//! - [`FairLane`] drives futures with long computations on such threads, with users in turn.
 //! A panic is reported with the task's name and counted in every case; what else it means is said by [`OnPanic`].
 //! `tokio::spawn` and `spawn_blocking` are banned elsewhere by `clippy.toml`.
 //!

@@ -8,8 +8,8 @@ use tokio::task::JoinHandle;
 use crate::caught::{AnyResult, Boxed, Caught, boxed_result, result_of};
 use crate::stats::Watch;
 
-/// A task that ends when this is dropped. Awaiting it gives the task's result; `None` after a panic, which has been
-/// reported.
+/// A task that ends when this handle is dropped. Awaiting it returns the task's result, or `None` after a panic, which
+/// was reported.
 #[derive(Debug)]
 pub struct Scoped<T> {
     task: JoinHandle<Option<AnyResult>>,
@@ -41,8 +41,8 @@ fn start(name: &'static str, future: Boxed<'static, Option<AnyResult>>) -> JoinH
     })
 }
 
-/// Runs one piece of a task's work so that its panic does not end the task: it is reported and counted under `name`, and
-/// the result is `None`.
+/// Runs a part of a task's work so that its panic does not end the task. A panic is reported and counted under `name`,
+/// and the result is `None`.
 pub async fn contained<F, T>(name: &'static str, work: F) -> Option<T>
 where
     F: Future<Output = T> + Send,
@@ -58,17 +58,17 @@ where
 }
 
 impl<T> Scoped<T> {
-    /// Starts a task that gives a `T`, or ends without a result.
+    /// Starts a task that returns a `T`, or ends without a result.
     pub(crate) fn start(name: &'static str, future: Boxed<'static, Option<AnyResult>>) -> Self {
         Self { task: start(name, future), result: PhantomData }
     }
 
-    /// Whether the task has ended.
+    /// Returns whether the task has ended.
     pub fn is_finished(&self) -> bool {
         self.task.is_finished()
     }
 
-    /// Ends the task at its next await.
+    /// Cancels the task at its next await.
     pub fn abort(&self) {
         self.task.abort();
     }

@@ -1,4 +1,4 @@
-//! How many tasks of each name run, ran and panicked: for metrics, and for a test that asks what is left after a shutdown.
+//! Counts of running, started and panicked tasks by name, for metrics and for tests of a shutdown.
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,13 +9,13 @@ use parking_lot::Mutex;
 /// Counts of all tasks of one name since the process started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TaskStats {
-    /// The name they were started under.
+    /// The name of the tasks.
     pub name: &'static str,
-    /// Running now.
+    /// The number of running tasks.
     pub running: u64,
-    /// Started so far, the running ones included.
+    /// The number of started tasks, including the running ones.
     pub started: u64,
-    /// Ended by a panic.
+    /// The number of tasks that panicked.
     pub panicked: u64,
 }
 
@@ -26,10 +26,10 @@ pub(crate) struct Counters {
     panicked: AtomicU64,
 }
 
-/// Names are literals in the code, so this map is as bounded as the code is.
+/// Names are literals in the code, which limits the size of this map.
 static NAMES: LazyLock<Mutex<BTreeMap<&'static str, Arc<Counters>>>> = LazyLock::new(Mutex::default);
 
-/// The counts of every name that was ever used, by name.
+/// Returns the counts of every name in the order of names.
 pub fn stats() -> Vec<TaskStats> {
     let read = |c: &AtomicU64| c.load(Ordering::Relaxed);
     let of = |(name, c): (&&'static str, &Arc<Counters>)| TaskStats {
@@ -55,7 +55,7 @@ impl Watch {
         Self { name, counters }
     }
 
-    /// Counts and logs a panic; gives its message.
+    /// Counts and logs a panic. Returns its message.
     pub(crate) fn panicked(&self, payload: &(dyn Any + Send)) -> String {
         self.counters.panicked.fetch_add(1, Ordering::Relaxed);
         let text = payload.downcast_ref::<&str>().map(|s| (*s).to_owned());

@@ -1,29 +1,30 @@
-//! What an operator says of tracing (`TracingConfiguration`, `component-base/tracing/api/v1`): where the collector is, and how many
-//! requests are recorded.
+//! The tracing configuration of the operator (`TracingConfiguration`, `component-base/tracing/api/v1`): the address of
+//! the collector and the sampling rate.
 use kelson_meta::{FieldErrors, FieldPath};
 use serde_json::Value;
 
 const GROUP: &str = "apiserver.config.k8s.io";
 const VERSIONS: [&str; 3] = ["v1", "v1beta1", "v1alpha1"];
 const KIND: &str = "TracingConfiguration";
-/// Where collectors listen unless they are told otherwise.
+/// The default address of the collector.
 const DEFAULT_ENDPOINT: &str = "localhost:4317";
 const PER_MILLION_MAX: i32 = 1_000_000;
 
-/// Where spans go, and of how many requests.
+/// The address of the collector, and the share of requests that are recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TracingConfiguration {
-    /// The collector: `HOST:PORT`, or a name of gRPC's (`dns:///HOST:PORT`, `unix:///PATH`).
+    /// The collector: `HOST:PORT`, or a gRPC name (`dns:///HOST:PORT`, `unix:///PATH`).
     pub endpoint: Option<String>,
-    /// How many requests of a million are recorded that name no trace; without it those alone whose trace is recorded elsewhere.
+    /// The number of requests per million that are recorded, among those without a trace. If it is not set, a request
+    /// is recorded only if its caller records the trace.
     pub sampling_rate_per_million: Option<i32>,
 }
 
 impl TracingConfiguration {
-    /// Reads a file's text.
+    /// Decodes a configuration file.
     ///
     /// # Errors
-    /// In the words of upstream's decoder.
+    /// Returns the message of upstream's decoder.
     pub fn decode(text: &[u8]) -> Result<Self, String> {
         let (tree, duplicates) = kelson_codec::yaml::to_value(text).map_err(|e| e.to_string())?;
         for (field, shown) in [("kind", "Kind"), ("apiVersion", "apiVersion")] {
@@ -48,10 +49,10 @@ impl TracingConfiguration {
         }
     }
 
-    /// Takes the two fields from a tree.
+    /// Reads the two fields from a tree.
     ///
     /// # Errors
-    /// A value of another type.
+    /// Fails for a value of the wrong type.
     pub fn of(tree: &Value) -> Result<Self, String> {
         let endpoint = match &tree["endpoint"] {
             Value::Null => None,
@@ -68,7 +69,7 @@ impl TracingConfiguration {
         Ok(Self { endpoint, sampling_rate_per_million })
     }
 
-    /// What is wrong with it; `at` is where it stands, if it is part of something.
+    /// Validates the configuration. `at` is its path if it is part of another configuration.
     pub fn check(&self, at: Option<&FieldPath>) -> FieldErrors {
         let child = |name: &str| at.map_or_else(|| FieldPath::new(name), |at| at.child(name));
         let mut errors = FieldErrors::new();
@@ -90,10 +91,10 @@ impl TracingConfiguration {
         errors
     }
 
-    /// The collector as a connection wants it named.
+    /// Converts the collector's address to a connection target.
     ///
     /// # Errors
-    /// What is right for upstream and cannot be connected to here.
+    /// Fails for an address that is valid upstream, but not supported here.
     pub(crate) fn target(&self) -> Result<Target, String> {
         let endpoint = self.endpoint.as_deref().filter(|e| !e.is_empty()).unwrap_or(DEFAULT_ENDPOINT);
         if let Some(rest) = endpoint.strip_prefix("unix-abstract:") {
@@ -107,7 +108,7 @@ impl TracingConfiguration {
             return Ok(Target::Uri(endpoint.to_owned()));
         }
         let Some(rest) = endpoint.strip_prefix("dns:") else { return Ok(Target::Uri(format!("http://{endpoint}"))) };
-        // An authority would be a name server; the name is behind it.
+        // The part before the slash names a DNS server; the collector's name follows it.
         let name = match rest.strip_prefix("//").and_then(|rest| rest.split_once('/')) {
             Some((_, name)) => name,
             None => rest.trim_start_matches('/'),
@@ -116,21 +117,21 @@ impl TracingConfiguration {
     }
 }
 
-/// Where a collector is.
+/// The address of a collector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// An address, or a socket in the file system.
+    /// A network address, or the path of a Unix socket.
     Uri(String),
-    /// A socket by a name that is no path.
+    /// The name of an abstract Unix socket.
     Abstract(String),
 }
 
-/// What a value is that is of another type than its field, in the words of Go's decoder.
+/// Describes a value of the wrong type in the words of Go's decoder.
 fn misfit(field: &str, shown: &str, wanted: &str) -> String {
     format!("json: cannot unmarshal {shown} into Go struct field {KIND}.{field} of type {wanted}")
 }
 
-/// Whether an URL can be read and has a scheme that gRPC's names have, in the words of Go's `net/url`.
+/// Validates a URL and its scheme as a gRPC name, in the words of Go's `net/url`.
 fn check_endpoint(endpoint: &str) -> Result<(), String> {
     let unread = |why: &str| Err(format!("parse {endpoint:?}: {why}"));
     if endpoint.bytes().any(|b| b < b' ' || b == 0x7f) {

@@ -1,4 +1,4 @@
-//! A place in a trace, and its form in headers (W3C Trace Context: `traceparent`, `tracestate`).
+//! The position of a request in a trace, and its headers (W3C Trace Context: `traceparent`, `tracestate`).
 use std::fmt::Write as _;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -6,12 +6,13 @@ use rand::RngCore as _;
 
 const PARENT: HeaderName = HeaderName::from_static("traceparent");
 const STATE: HeaderName = HeaderName::from_static("tracestate");
-/// Bytes of a `tracestate` that must be passed on; a longer one is left out.
+/// The maximum size of a `tracestate` in bytes. A longer one is dropped.
 const STATE_BYTES_MAX: usize = 512;
-/// The flag that says that the trace is recorded; no other one is passed on.
+/// The flag of a recorded trace. Other flags are dropped.
 const SAMPLED: u8 = 1;
 
-/// A span of this or another server, as others name it who want to be its children.
+/// The identity of a span of this or another server, as its children refer to it: trace ID, span ID, the sampled flag
+/// and the `tracestate`. Servers pass it on in headers, so that all spans of a request form one tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpanContext {
     pub(crate) trace: [u8; 16],
@@ -21,14 +22,14 @@ pub struct SpanContext {
 }
 
 impl SpanContext {
-    /// The place that a request's headers name; `None` without one, or when what is there cannot be read.
+    /// Reads the headers of a request. Returns `None` if the header is missing or invalid.
     pub fn of(headers: &HeaderMap) -> Option<Self> {
         let (trace, span, flags) = read(headers.get(PARENT)?.as_bytes())?;
         let state = headers.get(STATE).filter(|value| !value.is_empty() && value.len() <= STATE_BYTES_MAX).cloned();
         Some(Self { trace, span, sampled: flags & SAMPLED != 0, state })
     }
 
-    /// Names it in the headers of a request.
+    /// Writes the span to the headers of a request.
     pub fn put(&self, headers: &mut HeaderMap) {
         let text = format!("00-{}-{}-{:02x}", hex(&self.trace), hex(&self.span), u8::from(self.sampled));
         if let Ok(value) = HeaderValue::from_str(&text) {
@@ -39,13 +40,13 @@ impl SpanContext {
         }
     }
 
-    /// The trace's name, in hexadecimal digits.
+    /// Returns the trace ID in hexadecimal digits.
     pub fn trace_id(&self) -> String {
         hex(&self.trace)
     }
 }
 
-/// A name that nobody else has: random, and not all zeros.
+/// Returns a random ID that is not all zeros.
 pub(crate) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     while bytes.iter().all(|b| *b == 0) {
@@ -54,7 +55,7 @@ pub(crate) fn random<const N: usize>() -> [u8; N] {
     bytes
 }
 
-/// What a trace's systems say of it, as text.
+/// Returns the value of `tracestate` as a string.
 pub(crate) fn state_text(context: &SpanContext) -> String {
     context.state.as_ref().and_then(|state| state.to_str().ok()).unwrap_or_default().to_owned()
 }
@@ -66,7 +67,7 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// `00-` and 32, 16 and 2 hexadecimal digits, the first two numbers not zero; later versions may say more behind that.
+/// Parses `00-` and 32, 16 and 2 hexadecimal digits. Neither ID may be zero. Later versions may have more parts.
 fn read(value: &[u8]) -> Option<([u8; 16], [u8; 8], u8)> {
     let text = str::from_utf8(value).ok()?;
     let parts: Vec<&str> = text.splitn(5, '-').collect();
@@ -74,7 +75,7 @@ fn read(value: &[u8]) -> Option<([u8; 16], [u8; 8], u8)> {
     let ([version], [flags]) = (bytes::<1>(version)?, bytes::<1>(flags)?);
     let (trace, span) = (bytes::<16>(trace)?, bytes::<8>(span)?);
     let known = match version {
-        // One flag more than that one is known of the first version, and nothing may follow.
+        // Version 0 defines one more flag, and nothing may follow.
         0 => rest.is_empty() && flags <= 2,
         0xff => false,
         _ => true,
@@ -82,7 +83,7 @@ fn read(value: &[u8]) -> Option<([u8; 16], [u8; 8], u8)> {
     (known && trace != [0; 16] && span != [0; 8]).then_some((trace, span, flags))
 }
 
-/// Digits in lower case, two a byte.
+/// Decodes lower-case hexadecimal digits, two for each byte.
 fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits = text.as_bytes();
     if digits.len() != 2 * N || !digits.iter().all(|d| matches!(d, b'0'..=b'9' | b'a'..=b'f')) {

@@ -1,5 +1,5 @@
-//! The way of spans to a collector: a bounded queue, batches, calls that are tried again (OTLP over gRPC, without TLS, as upstream
-//! has it).
+//! The export of spans to a collector: a bounded queue, batches and retries (OTLP over gRPC without TLS, as upstream
+//! does).
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -29,52 +29,54 @@ use crate::otlp::{
 use crate::sink::Sink;
 use crate::tracer::{End, Tracer};
 
-/// Spans that wait (as the next two, a default of OpenTelemetry's).
+/// The maximum number of waiting spans (like the next two, a default of OpenTelemetry).
 const QUEUE_MAX: usize = 2048;
-/// Spans of one call.
+/// The maximum number of spans in one call.
 const BATCH_MAX: usize = 512;
-/// How long one batch may take, with all tries.
+/// The timeout of one batch with all retries.
 const EXPORT_MAX: Duration = Duration::from_secs(30);
-/// How long one call may take.
+/// The timeout of one call.
 const CALL_MAX: Duration = Duration::from_secs(10);
-/// How long the last batches may take when the process ends.
+/// The timeout of the last batches when the process ends.
 const END_MAX: Duration = Duration::from_secs(2);
-/// Bytes of an answer.
+/// The maximum size of a response in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// Who upstream says records the spans.
+/// The name of upstream's instrumentation scope.
 const SCOPE: &str = "k8s.io/component-base/tracing";
 
-/// Whose spans are sent, and where to.
+/// The options of an exporter.
 pub struct ExporterOptions {
-    /// What the operator says.
+    /// The configuration of the operator.
     pub configuration: TracingConfiguration,
-    /// Who records: `service.name`, `service.instance.id`.
+    /// The attributes of the process: `service.name`, `service.instance.id`.
     pub resource: Vec<KeyValue>,
-    /// Tells when spans begin.
+    /// The clock for the start times of spans.
     pub clock: Arc<dyn Clock>,
-    /// When they are sent.
+    /// The timing of batches and retries.
     pub pace: Pace,
-    /// The task that sends belongs to it. It ends when [`Tracer::close`] asks, or with the tracer.
+    /// The owner of the export task, which ends with [`Tracer::close`] or when the tracer is dropped.
     pub tasks: Tasks,
 }
 
-/// What a batch waits for.
+/// The timing of batches and retries.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// How long one waits that is not full.
+    /// The wait before a batch that is not full is sent.
     pub batch_after: Duration,
-    /// How long one waits that was refused; each pause after the first is half as long again.
+    /// The wait before the first retry of a rejected batch. Each further wait is 1.5 times as long.
     pub retry_after: Duration,
 }
 
 impl Default for Pace {
-    /// OpenTelemetry's.
+    /// The defaults are OpenTelemetry's.
     fn default() -> Self {
         Self { batch_after: Duration::from_secs(5), retry_after: Duration::from_secs(5) }
     }
 }
 
-/// Sends spans to a collector.
+/// Sends spans to a collector. One task takes spans from a bounded queue and sends them in batches. It connects when
+/// the first batch is ready, retries a batch for a limited time, and counts the spans that it could not deliver. A
+/// slow or missing collector never delays requests.
 pub struct Exporter {
     pace: Pace,
     channel: Channel,
@@ -84,10 +86,11 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Starts one; the collector is connected to when there is something to send. What is counted is in the registry.
+    /// Starts an exporter. It connects to the collector when there are spans to send. The returned registry has its
+    /// metrics.
     ///
     /// # Errors
-    /// The collector's name cannot be used.
+    /// Fails when the collector's address is not supported.
     pub fn start(options: ExporterOptions) -> Result<(Arc<Tracer>, Registry), String> {
         let channel = channel_to(options.configuration.target()?)?;
         let registry = Registry::new();
@@ -108,7 +111,7 @@ impl Exporter {
     }
 
     async fn run(self, waiting: Receiver<SpanData>) {
-        // Also where this panics: nobody shall wait for it.
+        // Runs also after a panic, so that no caller waits for this task.
         let _done = self.end.done.clone().drop_guard();
         self.send_all(waiting).await;
     }
@@ -134,7 +137,7 @@ impl Exporter {
             due.reset();
             self.export(std::mem::take(&mut batch)).await;
         }
-        // What is recorded from now on finds nobody.
+        // Spans that end from now on are dropped.
         waiting.close();
         let rest = async {
             loop {
@@ -172,7 +175,8 @@ impl Exporter {
         self.spans.with_label_values(&["exported"]).inc_by(count - refused);
     }
 
-    /// Sends, again where that may help and there is time; answers how many spans were refused.
+    /// Sends a batch, with retries where they may help and time is left. Returns the number of spans that the
+    /// collector rejected.
     async fn tried(&self, request: ExportTraceServiceRequest) -> Result<u64, Status> {
         let begun = Instant::now();
         let mut pause = self.pace.retry_after;
@@ -196,7 +200,7 @@ impl Exporter {
             if !may_pass(failed.code()) || begun.elapsed() + pause >= EXPORT_MAX {
                 return Err(failed);
             }
-            // Whoever ends does not wait for better times.
+            // During shutdown there are no retries.
             if self.end.asked.run_until_cancelled(sleep(pause)).await.is_none() {
                 return Err(failed);
             }
@@ -219,7 +223,7 @@ impl Exporter {
     }
 }
 
-/// A connection that is made when there is something to send.
+/// Returns a connection that is opened on its first use.
 fn channel_to(target: Target) -> Result<Channel, String> {
     match target {
         Target::Uri(uri) => {
@@ -233,7 +237,7 @@ fn channel_to(target: Target) -> Result<Channel, String> {
     }
 }
 
-/// Connects to the socket of a name that is no path.
+/// Connects to an abstract Unix socket.
 struct Abstract(String);
 
 impl Service<Uri> for Abstract {
@@ -246,13 +250,13 @@ impl Service<Uri> for Abstract {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        // What begins with a zero is no path; where the system has no such names it says so.
+        // An abstract name begins with a zero byte. Systems without abstract names return an error.
         let name = format!("\0{}", self.0);
         Box::pin(async move { Ok(TokioIo::new(sockets::connect(Path::new(&name)).await?)) })
     }
 }
 
-/// Whether a call that ended so may do better later, as the protocol says.
+/// Returns whether a retry may succeed after this code, according to the protocol.
 fn may_pass(code: Code) -> bool {
     use Code::{Aborted, Cancelled, DataLoss, DeadlineExceeded, OutOfRange, Unavailable};
     matches!(code, Cancelled | DeadlineExceeded | Aborted | OutOfRange | Unavailable | DataLoss)

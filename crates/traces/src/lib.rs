@@ -1,9 +1,9 @@
-//! Kelson traces: where the time of a request goes, as OpenTelemetry tells it. A request that is sampled leaves spans with
-//! upstream's names (`k8s.io/component-base/tracing`), which a collector gets over OTLP; one that is not only carries its place
-//! in a trace ([`SpanContext`]) on to the servers that are asked on its behalf.
+//! Kelson traces: OpenTelemetry spans of requests. A sampled request produces spans with upstream's names
+//! (`k8s.io/component-base/tracing`), which are sent to a collector over OTLP. A request that is not sampled only
+//! passes its position in a trace ([`SpanContext`]) on to other servers.
 //!
-//! Where nothing is recorded a span is one look at a pointer. What is recorded waits in a bounded queue; spans that find no room
-//! there are dropped and counted, so that a collector that is slow or gone costs the API nothing.
+//! Without recording, a span costs one pointer check. Recorded spans wait in a bounded queue. Spans that do not fit
+//! are dropped and counted, so that a slow or missing collector does not affect the API.
 //!
 //! # Rooms
 //! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.

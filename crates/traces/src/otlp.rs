@@ -1,17 +1,17 @@
-//! Messages of the OpenTelemetry protocol (`opentelemetry.proto.collector.trace.v1`): field numbers and types as published, of
-//! what is sent.
+//! The messages of the OpenTelemetry protocol (`opentelemetry.proto.collector.trace.v1`) with the published field
+//! numbers and types. Only sent fields are defined.
 
-/// The method that takes spans.
+/// The gRPC method that receives spans.
 pub(crate) const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
-/// The span happened within this process.
+/// The kind of a span within this process.
 pub(crate) const INTERNAL: i32 = 1;
-/// The span is of a request that came.
+/// The kind of a span for an incoming request.
 pub(crate) const SERVER: i32 = 2;
-/// The span is of a request to another server.
+/// The kind of a span for a request to another server.
 pub(crate) const CLIENT: i32 = 3;
-/// The code of a span that failed.
+/// The status code of a failed span.
 pub(crate) const FAILED: i32 = 2;
-/// Flags of a span: whether its parent was in another process is known; it was.
+/// The flag of a span that says whether `REMOTE` is known, and the flag of a parent in another process.
 pub(crate) const REMOTE_KNOWN: u32 = 0x100;
 pub(crate) const REMOTE: u32 = 0x200;
 
@@ -63,7 +63,7 @@ pub(crate) struct InstrumentationScope {
     pub name: String,
 }
 
-/// `Span` of the protocol.
+/// A `Span` of the protocol.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct SpanData {
     #[prost(bytes = "vec", tag = "1")]
@@ -96,7 +96,7 @@ pub(crate) struct SpanData {
     pub flags: u32,
 }
 
-/// `Event` of the protocol: a step within a span.
+/// An `Event` of the protocol: a step within a span.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct SpanEvent {
     #[prost(fixed64, tag = "1")]
@@ -107,7 +107,7 @@ pub(crate) struct SpanEvent {
     pub attributes: Vec<KeyValue>,
 }
 
-/// A span of another trace that has to do with this one.
+/// A `Link` of the protocol: a related span of another trace.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Link {
     #[prost(bytes = "vec", tag = "1")]
@@ -120,7 +120,7 @@ pub(crate) struct Link {
     pub flags: u32,
 }
 
-/// `Status` of the protocol.
+/// A `Status` of the protocol.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct SpanStatus {
     #[prost(string, tag = "2")]
@@ -129,7 +129,7 @@ pub(crate) struct SpanStatus {
     pub code: i32,
 }
 
-/// An attribute of a span or of who records it.
+/// An attribute of a span or of a process.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct KeyValue {
     #[prost(string, tag = "1")]
@@ -153,12 +153,12 @@ pub(crate) enum Scalar {
 }
 
 impl KeyValue {
-    /// An attribute that is a text.
+    /// Creates an attribute with a string value.
     pub fn text(key: &str, value: impl Into<String>) -> Self {
         Self::of(key, Scalar::Text(value.into()))
     }
 
-    /// An attribute that is a number; what is larger than the protocol's numbers is the largest of these.
+    /// Creates an attribute with an integer value. Larger numbers become the protocol's maximum.
     pub fn number(key: &str, value: impl TryInto<i64>) -> Self {
         Self::of(key, Scalar::Int(value.try_into().unwrap_or(i64::MAX)))
     }

@@ -1,4 +1,4 @@
-//! Where spans go that have ended: a bounded queue.
+//! The bounded queue of ended spans.
 use std::sync::Arc;
 
 use kelson_meta::Clock;
@@ -7,12 +7,12 @@ use tokio::sync::mpsc::Sender;
 
 use crate::otlp::SpanData;
 
-/// Takes spans that have ended, as long as there is room for them.
+/// Accepts ended spans while the queue has space.
 pub(crate) struct Sink {
     pub queue: Sender<SpanData>,
-    /// Spans that found no room.
+    /// The number of spans that were dropped because the queue was full.
     pub dropped: IntCounter,
-    /// Tells when spans begin.
+    /// The clock for the start times of spans.
     pub clock: Arc<dyn Clock>,
 }
 

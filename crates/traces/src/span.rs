@@ -1,5 +1,5 @@
-//! Spans: pieces of work with a beginning, an end and a parent. Whatever is done within the scope of one finds it by
-//! [`child`], however deep, as upstream's finds it in its context.
+//! Spans: parts of the work with a start, an end and a parent. Code in the scope of a span finds it with [`child`] at
+//! any depth, as upstream's code finds it in its context.
 use std::sync::Arc;
 
 use futures::future::Either;
@@ -15,46 +15,49 @@ tokio::task_local! {
     static CURRENT: Arc<Place>;
 }
 
-/// Attributes of one span, of which the first are kept.
+/// The maximum number of attributes of a span. The first ones are kept.
 const ATTRIBUTES_MAX: usize = 128;
-/// Events of one span, of which the last are kept.
+/// The maximum number of events of a span. The last ones are kept.
 const EVENTS_MAX: usize = 128;
 
-/// A span of this process, which may be recorded.
+/// The state of a span of this process, which may be recorded.
 struct Place {
     context: SpanContext,
     recording: Option<Recording>,
 }
 
-/// What is recorded of a span until it ends.
+/// The recorded data of a span until it ends.
 struct Recording {
     sink: Arc<Sink>,
     begun: Instant,
-    /// Taken by whoever ends it.
+    /// The data, which the end of the span takes.
     data: Mutex<Option<SpanData>>,
 }
 
-/// With what a span begins.
+/// The values that a span starts with.
 pub(crate) struct Begun {
     pub name: String,
     pub kind: i32,
     pub attributes: Vec<KeyValue>,
     pub links: Vec<Link>,
     pub parent: Option<[u8; 8]>,
-    /// The parent is another process's.
+    /// Whether the parent belongs to another process.
     pub remote: bool,
 }
 
-/// A span, which ends when this is dropped; or nothing, where nobody traces.
+/// A span, which ends when this value is dropped. Without tracing it is empty and all its methods do nothing. Work
+/// that runs in its [`scope`](Self::scope) finds it as the current span, and requests to other servers carry it in
+/// their headers.
 #[derive(Default)]
 pub struct Span(Option<Arc<Place>>);
 
-/// A span as those know it who work on its behalf: it does not end with them.
+/// A reference to a span for work on its behalf. Dropping it does not end the span.
 #[derive(Clone, Default)]
 pub struct Current(Option<Arc<Place>>);
 
 impl Span {
-    /// The place in a trace that a request's headers name, where this server records none: it is passed on as it came.
+    /// Returns the position in a trace from the headers of a request that this server does not record. It is passed on
+    /// unchanged.
     pub fn passed(headers: &HeaderMap) -> Self {
         SpanContext::of(headers).map_or_else(Self::default, Self::unrecorded)
     }
@@ -86,12 +89,12 @@ impl Span {
         Self(Some(Arc::new(Place { context, recording: Some(recording) })))
     }
 
-    /// The span for those who work on its behalf.
+    /// Returns a reference to the span for other work.
     pub fn current(&self) -> Current {
         Current(self.0.clone())
     }
 
-    /// Adds attributes, where it is recorded.
+    /// Adds attributes if the span is recorded.
     pub fn set(&self, attributes: impl FnOnce() -> Vec<KeyValue>) {
         self.change(|data| {
             let room = ATTRIBUTES_MAX.saturating_sub(data.attributes.len());
@@ -99,24 +102,24 @@ impl Span {
         });
     }
 
-    /// A step of the work is done, or begins.
+    /// Adds an event for a step of the work.
     pub fn event(&self, name: &str, attributes: impl FnOnce() -> Vec<KeyValue>) {
         if let Some(place) = &self.0 {
             place.event(name, attributes);
         }
     }
 
-    /// Says that the work failed, and why where there is something to say.
+    /// Marks the span as failed, with a reason that may be empty.
     pub fn fail(&self, why: &str) {
         self.change(|data| data.status = Some(SpanStatus { message: why.to_owned(), code: FAILED }));
     }
 
-    /// Does some work on the span's behalf.
+    /// Runs work in the scope of the span.
     pub fn scope<F: Future>(&self, work: F) -> impl Future<Output = F::Output> + use<F> {
         self.current().scope(work)
     }
 
-    /// Names it in the headers of a request to another server; without it the span that the work is done in.
+    /// Writes the span, or otherwise the current span, to the headers of a request to another server.
     pub fn pass_on(&self, headers: &mut HeaderMap) {
         match &self.0 {
             Some(place) => place.context.put(headers),
@@ -141,28 +144,29 @@ impl Drop for Span {
 }
 
 impl Current {
-    /// Does some work on the span's behalf. Without one the work is done as it is.
+    /// Runs work in the scope of the span. Without a span, the work runs unchanged.
     pub fn scope<F: Future>(self, work: F) -> impl Future<Output = F::Output> + use<F> {
         match self.0 {
-            // Rare, and boxed, so that it does not widen other requests.
+            // This case is rare and boxed, so that the futures of other requests stay small.
             Some(place) => Either::Left(Box::pin(CURRENT.scope(place, work))),
             None => Either::Right(work),
         }
     }
 
-    /// A part of the work; nothing where nothing is recorded.
+    /// Starts a child span, or an empty one if nothing is recorded.
     pub fn child(&self, name: &str, attributes: impl FnOnce() -> Vec<KeyValue>) -> Span {
         self.0.as_ref().map_or_else(Span::default, |place| place.part(name, INTERNAL, attributes))
     }
 
-    /// Its place in its trace, if there is a trace.
+    /// Returns the position in the trace, if there is a trace.
     pub fn context(&self) -> Option<&SpanContext> {
         self.0.as_ref().map(|place| &place.context)
     }
 }
 
 impl Recording {
-    /// Now, in nanoseconds of the time in which the span began: no change of the clock comes between them.
+    /// Returns the current time in nanoseconds, measured from the span's start, so that changes of the wall clock have
+    /// no effect.
     fn now(&self, data: &SpanData) -> u64 {
         let took = u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         data.start_time_unix_nano.saturating_add(took)
@@ -170,7 +174,7 @@ impl Recording {
 }
 
 impl Place {
-    /// Changes what is recorded, if it is and has not ended; the time goes along.
+    /// Changes the recorded data, with the current time, if the span is recorded and has not ended.
     fn change(&self, change: impl FnOnce(&mut SpanData, u64)) {
         let Some(recording) = &self.recording else { return };
         if let Some(data) = recording.data.lock().as_mut() {
@@ -199,22 +203,22 @@ impl Place {
     }
 }
 
-/// A part of the work that is being done, in the span in whose scope it is; nothing where nothing is recorded.
+/// Starts a child of the current span, or an empty span if nothing is recorded.
 pub fn child(name: &str, attributes: impl FnOnce() -> Vec<KeyValue>) -> Span {
     CURRENT.try_with(|place| place.part(name, INTERNAL, attributes)).unwrap_or_default()
 }
 
-/// A step of the work that is being done, in the span in whose scope it is.
+/// Adds an event to the current span.
 pub fn event(name: &str, attributes: impl FnOnce() -> Vec<KeyValue>) {
     let _absent = CURRENT.try_with(|place| place.event(name, attributes));
 }
 
-/// A request to another server, as [`child`].
+/// Starts a child of the current span for a request to another server.
 pub fn client(name: &str, attributes: impl FnOnce() -> Vec<KeyValue>) -> Span {
     CURRENT.try_with(|place| place.part(name, CLIENT, attributes)).unwrap_or_default()
 }
 
-/// Names the span that the work is done in, if any, in the headers of a request to another server.
+/// Writes the current span, if any, to the headers of a request to another server.
 pub fn pass_on(headers: &mut HeaderMap) {
     let _absent = CURRENT.try_with(|place| place.context.put(headers));
 }

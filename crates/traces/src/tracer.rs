@@ -1,4 +1,4 @@
-//! Who begins traces: which requests are recorded, and where their spans go when they end.
+//! Starts traces: decides which requests are recorded, and passes ended spans to the queue.
 use std::sync::Arc;
 
 use http::HeaderMap;
@@ -9,27 +9,30 @@ use crate::otlp::{INTERNAL, Link, SERVER};
 use crate::sink::Sink;
 use crate::span::{Begun, Span};
 
-/// What is sampled at most, of a million.
+/// The maximum sampling rate per million.
 const ALL: u64 = 1_000_000;
 
-/// Whom a request's headers are from.
+/// The origin of a request, which decides whether its headers are trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Somebody whose word counts: the request goes on with the trace it names, and is recorded when that is.
+    /// A trusted client: the request continues the trace in its headers, and is recorded if that trace is.
     Trusted,
-    /// Anybody: the request begins a trace of its own, which names the other one beside it.
+    /// Any other client: the request starts a new trace with a link to the one in its headers.
     Public,
 }
 
-/// Decides about traces and takes the spans of those that are recorded.
+/// Starts the spans of requests and decides which of them are recorded. The sampling decision depends on the trace ID
+/// and the configured rate, or on the caller for trusted clients. Recorded spans go to a bounded queue that an
+/// exporter empties.
 pub struct Tracer {
-    /// Traces whose name's last 63 bits are below this are recorded; `None`: those of parents that are recorded, no other.
+    /// The exclusive limit for the last 63 bits of the IDs of recorded traces. With `None`, only traces that a caller
+    /// records are recorded.
     bound: Option<u64>,
     sink: Arc<Sink>,
     end: End,
 }
 
-/// How whoever sends the spans is told to send the last of them, and says that it has.
+/// The signals between the tracer and the export task at shutdown: the request to finish, and its completion.
 #[derive(Clone, Default)]
 pub(crate) struct End {
     pub asked: CancellationToken,
@@ -37,24 +40,24 @@ pub(crate) struct End {
 }
 
 impl Tracer {
-    /// One that records so many of a million traces, and leaves their spans in a queue.
+    /// Creates a tracer that records `per_million` traces of a million, and puts their spans in a queue.
     pub(crate) fn new(per_million: i32, sink: Sink, end: End) -> Self {
         let bound = u64::try_from(per_million).ok().filter(|n| *n > 0).map(|n| match n >= ALL {
             true => 1 << 63,
-            // 2 to the power of 63 times the ratio, without a product that does not fit.
+            // Computes 2^63 times the ratio without overflow.
             false => (1u64 << 63) / ALL * n + ((1u64 << 63) % ALL) * n / ALL,
         });
         Self { bound, sink: Arc::new(sink), end }
     }
 
-    /// Has what is left sent, for a bounded time; what ends later is dropped.
+    /// Flushes the queue within a time limit. Spans that end later are dropped.
     pub async fn close(&self) {
         self.end.asked.cancel();
         self.end.done.cancelled().await;
     }
 
-    /// The span of a request that came, and through which spans of its parts find their parent. Nothing is recorded of it unless
-    /// its trace is sampled.
+    /// Starts the span of an incoming request, which is the parent of the spans within it. It is recorded only if its
+    /// trace is sampled.
     pub fn request(
         &self,
         headers: &HeaderMap,
@@ -93,7 +96,7 @@ impl Tracer {
         Span::begin(&self.sink, context, begun)
     }
 
-    /// The first span of work that no request asked for. Nothing is recorded of it unless its trace is sampled.
+    /// Starts the first span of work that no request caused. It is recorded only if its trace is sampled.
     pub fn work(&self, name: &str, attributes: impl FnOnce() -> Vec<crate::KeyValue>) -> Span {
         let trace = random();
         let sampled = self.samples(&trace);
@@ -112,7 +115,7 @@ impl Tracer {
         Span::begin(&self.sink, context, begun)
     }
 
-    /// As OpenTelemetry's `TraceIDRatioBased`, so that servers that see the same trace decide alike.
+    /// Decides like OpenTelemetry's `TraceIDRatioBased`, so that all servers of a trace decide alike.
     fn samples(&self, trace: &[u8; 16]) -> bool {
         let [.., a, b, c, d, e, f, g, h] = *trace;
         self.bound.is_some_and(|bound| u64::from_be_bytes([a, b, c, d, e, f, g, h]) >> 1 < bound)

@@ -1,4 +1,4 @@
-//! Spans on their way to a collector: batches, refusals, the end.
+//! Tests of the export to a collector: batches, rejected calls and shutdown.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -67,7 +67,7 @@ async fn spans_reach_the_collector_as_a_tree() {
         (get.events.as_slice(), request.events.len()),
         (&["begins", "in its scope by=free"].map(String::from)[..], 0)
     );
-    // The first make room for the last.
+    // The last events are kept, the first ones are dropped.
     assert_eq!(
         (stored.events.len(), stored.events[0].as_str(), stored.events[127].as_str()),
         (128, "step n=2", "step n=129")
@@ -107,7 +107,7 @@ async fn a_collector_may_listen_at_a_name_that_is_no_path() {
     tasks.spawn("splice", OnPanic::Contain, async move {
         let (mut here, _) = listener.accept().await.unwrap();
         let mut there = tokio::net::TcpStream::connect(to).await.unwrap();
-        // Ends with the test.
+        // The proxy ends with the test.
         let _ = tokio::io::copy_bidirectional(&mut here, &mut there).await;
     });
     let (tracer, registry) = start(&format!("unix-abstract:{name}"), Pace::default(), &tasks);

@@ -1,4 +1,4 @@
-//! `core/v1` PersistentVolumeClaim, as far as binding and scheduling read it.
+//! The fields of `core/v1` PersistentVolumeClaim that binding and scheduling use.
 use kelson_client::{ResourceType, slim_object};
 use kelson_meta::{LabelSelectorSpec, ObjectMeta, Quantity, null_default};
 use serde::Deserialize;
@@ -6,11 +6,12 @@ use serde::Deserialize;
 use crate::names;
 use crate::volume::Amounts;
 
-/// `core/v1` PersistentVolumeClaim.
+/// A PersistentVolumeClaim of `core/v1`: a user's request for storage, and the volume that it is bound to. It has only
+/// the fields that the binder and the scheduler read, so it must not be written back as a whole object.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ClaimView {
-    /// Name, version, annotations and the rest of its metadata.
+    /// The metadata of the claim.
     pub metadata: ObjectMeta,
     /// The requested volume.
     pub spec: ClaimSpec,
@@ -19,35 +20,35 @@ pub struct ClaimView {
 }
 slim_object!(ClaimView, ResourceType::namespaced("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim"));
 
-/// What a claim asks for.
+/// The `spec` of a claim.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClaimSpec {
-    /// Modes that the volume must have all of.
+    /// The access modes, all of which the volume must have.
     #[serde(deserialize_with = "null_default")]
     pub access_modes: Vec<String>,
-    /// Its `requests` say the least size.
+    /// The resources. `requests` has the minimum size.
     #[serde(deserialize_with = "null_default")]
     pub resources: Needs,
     /// The selector of volumes. A claim with a selector is not provisioned dynamically.
     pub selector: Option<LabelSelectorSpec>,
-    /// Absent is another thing than empty: the default class may still be put in.
+    /// The name of the class. `None` differs from an empty string: the default class may still be set.
     pub storage_class_name: Option<String>,
-    /// `Filesystem`, which absent means, or `Block`.
+    /// The volume mode: `Filesystem`, which is the default, or `Block`.
     pub volume_mode: Option<String>,
     /// The volume to which the claim is bound, or which the user selected.
     #[serde(deserialize_with = "null_default")]
     pub volume_name: String,
-    /// Its class of attributes.
+    /// The name of the volume attributes class.
     #[serde(deserialize_with = "null_default")]
     pub volume_attributes_class_name: String,
 }
 
-/// `v1.VolumeResourceRequirements`.
+/// A `v1.VolumeResourceRequirements`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Needs {
-    /// At least this much.
+    /// The minimum size.
     #[serde(deserialize_with = "null_default")]
     pub requests: Amounts,
 }
@@ -56,33 +57,33 @@ pub struct Needs {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClaimStatus {
-    /// `Pending`, `Bound`, `Lost`.
+    /// The phase: `Pending`, `Bound` or `Lost`.
     #[serde(deserialize_with = "null_default")]
     pub phase: String,
-    /// The modes of its volume; empty while it has none.
+    /// The access modes of the volume; empty without a volume.
     #[serde(deserialize_with = "null_default")]
     pub access_modes: Vec<String>,
-    /// The size of what it has; absent while it has no volume.
+    /// The size of the volume, or `None` without a volume.
     pub capacity: Option<Amounts>,
-    /// The class of attributes its volume has now.
+    /// The current volume attributes class of the volume.
     #[serde(deserialize_with = "null_default")]
     pub current_volume_attributes_class_name: String,
-    /// A change of attributes on its way.
+    /// The change of the volume attributes class in progress.
     #[serde(deserialize_with = "null_default")]
     pub modify_volume_status: ModifyVolume,
 }
 
-/// A claim's `modifyVolumeStatus`.
+/// The `modifyVolumeStatus` of a claim.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ModifyVolume {
-    /// The class it is being changed to.
+    /// The target class of the change.
     #[serde(deserialize_with = "null_default")]
     pub target_volume_attributes_class_name: String,
 }
 
 impl ClaimView {
-    /// Its class; empty: none. The annotation of old wins.
+    /// Returns the storage class, or an empty string. The beta annotation takes precedence.
     pub fn class(&self) -> &str {
         match self.metadata.annotations.get(names::CLASS_BETA) {
             Some(class) => class,
@@ -90,22 +91,22 @@ impl ClaimView {
         }
     }
 
-    /// Whether the claim names a class, or explicitly none.
+    /// Returns whether the claim names a class, or explicitly none.
     pub fn has_class(&self) -> bool {
         self.spec.storage_class_name.is_some() || self.metadata.annotations.contains_key(names::CLASS_BETA)
     }
 
-    /// Whether both it and its volume say that they belong to each other.
+    /// Returns whether the claim and its volume refer to each other.
     pub fn is_fully_bound(&self) -> bool {
         !self.spec.volume_name.is_empty() && self.metadata.annotations.contains_key(names::BIND_COMPLETED)
     }
 
-    /// The node that the scheduler chose for it.
+    /// Returns the node that the scheduler chose.
     pub fn selected_node(&self) -> Option<&str> {
         self.metadata.annotations.get(names::SELECTED_NODE).map(String::as_str)
     }
 
-    /// Least size.
+    /// Returns the minimum size.
     pub fn requested(&self) -> Quantity {
         self.spec.resources.requests.storage.unwrap_or_default()
     }

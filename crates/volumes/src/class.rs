@@ -1,30 +1,30 @@
-//! `storage.k8s.io/v1` StorageClass, and which of them is the default.
+//! The fields of `storage.k8s.io/v1` StorageClass that binding uses, and the choice of the default class.
 use kelson_client::{ResourceType, slim_object};
 use kelson_meta::{LabelRequirement, ObjectMeta, Operator, null_default};
 use serde::{Deserialize, Deserializer};
 
 use crate::names;
 
-/// Both spellings of the annotation that makes a class the default.
+/// Both spellings of the annotation of the default class.
 const DEFAULT: [&str; 2] =
     ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
 
-/// `storage.k8s.io/v1` StorageClass.
+/// A StorageClass of `storage.k8s.io/v1`: the provisioner of volumes and their common properties.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StorageClassView {
-    /// Name, version, annotations and the rest of its metadata.
+    /// The metadata of the class.
     pub metadata: ObjectMeta,
-    /// Who makes its volumes.
+    /// The provisioner of the volumes.
     pub provisioner: String,
-    /// The reclaim policy of the class's volumes; absent means `Delete`.
+    /// The reclaim policy of the class's volumes. `None` means `Delete`.
     pub reclaim_policy: Option<String>,
-    /// `Immediate`, which absent means, or `WaitForFirstConsumer`.
+    /// The binding mode: `Immediate`, which is the default, or `WaitForFirstConsumer`.
     pub volume_binding_mode: Option<String>,
-    /// Mount options of its volumes.
+    /// The mount options of the volumes.
     #[serde(deserialize_with = "null_default")]
     pub mount_options: Vec<String>,
-    /// Whether claims of it may grow.
+    /// Whether claims of the class may be expanded.
     pub allow_volume_expansion: Option<bool>,
     /// The topologies in which volumes can be provisioned; empty means all.
     #[serde(deserialize_with = "topologies")]
@@ -50,17 +50,17 @@ fn topologies<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Vec<LabelRequiremen
 }
 
 impl StorageClassView {
-    /// Whether a claim of it waits until the scheduler knows the node of its first consumer.
+    /// Returns whether claims of the class wait until the scheduler has chosen a node for their first consumer.
     pub fn waits_for_consumer(&self) -> bool {
         self.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer")
     }
 
-    /// Whether anybody makes volumes for it.
+    /// Returns whether the class has a provisioner.
     pub fn is_provisioned(&self) -> bool {
         !self.provisioner.is_empty() && self.provisioner != names::NO_PROVISIONER
     }
 
-    /// Whether volumes can be provisioned for a node. `label` returns the node's labels.
+    /// Returns whether volumes can be provisioned for a node. `label` returns the node's labels.
     pub fn allows<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.allowed_topologies.is_empty()
             || self.allowed_topologies.iter().any(|t| !t.is_empty() && t.iter().all(|r| r.matches(label(&r.key))))
@@ -71,7 +71,7 @@ impl StorageClassView {
     }
 }
 
-/// The default class: the youngest of those that say they are, and of equally old ones the first by name.
+/// Returns the default class: the newest one with the annotation, and of equally old ones the first by name.
 pub fn default_class<'a>(classes: impl IntoIterator<Item = &'a StorageClassView>) -> Option<&'a StorageClassView> {
     classes.into_iter().filter(|c| c.is_default()).min_by(|a, b| {
         let (a, b) = (&a.metadata, &b.metadata);

@@ -1,5 +1,5 @@
-//! Kelson volumes: what claims, volumes and storage classes say of each other, and which volume suits a claim. Pure: the
-//! binder and the scheduler decide with the same functions, so that neither binds what the other would refuse.
+//! Kelson volumes: claims, volumes and storage classes, and the choice of a volume for a claim. It is pure: the binder
+//! and the scheduler use the same functions, so that their decisions agree.
 //!
 //! # Rooms
 //! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.

@@ -1,4 +1,4 @@
-//! Which volume suits a claim (upstream `component-helpers/storage/volume/pv_helpers.go`, `pv_controller.go`).
+//! The choice of a volume for a claim (upstream `component-helpers/storage/volume/pv_helpers.go`, `pv_controller.go`).
 use std::borrow::Borrow;
 
 use kelson_meta::{LabelSelector, Quantity};
@@ -6,7 +6,7 @@ use kelson_meta::{LabelSelector, Quantity};
 use crate::claim::ClaimView;
 use crate::volume::VolumeView;
 
-/// Whether the volume is bound to this claim, or reserved for a claim of its name.
+/// Returns whether the volume is bound to this claim, or reserved for a claim with its name.
 pub fn is_bound_to(volume: &VolumeView, claim: &ClaimView) -> bool {
     volume.spec.claim_ref.as_ref().is_some_and(|r| {
         r.namespace == claim.metadata.namespace
@@ -19,7 +19,7 @@ fn mode(given: Option<&String>) -> &str {
     given.map_or("Filesystem", String::as_str)
 }
 
-/// Whether one is a file system and the other a block device.
+/// Returns whether one is a file system and the other a block device.
 pub fn modes_differ(claim: &ClaimView, volume: &VolumeView) -> bool {
     mode(claim.spec.volume_mode.as_ref()) != mode(volume.spec.volume_mode.as_ref())
 }
@@ -32,7 +32,8 @@ fn attributes_differ(claim: &ClaimView, volume: &VolumeView) -> bool {
     claim.spec.volume_attributes_class_name != volume.spec.volume_attributes_class_name
 }
 
-/// Why a free volume that a claim names cannot be its; the text is upstream's, which users read in events.
+/// Returns why a claim cannot use the free volume that it names. Users read the message, which is upstream's, in
+/// events.
 pub fn mismatch(volume: &VolumeView, claim: &ClaimView) -> Option<String> {
     if volume.metadata.is_deleting() {
         return Some(format!("the volume is marked for deletion {:?}", volume.metadata.name));
@@ -63,14 +64,15 @@ pub struct Wanted<'a> {
 }
 
 impl<'a> Wanted<'a> {
-    /// By this claim.
+    /// Computes the requirements of a claim.
     pub fn by(claim: &'a ClaimView) -> Self {
         let selector = claim.spec.selector.as_ref();
         let selector = selector.map(|s| s.selector().unwrap_or_else(|_| LabelSelector::nothing()));
         Self { claim, size: claim.requested(), selector }
     }
 
-    /// Whether the volume is suitable: available or reserved for the claim, large enough, and with matching properties.
+    /// Returns whether the volume is suitable: available or reserved for the claim, large enough, and with matching
+    /// properties.
     fn could_be(&self, volume: &VolumeView) -> bool {
         (volume.spec.claim_ref.is_none() || is_bound_to(volume, self.claim))
             && volume.size() >= self.size
@@ -79,12 +81,12 @@ impl<'a> Wanted<'a> {
             && !volume.metadata.is_deleting()
     }
 
-    /// Whether the volume is reserved for the claim, so that no other one may be used.
+    /// Returns whether the volume is reserved for the claim, so that no other one may be used.
     pub fn is_kept(&self, volume: &VolumeView) -> bool {
         is_bound_to(volume, self.claim) && self.could_be(volume)
     }
 
-    /// Whether the volume is free and suits the claim. From where it can be reached is not looked at.
+    /// Returns whether the volume is free and suitable. Node affinity is not checked.
     pub fn is_suited(&self, volume: &VolumeView) -> bool {
         self.could_be(volume)
             && volume.status.phase == "Available"
@@ -94,8 +96,8 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// The order in which suited volumes are taken: those with few access modes first, since others may need the many; then
-/// the smallest; then by name, so that everybody chooses the same.
+/// Returns the sort key of suitable volumes: those with few access modes first, then the smallest, then by name, so
+/// that all components choose the same.
 pub fn rank(volume: &VolumeView) -> (usize, Quantity, &str) {
     (volume.spec.access_modes.len(), volume.size(), &volume.metadata.name)
 }

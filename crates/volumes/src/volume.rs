@@ -1,4 +1,4 @@
-//! `core/v1` PersistentVolume, as far as binding and scheduling read it.
+//! The fields of `core/v1` PersistentVolume that binding and scheduling use.
 use kelson_client::{ResourceType, slim_object};
 use kelson_meta::NodeSelector;
 use kelson_meta::{ObjectMeta, Quantity, null_default};
@@ -6,35 +6,37 @@ use serde::{Deserialize, Deserializer};
 
 use crate::names;
 
-/// `core/v1` PersistentVolume.
+/// A PersistentVolume of `core/v1`: a piece of storage of the cluster and the claim that it is bound to. It has only
+/// the fields that the binder and the scheduler read to match volumes with claims and nodes, so it must not be written
+/// back as a whole object.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct VolumeView {
-    /// Name, version, annotations and the rest of its metadata.
+    /// The metadata of the volume.
     pub metadata: ObjectMeta,
-    /// What it is.
+    /// The properties of the volume.
     pub spec: VolumeSpec,
-    /// How far it is in its life.
+    /// The phase of the volume.
     pub status: VolumeStatus,
 }
 slim_object!(VolumeView, ResourceType::cluster("", "v1", "persistentvolumes", "PersistentVolume"));
 
-/// The part of a resource list that concerns storage.
+/// The storage in a resource list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Amounts {
-    /// Bytes.
+    /// The size in bytes.
     pub storage: Option<Quantity>,
 }
 
-/// What a volume is.
+/// The `spec` of a volume.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VolumeSpec {
-    /// Its size.
+    /// The size of the volume.
     #[serde(deserialize_with = "null_default")]
     pub capacity: Amounts,
-    /// Modes it can be used in.
+    /// The access modes of the volume.
     #[serde(deserialize_with = "null_default")]
     pub access_modes: Vec<String>,
     /// The claim of the volume. With an empty UID the volume is reserved for a claim of this name.
@@ -42,28 +44,28 @@ pub struct VolumeSpec {
     /// The reclaim policy: `Retain`, `Delete` or `Recycle`.
     #[serde(deserialize_with = "null_default")]
     pub persistent_volume_reclaim_policy: String,
-    /// Its class.
+    /// The name of the storage class.
     #[serde(deserialize_with = "null_default")]
     pub storage_class_name: String,
-    /// `Filesystem`, which absent means, or `Block`.
+    /// The volume mode: `Filesystem`, which is the default, or `Block`.
     pub volume_mode: Option<String>,
-    /// Its class of attributes.
+    /// The name of the volume attributes class.
     #[serde(deserialize_with = "null_default")]
     pub volume_attributes_class_name: String,
-    /// From which nodes it can be reached; `None` is from all.
+    /// The nodes from which the volume is accessible. `None` means all nodes.
     #[serde(deserialize_with = "required_terms")]
     pub node_affinity: Option<NodeSelector>,
-    /// The driver it is of, if it is of one.
+    /// The CSI driver and the volume, for a CSI volume.
     pub csi: Option<CsiSource>,
-    /// A path of the node.
+    /// The path on the node, for a host path volume.
     pub host_path: Option<PathSource>,
 }
 
-/// `v1.HostPathVolumeSource`, its path alone.
+/// A `v1.HostPathVolumeSource` with the path only.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct PathSource {
-    /// Where on the node.
+    /// The path on the node.
     pub path: String,
 }
 
@@ -71,9 +73,9 @@ pub struct PathSource {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CsiSource {
-    /// Name of the driver.
+    /// The name of the driver.
     pub driver: String,
-    /// What the driver calls the volume.
+    /// The driver's ID of the volume.
     pub volume_handle: String,
 }
 
@@ -81,19 +83,19 @@ pub struct CsiSource {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ClaimReference {
-    /// The claim's namespace.
+    /// The namespace of the claim.
     pub namespace: String,
-    /// The claim's name.
+    /// The name of the claim.
     pub name: String,
-    /// Empty where a user reserved the volume for a claim of this name, whichever it will be.
+    /// The UID of the claim. It is empty if a user reserved the volume for a claim with this name.
     pub uid: String,
 }
 
-/// How far a volume is in its life.
+/// The `status` of a volume.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct VolumeStatus {
-    /// `Pending`, `Available`, `Bound`, `Released`, `Failed`.
+    /// The phase: `Pending`, `Available`, `Bound`, `Released` or `Failed`.
     #[serde(deserialize_with = "null_default")]
     pub phase: String,
 }
@@ -107,17 +109,17 @@ fn required_terms<'de, D: Deserializer<'de>>(d: D) -> Result<Option<NodeSelector
 }
 
 impl VolumeView {
-    /// Its class; empty: none. The annotation of old wins.
+    /// Returns the storage class, or an empty string. The beta annotation takes precedence.
     pub fn class(&self) -> &str {
         self.metadata.annotations.get(names::CLASS_BETA).unwrap_or(&self.spec.storage_class_name)
     }
 
-    /// Its size.
+    /// Returns the size of the volume.
     pub fn size(&self) -> Quantity {
         self.spec.capacity.storage.unwrap_or_default()
     }
 
-    /// Whether the volume is accessible from the node with this name. `label` returns the node's labels.
+    /// Returns whether the volume is accessible from the node with this name. `label` returns the node's labels.
     pub fn is_reachable<'a>(&self, node: &str, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.spec.node_affinity.as_ref().is_none_or(|terms| terms.matches_with(node, label))
     }

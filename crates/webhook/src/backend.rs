@@ -37,7 +37,7 @@ impl Backend {
     /// Connects to the address, or to the first address of the name that accepts a connection.
     ///
     /// # Errors
-Returns `dial tcp …`, in the words of Go's dialer.
+    /// Returns `dial tcp …`, in the words of Go's dialer.
     pub async fn dial(&self) -> io::Result<TcpStream> {
         let addresses: Vec<SocketAddr> = match self {
             Self::Address(address) => vec![*address],

@@ -85,7 +85,7 @@ impl WebhookClient {
     /// a changed target (for example a new CA bundle) takes effect with the next call.
     ///
     /// # Errors
-See [`CallError`].
+    /// See [`CallError`].
     pub async fn call(&self, target: &Target, call: Call) -> Result<Bytes, CallError> {
         let late = |url: &Uri| {
             CallError::Timeout(format!("Post \"{}\": context deadline exceeded", with_timeout(url, call.timeout)))

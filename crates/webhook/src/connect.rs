@@ -21,7 +21,7 @@ pub trait ServiceResolver: Send + Sync {
     /// return different endpoints, so that connections spread.
     ///
     /// # Errors
-Returns upstream's message (`service "x" not found`, `no endpoints available for service "x"`).
+    /// Returns upstream's message (`service "x" not found`, `no endpoints available for service "x"`).
     fn resolve(&self, namespace: &str, name: &str, port: u16) -> Result<Backend, String>;
 }
 

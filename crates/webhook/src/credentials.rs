@@ -69,7 +69,8 @@ impl Credentials {
     /// Reads a kubeconfig. Relative paths in it are relative to its directory.
     ///
     /// # Errors
-Fails when the file cannot be read, is no kubeconfig, or has a user with an unsupported authentication method (exec plug-ins and auth providers).
+    /// Fails when the file cannot be read, is no kubeconfig, or has a user with an unsupported authentication method
+    /// (exec plug-ins and auth providers).
     pub fn load(path: &Path) -> Result<Self, String> {
         let name = path.display();
         let bytes = std::fs::read(path).map_err(|e| format!("{name}: {e}"))?;

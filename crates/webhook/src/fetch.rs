@@ -18,7 +18,7 @@ use crate::tls::{Protocols, client_config};
 /// Redirects are not followed.
 ///
 /// # Errors
-Fails when no successful response arrives within `timeout`, or when the body is longer than `bytes_max`.
+/// Fails when no successful response arrives within `timeout`, or when the body is longer than `bytes_max`.
 pub async fn fetch(
     url: &str,
     ca_bundle: &[u8],

@@ -43,7 +43,8 @@ impl Target {
     /// Parses a `clientConfig` in JSON, of an admission webhook or of a custom resource's conversion.
     ///
     /// # Errors
-Returns upstream's message for an invalid configuration. Stored configurations are already validated, so errors are rare.
+    /// Returns upstream's message for an invalid configuration. Stored configurations are already validated, so errors
+    /// are rare.
     pub fn parse(config: &Value) -> Result<Self, String> {
         let ca_bundle = text(config, &["caBundle"]);
         let ca_bundle = base64::engine::general_purpose::STANDARD.decode(ca_bundle);
@@ -70,7 +71,7 @@ Returns upstream's message for an invalid configuration. Stored configurations a
     /// call it at startup only.
     ///
     /// # Errors
-Fails when a file cannot be read, when it names no server, or when the server's URL is not `https`.
+    /// Fails when a file cannot be read, when it names no server, or when the server's URL is not `https`.
     pub fn of_kubeconfig(path: &Path) -> Result<(Self, Credentials), String> {
         let fault = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
         let file = KubeconfigFile::parse(&std::fs::read(path).map_err(|e| fault(&e))?).map_err(|e| fault(&e))?;
@@ -95,7 +96,7 @@ Fails when a file cannot be read, when it names no server, or when the server's 
     /// Returns the URL of a call without its query.
     ///
     /// # Errors
-Fails when the URL is invalid, has no host, or has a scheme other than `https`.
+    /// Fails when the URL is invalid, has no host, or has a scheme other than `https`.
     pub(crate) fn url(&self) -> Result<http::Uri, String> {
         let url = match &self.location {
             Location::Url(url) => url.clone(),

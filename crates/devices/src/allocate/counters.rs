@@ -1,4 +1,5 @@
-//! What partitions of a device share: counters of a pool, of which each partition that is given out uses some (KEP-4815).
+//! Counters of a pool that the partitions of a device share. Each allocated partition consumes some of them
+//! (KEP-4815).
 use std::collections::{BTreeMap, HashMap};
 
 use kelson_meta::Quantity;
@@ -8,10 +9,10 @@ use crate::pool::Pool;
 use crate::slice::DeviceView;
 use crate::taken::Taken;
 
-/// CounterAmounts by set and counter.
+/// The amounts by counter set and counter.
 type CounterAmounts<'s> = BTreeMap<(&'s str, &'s str), Quantity>;
 
-/// What is left of the counters of each pool, by the pool's place.
+/// The remaining counters of each pool, by the index of the pool.
 #[derive(Debug, Default)]
 pub(super) struct CountersLeft<'s>(HashMap<usize, CounterAmounts<'s>>);
 
@@ -33,10 +34,10 @@ impl<'s> CountersLeft<'s> {
         })
     }
 
-    /// Whether there is enough left for a device.
+    /// Returns whether the remaining counters suffice for a device.
     pub fn suffice(&mut self, at: usize, pool: &Pool<'s>, taken: &Taken, device: &'s DeviceView) -> bool {
         let left = self.of(at, pool, taken);
-        // Summed up first: one set may be named twice.
+        // The amounts are summed first, because a device may name a set twice.
         let mut wanted = CounterAmounts::new();
         for (key, amount) in uses(device) {
             let sum = wanted.entry(key).or_default();
@@ -44,16 +45,16 @@ impl<'s> CountersLeft<'s> {
         }
         let none = Quantity::default();
         let enough = wanted.iter().all(|(key, amount)| left.get(key).copied().unwrap_or(none) >= *amount);
-        // Counters that are overdrawn already let nothing more be had of the pool.
+        // A pool with overdrawn counters can supply no more devices.
         enough && left.values().all(|amount| amount.signum() >= 0)
     }
 
-    /// Takes what a device uses.
+    /// Consumes the counters of a device.
     pub fn take(&mut self, at: usize, pool: &Pool<'s>, taken: &Taken, device: &'s DeviceView) {
         subtract(self.of(at, pool, taken), device);
     }
 
-    /// Gives it back.
+    /// Returns the counters of a device.
     pub fn give_back(&mut self, at: usize, device: &'s DeviceView) {
         let Some(left) = self.0.get_mut(&at) else { return };
         for (key, amount) in uses(device) {

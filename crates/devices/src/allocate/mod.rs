@@ -1,8 +1,9 @@
-//! Which devices the claims of a pod can have on a node: the first choice that fulfils every request and constraint, in the
-//! order of pools, slices and devices (upstream `k8s.io/dynamic-resource-allocation/structured`).
+//! The allocator: finds devices on a node for the claims of a pod. It returns the first choice that satisfies all
+//! requests and constraints, in the order of pools, slices and devices (upstream
+//! `k8s.io/dynamic-resource-allocation/structured`).
 //!
-//! `wish` (what is asked, and what is looked at) ← `counters` (what partitions of a device share) ← `search` ← `request` (what
-//! is judged before it), `outcome` (what is written into the claims), `stock` (what there is of a class).
+//! `wish` (the input) ← `counters` (counters that partitions share) ← `search` ← `request` (validation before the
+//! search), `outcome` (the results for the claims), `stock` (the devices of a class).
 mod counters;
 mod outcome;
 mod request;
@@ -20,10 +21,10 @@ use crate::inventory::Host;
 use crate::pool::{PoolState, gather};
 
 impl<'a> Allocator<'a> {
-    /// Devices for all of the wishes on a node; `None`: the node has not enough.
+    /// Allocates devices on a node for all claims. Returns `None` if the node has too few devices.
     ///
     /// # Errors
-    /// Why that cannot be said.
+    /// Fails when a claim, a class or the node's slices are invalid, or when the search takes too many steps.
     pub fn allocate(&self, host: Host<'a>, wishes: &'a [Wish<'a>]) -> Result<Option<Solution<'a>>, Trouble> {
         let pools = if wishes.is_empty() { Vec::new() } else { gather(self.inventory, host) };
         let invalid = pools.iter().any(|p| p.state == PoolState::Invalid);

@@ -1,4 +1,4 @@
-//! What is written into the claims: devices, configuration for their drivers, and where they can be used.
+//! The results for the claims: devices, configuration for their drivers, and the nodes where they are usable.
 use serde_json::{Map, Value, json};
 
 use super::search::{Chosen, Search};
@@ -6,7 +6,7 @@ use super::wish::Wish;
 use crate::inventory::Host;
 use crate::names::ALTERNATIVES_MAX;
 
-/// Devices for all claims.
+/// The allocated devices of all claims.
 #[derive(Debug)]
 pub struct Solution<'a> {
     host: Host<'a>,
@@ -19,14 +19,14 @@ impl<'a> Solution<'a> {
         Self { host, wishes, search }
     }
 
-    /// How good the alternatives are that were chosen: more for those that were named first.
+    /// Returns a score of the chosen alternatives. Alternatives that a request lists earlier score higher.
     pub fn score(&self) -> i64 {
         let requests = self.search.requests.iter().zip(&self.search.options);
         let lists = requests.flat_map(|(requests, options)| requests.iter().zip(options).filter(|(r, _)| r.is_list));
         lists.map(|(_, option)| ALTERNATIVES_MAX.saturating_sub(*option) as i64).sum()
     }
 
-    /// The `AllocationResult` of each claim. `share_id` makes a UID for each share of a device.
+    /// Returns the `AllocationResult` of each claim. `share_id` creates the UID of each share of a device.
     pub fn results(&self, mut share_id: impl FnMut() -> String) -> Vec<Value> {
         let claims = 0..self.wishes.len();
         claims.map(|claim| self.result(claim, &mut share_id)).collect()
@@ -47,7 +47,7 @@ impl<'a> Solution<'a> {
         out
     }
 
-    /// Each class's configuration once, for all requests of that class.
+    /// Returns the configuration of each class, once for all requests of the class.
     fn config_of_classes(&self, claim: usize) -> Vec<Value> {
         let mut of_class: Vec<(&str, Vec<String>, &[Value])> = Vec::new();
         for (request, option) in self.search.requests[claim].iter().zip(&self.search.options[claim]) {
@@ -62,7 +62,7 @@ impl<'a> Solution<'a> {
         each.map(|(requests, config)| sourced("FromClass", config, Some(json!(requests)))).collect()
     }
 
-    /// What the claim says for all requests, and for each that was chosen.
+    /// Returns the configuration of the claim that applies to all requests, or to one of the chosen requests.
     fn config_of_claim(&self, claim: usize) -> Vec<Value> {
         let mut out = Vec::new();
         for config in &self.wishes[claim].spec.devices.config {
@@ -79,7 +79,7 @@ impl<'a> Solution<'a> {
         out
     }
 
-    /// Where all of the devices can be used; `None`: everywhere.
+    /// Returns the node selector for all of the devices, or `None` if they are usable on every node.
     fn node_selector(&self, chosen: &[Chosen<'_>]) -> Option<Value> {
         let (mut fields, mut expressions): (Vec<Value>, Vec<Value>) = Default::default();
         for c in chosen {
@@ -93,7 +93,7 @@ impl<'a> Solution<'a> {
                 let here = json!({"key": "metadata.name", "operator": "In", "values": [self.host.name]});
                 return Some(json!({"nodeSelectorTerms": [{"matchFields": [here]}]}));
             }
-            // Validation allows one term and no more.
+            // Validation allows exactly one term.
             let term = selector.iter().filter_map(|s| s.wire["nodeSelectorTerms"].get(0));
             for term in term {
                 for (list, field) in [(&mut fields, "matchFields"), (&mut expressions, "matchExpressions")] {

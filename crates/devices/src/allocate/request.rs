@@ -1,4 +1,4 @@
-//! Requests, judged before the search: of what class, and how many devices.
+//! Validates requests before the search, and determines their classes and numbers of devices.
 use super::search::Search;
 use super::wish::{Choice, Place, Request};
 use crate::claim::{Asked, DeviceRequest};
@@ -6,10 +6,10 @@ use crate::names::RESULTS_MAX;
 use crate::pool::PoolState;
 
 impl<'a> Search<'a> {
-    /// Judges the requests of a claim.
+    /// Validates the requests of a claim.
     ///
     /// # Errors
-    /// Why the claim can have nothing anywhere.
+    /// Returns why the claim cannot be satisfied on any node.
     pub(super) fn judge(&mut self, claim: usize, requests: &'a [DeviceRequest]) -> Result<(), String> {
         let mut least = 0;
         for request in requests {
@@ -71,7 +71,7 @@ impl<'a> Search<'a> {
         Ok(option)
     }
 
-    /// Every device that an option is about. None may be missed, so pools must be whole.
+    /// Returns every device that matches an option. The pools must be complete, so that no device is missed.
     fn all_of(&mut self, claim: usize, option: &Choice<'a>, whose: &str) -> Result<Vec<Place>, String> {
         let mut all = Vec::new();
         for p in 0..self.pools.len() {

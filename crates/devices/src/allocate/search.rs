@@ -1,4 +1,4 @@
-//! The search: one device after the other is taken and given back, until all requests of all claims have theirs.
+//! The search: it takes one device after the other and returns it, until all requests of all claims are satisfied.
 use std::collections::HashMap;
 
 use super::counters::CountersLeft;
@@ -12,12 +12,12 @@ use crate::names::RESULTS_MAX;
 use crate::pool::{Pool, PoolState};
 use crate::slice::{DeviceView, ResourceSliceView};
 
-/// Devices that are looked at for one pod on one node at most (upstream gives up after ten seconds).
+/// The maximum number of device checks for one pod on one node (upstream stops after ten seconds).
 const LOOKS_MAX: usize = 200_000;
-/// Devices of all claims of a pod together: so deep does the search go.
+/// The maximum number of devices for all claims of a pod, which limits the depth of the search.
 const DEVICES_MAX: usize = 256;
 
-/// Which device is looked for: of which option of which request of which claim, and the how manieth.
+/// The position of the search: claim, request, option and number of the device within the option.
 #[derive(Clone, Copy, Debug, Default)]
 struct At {
     claim: usize,
@@ -26,18 +26,18 @@ struct At {
     device: usize,
 }
 
-/// Why the search does not go on.
+/// The reasons to stop the search.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// A claim would have more devices than it can; another alternative may want fewer.
+    /// A claim would exceed its maximum number of devices. Another alternative may need fewer.
     TooMany,
-    /// Too much was tried.
+    /// The limit of checks is reached.
     Late,
-    /// Something is wrong with a claim or class.
+    /// A claim or class is invalid.
     Fault(String),
 }
 
-/// A device that was taken.
+/// A device that the search has taken.
 #[derive(Debug)]
 pub(super) struct Chosen<'a> {
     pub request: &'a str,
@@ -46,41 +46,43 @@ pub(super) struct Chosen<'a> {
     pub slice: &'a ResourceSliceView,
     pub device: &'a DeviceView,
     place: Place,
-    /// What it has of a device that several may have.
+    /// The consumed capacity, if the device can be shared.
     pub share: Option<Amounts>,
     counted: bool,
 }
 
-/// See the module.
+/// The state of a backtracking search for the devices of all claims of a pod on one node. It holds the requests and
+/// constraints, the devices taken so far, and a cache of selector results. A device that leads to no solution is
+/// returned, and the next one is tried, up to [`LOOKS_MAX`] checks.
 #[derive(Debug)]
 pub(super) struct Search<'a> {
     pub allocator: Allocator<'a>,
     host: Host<'a>,
     pub pools: Vec<Pool<'a>>,
     pub wishes: &'a [Wish<'a>],
-    /// What each claim asks for.
+    /// The requests of each claim.
     pub requests: Vec<Vec<Request<'a>>>,
-    /// What must hold of each claim's devices.
+    /// The constraints on the devices of each claim.
     constraints: Vec<Vec<Constraint<'a>>>,
-    /// By claim: what was taken so far.
+    /// The devices taken so far, by claim.
     pub chosen: Vec<Vec<Chosen<'a>>>,
-    /// By claim and request: the option that was taken.
+    /// The chosen option, by claim and request.
     pub options: Vec<Vec<usize>>,
-    /// Whether a device is what an option of a request wants; that does not change while devices are taken.
+    /// Whether a device matches an option of a request. The result does not depend on the taken devices.
     verdicts: HashMap<(usize, *const Asked, Place), bool>,
-    /// The claims that take a device for themselves, or look after it.
+    /// The claims that take a device exclusively, or with admin access.
     taking: HashMap<Place, Vec<usize>>,
-    /// Shares of devices.
+    /// The shares of each device that claims take.
     sharing: HashMap<Place, Vec<Amounts>>,
     counters: CountersLeft<'a>,
     looks: usize,
 }
 
 impl<'a> Search<'a> {
-    /// Judges all claims.
+    /// Validates all claims and creates the search.
     ///
     /// # Errors
-    /// Why one of them can have nothing anywhere.
+    /// Returns why a claim cannot be satisfied on any node.
     pub fn new(
         allocator: Allocator<'a>,
         host: Host<'a>,
@@ -118,16 +120,16 @@ impl<'a> Search<'a> {
         Ok(me)
     }
 
-    /// Whether all claims can have their devices; what was chosen is then here.
+    /// Runs the search and returns whether all claims can be satisfied. The chosen devices are then in `chosen`.
     pub fn run(&mut self) -> Result<bool, Stop> {
         self.next(At::default(), false, Place::default())
     }
 
-    /// Takes the device that is looked for and all after it. `within`: an option has been settled on. Devices of one request
-    /// are tried in rising order from `start`, so that no set of them is tried twice.
+    /// Takes the current device and all after it. `within` means that the option is already chosen. Devices of one
+    /// request are tried in rising order from `start`, so that no set of devices is tried twice.
     fn next(&mut self, mut at: At, mut within: bool, mut start: Place) -> Result<bool, Stop> {
         let mut crossed = false;
-        // What is done leads on to what is next without going deeper.
+        // Completed requests and claims are skipped in a loop, without recursion.
         let is_list = loop {
             let Some(requests) = self.requests.get(at.claim) else { return Ok(true) };
             let Some(request) = requests.get(at.request) else {
@@ -150,7 +152,7 @@ impl<'a> Search<'a> {
         };
         let done = if is_list { self.alternatives(at) } else { self.device(at, within, start) };
         match done {
-            // Of a later claim: other devices for an earlier one may leave it an alternative that wants fewer.
+            // The error is about a later claim. Other devices for an earlier claim may allow a smaller alternative.
             Err(Stop::TooMany) if crossed => Ok(false),
             other => other,
         }
@@ -210,7 +212,7 @@ impl<'a> Search<'a> {
         Ok(false)
     }
 
-    /// Goes on; where that leads nowhere, the device that was taken last is given back.
+    /// Continues the search. If it fails, the device that was taken last is returned.
     fn or_give_back(&mut self, at: At, within: bool, start: Place) -> Result<bool, Stop> {
         let done = self.next(at, within, start);
         if done != Ok(true) {
@@ -219,7 +221,7 @@ impl<'a> Search<'a> {
         done
     }
 
-    /// Takes a device for a request, where it can be had. `must`: no other will do.
+    /// Takes a device for a request, if it is available. `must` means that the request needs exactly this device.
     fn take(&mut self, at: At, place: Place, must: bool) -> Result<bool, Stop> {
         self.looks += 1;
         if self.looks > LOOKS_MAX {
@@ -297,7 +299,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether taking a device uses counters: of one that is shared out, only the first share does.
+    /// Returns whether taking a device consumes counters. For a shared device, only the first share does.
     fn counts(&self, place: Place, device: &DeviceView) -> bool {
         let shared_already = || {
             self.sharing.get(&place).is_some_and(|s| !s.is_empty())
@@ -326,7 +328,7 @@ impl<'a> Search<'a> {
         true
     }
 
-    /// Whether a device is what an option wants, whoever has it.
+    /// Returns whether a device matches an option, regardless of other claims.
     pub fn suits(&mut self, claim: usize, option: &Choice<'a>, place: Place) -> Result<bool, String> {
         let key = (claim, std::ptr::from_ref(option.asked), place);
         if let Some(known) = self.verdicts.get(&key) {
@@ -344,7 +346,7 @@ impl<'a> Search<'a> {
         Ok(suits)
     }
 
-    /// What an option takes of a device's capacities, where that much is left.
+    /// Returns the capacity that an option consumes, if the device has that much left.
     pub fn share(&self, option: &Choice<'a>, place: Place) -> Option<Amounts> {
         let (_, device) = self.at(place);
         let asked = &option.asked.capacity.requests;

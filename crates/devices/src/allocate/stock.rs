@@ -1,24 +1,24 @@
-//! How many devices of a class a node reaches, and how many of them are given: what scores of nodes go by where a class stands for
-//! an extended resource (KEP-5004).
+//! The number of devices of a class on a node, in total and allocated. The scheduler scores nodes by it when a class
+//! provides an extended resource (KEP-5004).
 use super::wish::Allocator;
 use crate::class::DeviceClassView;
 use crate::device_id::DeviceId;
 use crate::inventory::Host;
 
-/// Devices of one class on one node.
+/// The number of devices of one class on one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stock {
-    /// All that the node reaches.
+    /// All devices that are usable on the node.
     pub devices: i64,
-    /// Those of them that claims have, whole or a share.
+    /// The devices that claims have, exclusively or as a share.
     pub given: i64,
 }
 
 impl Allocator<'_> {
-    /// What a node has of a class. All slices count, whether their pools are whole or not.
+    /// Counts the devices of a class on a node. All slices count, even if their pools are incomplete.
     ///
     /// # Errors
-    /// Why a selector of the class cannot be decided.
+    /// Fails when a selector of the class cannot be evaluated.
     pub fn stock(&self, host: Host<'_>, class: &DeviceClassView) -> Result<Stock, String> {
         let mut stock = Stock::default();
         for slice in self.inventory.near(host.name) {

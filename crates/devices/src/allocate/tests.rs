@@ -1,4 +1,4 @@
-//! Choices as data: slices, what is taken, and claims in; the devices or the sentence why not out.
+//! Allocation tests: slices, existing allocations and claims as input; devices or an error message as output.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Allocator, Classes, Trouble, Wish};
 use crate::{Allocation, ClaimSpec, Host, Inventory, ResourceSliceView, Selectors, Taken};
 
-/// Slices of a driver, each of one pool that has just it.
+/// Slices of a driver. Each slice is a complete pool.
 struct World {
     inventory: Inventory,
     taken: Taken,
@@ -33,7 +33,7 @@ fn world(slices: &[Value]) -> World {
     World { inventory, taken: Taken::default(), classes: classes.into_iter().collect() }
 }
 
-/// A slice of a pool of its own on node `n`, changed by `over`.
+/// Creates a slice on node `n` in a separate pool, with the changes in `over`.
 fn slice(name: &str, devices: Value, over: Value) -> Value {
     let mut spec = json!({"driver": "d.example.com", "nodeName": "n", "devices": devices,
         "pool": {"name": name, "generation": 1, "resourceSliceCount": 1}});
@@ -56,7 +56,7 @@ fn sized(name: &str, size: i64) -> Value {
     device(name, json!({"attributes": {"size": {"int": size}, "model": {"string": format!("m{size}")}}}))
 }
 
-/// One claim of these requests, `over` beside them.
+/// Creates a claim with these requests and the fields in `over`.
 fn claim(requests: Value, over: Value) -> ClaimSpec {
     let mut devices = json!({"requests": requests});
     devices.as_object_mut().unwrap().extend(over.as_object().unwrap().clone());
@@ -84,7 +84,7 @@ fn solve(world: &World, claims: &[ClaimSpec]) -> Result<Option<Vec<Value>>, Trou
     }))
 }
 
-/// `REQUEST=DEVICE` of all claims, or the sentence.
+/// Returns `REQUEST=DEVICE` of all claims, or the error message.
 fn said(world: &World, claims: &[ClaimSpec]) -> String {
     let one = |r: &Value| format!("{}={}", r["request"].as_str().unwrap(), r["device"].as_str().unwrap());
     match solve(world, claims) {
@@ -113,7 +113,7 @@ fn requests_get_devices_in_order() {
     check(&slices, &[one("big", json!({"allocationMode": "All"}))], "r=b r=c");
     let selector = json!({"selectors": [{"cel": {"expression": "device.attributes['d.example.com'].size == 3"}}]});
     check(&slices, &[one("any", selector.clone())], "r=c");
-    // The first request must leave the second what it needs, of one claim and of two.
+    // The first request must leave enough devices for the second, within one claim and in two claims.
     let two = json!([exactly("r", "big", json!({"count": 2})), exactly("s", "any", json!({}))]);
     check(&slices, &[claim(two, json!({}))], "r=b r=c s=a");
     check(&slices, &[one("any", json!({"count": 2})), one("big", json!({}))], "r=a r=b r=c");
@@ -164,7 +164,7 @@ fn slices_are_of_nodes_and_generations() {
     let pool =
         |generation: i64, count: i64| json!({"name": "p", "generation": generation, "resourceSliceCount": count});
     let named = |name: &str, device_name: &str, over: Value| slice(name, json!([device(device_name, json!({}))]), over);
-    // An older slice is no longer true, also where the newer one is of another node.
+    // A slice of an older generation is outdated, even if the newer slice is for another node.
     check(
         &[named("x", "old", json!({"pool": pool(1, 1)})), named("y", "new", json!({"pool": pool(2, 1)}))],
         &one,
@@ -172,7 +172,7 @@ fn slices_are_of_nodes_and_generations() {
     );
     let elsewhere = named("y", "new", json!({"pool": pool(2, 2), "nodeName": "other"}));
     check(&[named("x", "old", json!({"pool": pool(1, 2)})), elsewhere], &one, "none");
-    // The rest of the pool may be elsewhere.
+    // The other slices of the pool may be for another node.
     let rest = named("y", "b", json!({"pool": pool(1, 2), "nodeName": "other"}));
     check(&[named("x", "a", json!({"pool": pool(1, 2)})), rest], &one, "r=a");
     let twice = [named("x", "a", json!({"pool": pool(1, 2)})), named("y", "a", json!({"pool": pool(1, 2)}))];
@@ -193,14 +193,14 @@ fn alternatives_are_tried_in_order() {
     check(&slices, &[list(json!([sub("two", "big", 2), sub("one", "big", 1)]))], "r/one=b");
     check(&slices, &[list(json!([sub("two", "any", 2), sub("one", "big", 1)]))], "r/two=a r/two=b");
     check(&slices, &[list(json!([sub("three", "any", 3)]))], "none");
-    // What an earlier request would rather have gives way to what a later one needs.
+    // The needs of a later request take precedence over the preference of an earlier one.
     let both = claim(
         json!([{"name": "r", "firstAvailable": [sub("two", "any", 2), sub("one", "any", 1)]},
         exactly("s", "big", json!({}))]),
         json!({}),
     );
     check(&slices, &[both], "r/one=a s=b");
-    // Too many for one claim: the next alternative.
+    // The first alternative exceeds the maximum of a claim, so the next one is used.
     let many: Vec<Value> = (0..40).map(|i| sized(&format!("d{i:02}"), 1)).collect();
     let many = [slice("p", json!(many), json!({}))];
     let seventeen = list(json!([sub("x", "any", 17), sub("y", "any", 1)])).devices.requests;
@@ -246,7 +246,7 @@ fn taints_admins_and_what_is_taken() {
     assert_eq!(said(&all, &[one(json!({"adminAccess": true}))]), "r=b", "who looks after devices shares them");
     let twice = claim(json!([exactly("r", "any", json!({"adminAccess": true, "count": 2}))]), json!({}));
     assert_eq!(said(&all, &[twice]), "none", "but each of them once");
-    // A pool with devices that must be prepared first comes last.
+    // A pool with devices that need preparation comes last.
     let prepared = slice(
         "a-first",
         json!([device("x", json!({"bindingConditions": ["C"], "bindingFailureConditions": ["F"]}))]),
@@ -344,7 +344,7 @@ fn what_is_written_into_a_claim() {
 
 #[test]
 fn a_search_without_end_is_ended() {
-    // Each claim wants two different models, of which there is only one: every pair is tried for each of them.
+    // Each claim wants two different models, but only one model exists. The search tries every pair for each claim.
     let devices: Vec<Value> = (0..60).map(|i| sized(&format!("d{i:02}"), 1)).collect();
     let slices = [slice("p", json!(devices), json!({}))];
     let same = claim(json!([exactly("r", "any", json!({"count": 8})), exactly("s", "big", json!({}))]), json!({}));

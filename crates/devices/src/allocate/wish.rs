@@ -1,4 +1,4 @@
-//! What is asked, and all that is looked at to answer it.
+//! The input of the allocator.
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -8,43 +8,44 @@ use crate::inventory::Inventory;
 use crate::selector::Selectors;
 use crate::taken::Taken;
 
-/// Device classes by name.
+/// The device classes by name.
 pub type Classes = HashMap<Box<str>, Arc<DeviceClassView>>;
 
-/// A claim that wants devices.
+/// A claim that needs devices.
 #[derive(Clone, Copy, Debug)]
 pub struct Wish<'a> {
-    /// `NAMESPACE/NAME`, for messages.
+    /// The claim as `NAMESPACE/NAME`, for messages.
     pub claim: &'a str,
-    /// `spec.devices` and nothing else.
+    /// The claim's `spec.devices`.
     pub spec: &'a ClaimSpec,
 }
 
-/// Why it cannot be said what a node has to give. Display is upstream's sentence.
+/// The error of an allocation. `Display` prints upstream's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// The node's slices contradict each other; another node may do.
+    /// The node's slices contradict each other. Another node may work.
     Node(String),
-    /// Something is wrong with a claim or a class; no node will do.
+    /// A claim or a class is invalid. No node can work.
     Claim(String),
-    /// There are too many ways to try.
+    /// The search exceeded its limit of checks.
     Late,
 }
 
-/// All that allocating looks at.
+/// The allocator of devices for the claims of a pod. It refers to all slices, the devices of other claims, the device
+/// classes and the cache of compiled expressions. Nothing is written: the caller stores the results in the claims.
 #[derive(Clone, Copy, Debug)]
 pub struct Allocator<'a> {
-    /// All slices there are.
+    /// All resource slices.
     pub inventory: &'a Inventory,
-    /// What other claims have.
+    /// The devices of other claims.
     pub taken: &'a Taken,
-    /// All classes there are.
+    /// All device classes.
     pub classes: &'a Classes,
-    /// Expressions that were compiled before.
+    /// The cache of compiled expressions.
     pub selectors: &'a Selectors,
 }
 
-/// Where a device stands in the pools of this search.
+/// The position of a device in the pools of this search.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Place {
     pub pool: usize,
@@ -52,29 +53,29 @@ pub(super) struct Place {
     pub device: usize,
 }
 
-/// One way to fulfil a request.
+/// One way to satisfy a request.
 #[derive(Debug)]
 pub(super) struct Choice<'a> {
     pub asked: &'a Asked,
-    /// The name of the alternative, where it is one.
+    /// The name of the alternative, if it is one.
     pub alternative: Option<&'a str>,
     pub class: &'a DeviceClassView,
     pub count: usize,
-    /// The devices, where all are wanted.
+    /// The matching devices, if the request wants all of them.
     pub all: Option<Vec<Place>>,
 }
 
-/// The ways to fulfil a request, the best first.
+/// The ways to satisfy a request, in order of preference.
 #[derive(Debug)]
 pub(super) struct Request<'a> {
     pub name: &'a str,
-    /// There are alternatives, rather than the one exact request.
+    /// Whether the request lists alternatives instead of one exact request.
     pub is_list: bool,
     pub options: Vec<Choice<'a>>,
 }
 
 impl Choice<'_> {
-    /// Whether it looks after devices that others use.
+    /// Returns whether the request has admin access, so that other claims may use the same devices.
     pub fn is_admin(&self) -> bool {
         self.asked.admin_access == Some(true)
     }

@@ -1,4 +1,4 @@
-//! Which answers are kept, for how long, and how much memory they take.
+//! Tests of which responses are cached, for how long, and with how much memory.
 use std::net::Ipv4Addr;
 
 use hickory_proto::op::{Edns, Message, OpCode, Query, ResponseCode};
@@ -36,7 +36,8 @@ fn soa(ttl: u32, negative: u32) -> Record {
     Record::from_rdata(name("example.org."), ttl, RData::SOA(data))
 }
 
-/// For how many seconds an answer to `web.example.org` is kept; the answer is then returned with the whole of its TTLs.
+/// Returns the seconds for which a response for `web.example.org` is cached. The cached response must have its full
+/// TTLs.
 fn kept(change: impl FnOnce(&mut Message), code: ResponseCode) -> Option<u64> {
     let asked = question("web.example.org.");
     let mut message = reply(&asked, code);
@@ -124,7 +125,7 @@ fn questions_differ_by_name_type_flags_and_edns() {
     for (i, a) in all.iter().enumerate() {
         assert!(all[..i].iter().all(|b| a != b), "{i}: {a:?}");
     }
-    // A client subnet or a cookie: the answer is for one client.
+    // With a client subnet or a cookie, the response is for one client.
     let options = |m: &mut Message| {
         let mut edns = Edns::new();
         edns.options_mut().insert(EdnsOption::Unknown(EdnsCode::Cookie.into(), vec![1; 8]));

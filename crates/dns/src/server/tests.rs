@@ -1,4 +1,4 @@
-//! The server on sockets of loopback, with a resolver that the tests play.
+//! Tests of the server on loopback sockets with a simulated resolver.
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -24,12 +24,12 @@ async fn start(zone: Zone, forwarder: Forwarder, tasks: &Tasks) -> Server {
     Server::start(Ipv4Addr::LOCALHOST.into(), 0, zone, forwarder, sources, tasks).await.unwrap()
 }
 
-/// A resolver that gives every question an answer of this many addresses.
+/// Starts a resolver that answers every query with this many addresses.
 async fn resolver(addresses: u8) -> SocketAddr {
     counting_resolver(addresses, Arc::default()).await
 }
 
-/// The same, which counts the questions.
+/// Starts a resolver that also counts the queries.
 async fn counting_resolver(addresses: u8, asked: Arc<AtomicUsize>) -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let address = socket.local_addr().unwrap();
@@ -146,7 +146,7 @@ async fn udp_truncates_and_tcp_tells_all() {
 #[tokio::test]
 async fn negative_answers_carry_the_soa_and_strangers_fail() {
     let server = server(1).await;
-    // A name that does not exist, and one without records of the type (RFC 2308): for so long both may be cached.
+    // A name that does not exist, and one without records of the type (RFC 2308): both may be cached for this time.
     let nodata = question_of("many.a.svc.cluster.local.", RecordType::AAAA);
     for (question, code) in
         [(question("no.a.svc.cluster.local."), ResponseCode::NXDomain), (nodata, ResponseCode::NoError)]

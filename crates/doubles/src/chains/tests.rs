@@ -1,4 +1,4 @@
-//! Which certificate chains are believed, row by row as Go's `x509.Verify` answers them.
+//! Tests that each row has the verdict of Go's `x509.Verify`.
 use jiff::Timestamp;
 use kelson_pki::{ChainFault, Pool, provider};
 use rustls::SignatureScheme;

@@ -1,4 +1,4 @@
-//! The `EncryptionConfiguration` file: what it says once it is found sound.
+//! The `EncryptionConfiguration` file after validation.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane of files")]
 
 mod file;
@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 
 pub(crate) use validate::read;
 
-/// A sound configuration.
+/// A valid configuration.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Config {
     /// The entries in the order of the file: the first one that names a resource or matches it by a pattern applies.
@@ -72,7 +72,7 @@ pub(crate) enum Provider {
     },
 }
 
-/// A key by its name. Wiped from memory when it goes.
+/// A named key, which is wiped from memory when it is dropped.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct NamedKey {
     pub name: String,
@@ -85,7 +85,7 @@ pub enum ConfigError {
     /// The file cannot be read.
     #[error("error while loading file: error reading encryption provider configuration file {path:?}: {why}")]
     File {
-        /// Its path, as `--encryption-provider-config` gave it.
+        /// The value of `--encryption-provider-config`.
         path: String,
         /// The error of the operating system.
         why: String,
@@ -93,18 +93,18 @@ pub enum ConfigError {
     /// The file is not an `EncryptionConfiguration`.
     #[error("error decoding encryption provider configuration file {path:?}: {why}")]
     Decode {
-        /// Its path, as `--encryption-provider-config` gave it.
+        /// The value of `--encryption-provider-config`.
         path: String,
-        /// The faults of the file.
+        /// The errors of the file.
         why: String,
     },
-    /// It is one, with faults.
+    /// The configuration has invalid fields.
     #[error("error while parsing file: {0}")]
     Invalid(String),
     /// A resource can never be reached by its entry.
     #[error("error while building transformers: {0}")]
     Masked(String),
-    /// A key service did not answer well, so that what it encrypted could not be decrypted.
+    /// A key service is unhealthy, so values that it encrypted could not be decrypted.
     #[error("health check for new transformers failed: {0}")]
     Unhealthy(String),
 }

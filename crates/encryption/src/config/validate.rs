@@ -23,10 +23,10 @@ const MANY_PROVIDERS: &str =
     "more than one provider specified in a single element, should split into different list elements";
 const OVERLAP: &str = "using overlapping resources such as 'secrets' and '*.' in the same resource list is not allowed as they will be masked";
 
-/// Reads and judges a file's bytes.
+/// Decodes and validates the bytes of a file.
 ///
 /// # Errors
-/// What is wrong with it, all of it at once.
+/// Returns all errors of the file at once.
 pub(crate) fn read(path: &Path, bytes: &[u8], hash: String) -> Result<Config, ConfigError> {
     let document = file::decode(bytes);
     let document = document.map_err(|why| ConfigError::Decode { path: path.display().to_string(), why })?;

@@ -1,7 +1,7 @@
-//! `kms` v2: each write is encrypted with a key derived from a seed, and a key service outside has encrypted the seed. The
-//! service is asked for a new seed when it names another key than before, and to decrypt seeds that are not in memory: once
-//! after a start for each that was ever used. Writes go on for three minutes after the service was last well; reads do not need
-//! it once a seed is in memory.
+//! `kms` v2: each write is encrypted with a key derived from a seed, and an external key service encrypts the seed. A
+//! new seed is requested when the service reports another key. The service decrypts each seed that is not in memory,
+//! once after a start. Writes continue for three minutes after the service was last healthy. Reads do not need it once
+//! a seed is in memory.
 #![allow(clippy::disallowed_methods, reason = "blocking: the store's own thread waits for the key of what it reads")]
 
 mod probe;

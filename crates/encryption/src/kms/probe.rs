@@ -22,7 +22,7 @@ const WELL_KNOWN: Duration = Duration::from_secs(20);
 const ILL_KNOWN: Duration = Duration::from_secs(3);
 
 impl Kms {
-    /// Looks at the service for as long as the provider is in use.
+    /// Checks the service while the provider is in use.
     pub(super) async fn follow(&self) {
         loop {
             let pause = if self.checked.lock().fault.is_none() { WELL_EVERY } else { ILL_EVERY };
@@ -44,7 +44,7 @@ impl Kms {
         checked.fault.clone().map_or(Ok(()), Err)
     }
 
-    /// Asks the service how it is, and for a new seed when its key changed.
+    /// Requests the status of the service, and a new seed if its key has changed.
     pub async fn probe(&self) {
         // The time at which writing ends counts from before the question.
         let expires = Instant::now() + WRITE_MAX;

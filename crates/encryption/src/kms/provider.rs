@@ -1,4 +1,4 @@
-//! One provider: what it seals with, and the seeds that it has decrypted.
+//! One provider: its current seed, and the seeds that it has decrypted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::state::{Checked, State};
 use crate::metrics::Metrics;
 use crate::transform::{AesGcm, ExtendedNonce, Opened, Transform, TransformError};
 
-/// Seeds held decrypted: as many as there were keys and starts since everything was last written anew.
+/// The maximum number of decrypted seeds. There is one for each key and start since all values were last rewritten.
 const SEEDS_MAX: usize = 10_000;
 const ANNOTATIONS_BYTES_MAX: usize = 32 << 10;
 const KEY_ID_BYTES_MAX: usize = 1 << 10;
@@ -51,7 +51,7 @@ pub(crate) struct Kms {
 }
 
 impl Kms {
-    /// Begins to follow a service. Its first answer is waited for, but a service that is away is no error: it may come later.
+    /// Starts to follow a service and waits for its first answer. An unavailable service is not an error.
     pub async fn start(options: KmsOptions, metrics: Arc<Metrics>, tasks: &Tasks) -> Result<Arc<Self>, String> {
         let service = Service::new(&options.name, &options.endpoint, options.timeout, Arc::clone(&metrics))?;
         let kms = Arc::new(Self {
@@ -83,7 +83,7 @@ impl Kms {
         seeds.insert(name, seed);
     }
 
-    /// Has the service decrypt a seed or data key.
+    /// Requests the decryption of a seed or data key.
     fn fetch(&self, object: &EncryptedObject) -> Result<Arc<dyn Transform>, TransformError> {
         self.metrics.cache_missed();
         let unavailable = |e: CallError| TransformError::Unavailable(format!("failed to decrypt DEK, error: {e}"));
@@ -155,7 +155,7 @@ impl Transform for Kms {
     }
 }
 
-/// Names an encrypted seed: all of it counts.
+/// Returns a digest of all fields of an encrypted seed.
 pub(super) fn seed_name(object: &EncryptedObject) -> String {
     let named = EncryptedObject { encrypted_data: Vec::new(), ..object.clone() };
     crate::metrics::digest(&named.encode_to_vec())
@@ -184,7 +184,7 @@ pub(super) fn validate(object: &EncryptedObject) -> Result<(), TransformError> {
         .map_err(|why| TransformError::Invalid(format!("failed to validate annotations: {why}")))
 }
 
-/// The metric's word and the reason.
+/// Validates a key ID. The error is the label of the metric and the reason.
 pub(super) fn validate_key_id(id: &str) -> Result<(), (&'static str, String)> {
     match id.len() {
         0 => Err(("empty", "keyID is empty".to_owned())),

@@ -40,7 +40,7 @@ impl Service {
         Ok(Self { name: name.to_owned(), channel, timeout, metrics })
     }
 
-    /// Version, health and current key.
+    /// Requests the version, the health and the current key.
     pub async fn status(&self) -> Result<StatusResponse, CallError> {
         self.call("Status", StatusRequest {}).await
     }

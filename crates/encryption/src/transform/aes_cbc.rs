@@ -13,7 +13,7 @@ const BLOCK_BYTES: usize = 16;
 pub(crate) struct AesCbc(Zeroizing<Vec<u8>>);
 
 impl AesCbc {
-    /// With a key of 16, 24 or 32 bytes.
+    /// Creates the transformation with a key of 16, 24 or 32 bytes.
     pub fn new(key: &[u8]) -> Result<Self, TransformError> {
         match key.len() {
             16 | 24 | 32 => Ok(Self(Zeroizing::new(key.to_vec()))),

@@ -12,7 +12,7 @@ use super::{Opened, TOO_SHORT, Transform, TransformError, random};
 const NONCE_BYTES: usize = 12;
 /// The length of the derivation input that is used besides the seed; it is stored in front.
 const INFO_BYTES: usize = 32;
-/// Bytes of a seed, at least.
+/// The minimum size of a seed in bytes.
 pub(crate) const SEED_BYTES: usize = 32;
 
 type Aes192Gcm = aes_gcm::AesGcm<Aes192, U12>;
@@ -25,7 +25,7 @@ pub(crate) enum AesGcm {
 }
 
 impl AesGcm {
-    /// With a key of 16, 24 or 32 bytes.
+    /// Creates the transformation with a key of 16, 24 or 32 bytes.
     pub fn new(key: &[u8]) -> Result<Self, TransformError> {
         let odd = |_| TransformError::Invalid(format!("AES key must have 16, 24 or 32 bytes, got {}", key.len()));
         Ok(match key.len() {
@@ -76,7 +76,7 @@ impl Transform for AesGcm {
 pub(crate) struct ExtendedNonce(Zeroizing<Vec<u8>>);
 
 impl ExtendedNonce {
-    /// With a seed of at least [`SEED_BYTES`].
+    /// Creates the transformation with a seed of at least [`SEED_BYTES`].
     pub fn new(seed: &[u8]) -> Result<Self, TransformError> {
         if seed.len() < SEED_BYTES {
             return Err(TransformError::Invalid(format!("invalid seed length {} used for key generation", seed.len())));

@@ -30,22 +30,22 @@ impl From<&str> for TransformError {
 /// The result of decrypting a stored value.
 pub(crate) struct Opened {
     pub plain: Vec<u8>,
-    /// The key service's key it was written with; empty for other providers.
+    /// The ID of the key service's key; empty for other providers.
     pub key_id: String,
 }
 
 /// One key of one provider.
 pub(crate) trait Transform: Send + Sync {
-    /// What is stored behind the prefix, and the key service's key that was used.
+    /// Encrypts a value. Returns the bytes after the prefix, and the ID of the key service's key.
     ///
     /// # Errors
-    /// The key is not to be had.
+    /// Fails if the key is not available.
     fn seal(&self, plain: &[u8], path: &[u8]) -> Result<(Vec<u8>, String), TransformError>;
 
-    /// What `seal` was given; may wait for a key service.
+    /// Decrypts a value. This may wait for a key service.
     ///
     /// # Errors
-    /// The bytes are not what this key made of a value at this path.
+    /// Fails if the bytes were not encrypted with this key for this path.
     fn open(&self, stored: &[u8], path: &[u8]) -> Result<Opened, TransformError>;
 
     /// The key service's key that `seal` would use now: empty where there is none, `None` while it is not known.
@@ -57,7 +57,7 @@ pub(crate) trait Transform: Send + Sync {
 pub(crate) const TOO_SHORT: &str = "the stored data was shorter than the required size";
 const RANDOM: &str = "unable to read sufficient random bytes";
 
-/// Random bytes from the kernel.
+/// Returns random bytes from the kernel.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N], TransformError> {
     use ring::rand::SecureRandom as _;
     let mut bytes = [0; N];

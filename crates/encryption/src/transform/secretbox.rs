@@ -12,7 +12,7 @@ const KEY_BYTES: usize = 32;
 pub(crate) struct SecretBox(Zeroizing<Vec<u8>>);
 
 impl SecretBox {
-    /// With a key of 32 bytes.
+    /// Creates the transformation with a key of 32 bytes.
     pub fn new(key: &[u8]) -> Result<Self, TransformError> {
         match key.len() {
             KEY_BYTES => Ok(Self(Zeroizing::new(key.to_vec()))),

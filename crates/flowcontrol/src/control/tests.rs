@@ -1,4 +1,4 @@
-//! Sorting, waiting, borrowing and configuring, on a paused clock.
+//! Tests of classifying, waiting, borrowing and configuring on a paused clock.
 use super::*;
 use kelson_auth::{UserInfo, user};
 use serde_json::json;
@@ -18,7 +18,7 @@ fn bootstrap() -> (Vec<PriorityLevelConfiguration>, Vec<FlowSchema>) {
     (levels, schemas.into_iter().map(|w| serde_json::from_value(object(w)).unwrap()).collect())
 }
 
-/// The schema and the level of a request, by their identities.
+/// Returns the UIDs of the schema and the level of a request.
 fn sorted(control: &FlowControl, who: &UserInfo, verb: &str, group: &str, resource: &str) -> String {
     let path = resource;
     let request = Attributes {
@@ -92,7 +92,7 @@ fn value(registry: &Registry, metric: &str) -> f64 {
 #[tokio::test(start_paused = true)]
 async fn a_turn_comes_or_is_given_up() {
     let (control, registry) = control(1);
-    // Alone but for the mandatory levels, it has nearly all of one seat.
+    // Besides the mandatory levels, it has nearly all of the one seat.
     control.configure(&[level("a", 1000, 0)], &[schema("s", "a", "u")]);
     let first = seats(ask(&control, "u")).expect("a seat");
     let Admission::Wait(turn) = ask(&control, "u") else { panic!("waits") };
@@ -131,10 +131,10 @@ async fn use_is_shown_over_time() {
     drop(second);
     let seconds = |metric: &str| value(&registry, metric) / 1e9;
     for (metric, phase, le, wanted) in [
-        // The only seat was taken for five of nine seconds.
+        // The only seat was in use for five of nine seconds.
         ("priority_level_seat_utilization", "executing", "0.99", 4.0),
         ("priority_level_seat_utilization", "executing", "+Inf", 9.0),
-        // One of sixteen places in queues, for two.
+        // One of sixteen queue positions was in use for two seconds.
         ("priority_level_request_utilization", "waiting", "0.03", 7.0),
         ("priority_level_request_utilization", "waiting", "0.1", 9.0),
         ("priority_level_request_utilization", "executing", "0.75", 4.0),
@@ -143,7 +143,7 @@ async fn use_is_shown_over_time() {
         let shown = seconds(&format!("{metric}_bucket{{phase=\"{phase}\",priority_level=\"a\",le=\"{le}\"}}"));
         assert_eq!(shown, wanted, "{metric} {phase} {le}");
     }
-    // Two seats were wanted where one is, for two seconds, and one for three.
+    // The demand was two seats for two seconds and one seat for three seconds. One seat exists.
     let demand = |le: &str| seconds(&format!("demand_seats_bucket{{priority_level=\"a\",le=\"{le}\"}}"));
     assert_eq!([demand("0.2"), demand("1"), demand("1.7"), demand("2")], [4.0, 7.0, 7.0, 9.0]);
     for metric in ["dispatch_r", "latest_s"] {

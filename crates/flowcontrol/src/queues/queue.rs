@@ -1,4 +1,4 @@
-//! One queue of a level, the times that queues are counted in, and what others see of queues.
+//! One queue of a level, the unit of virtual time, and the state of queues for dumps.
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub struct Waiting<P> {
 
 pub struct Queue<P> {
     pub waiting: VecDeque<Waiting<P>>,
-    /// Work of those that wait.
+    /// The work of the waiting requests.
     pub work_waiting: SeatTime,
     pub running: usize,
     pub seats: u32,
@@ -44,7 +44,7 @@ impl<P> Queue<P> {
     pub fn is_busy(&self) -> bool {
         self.running > 0 || !self.waiting.is_empty()
     }
-    /// A queue that had less than its part does not make up for more than its oldest request has waited.
+    /// Limits how much a queue makes up for lost service to the waiting time of its oldest request.
     pub fn catch_up(&mut self) {
         if let Some(oldest) = self.waiting.front() {
             self.next_at = self.next_at.max(oldest.came_at);
@@ -61,30 +61,30 @@ pub struct Totals {
     pub cancelled: u64,
 }
 
-/// One queue as others see it.
+/// The state of one queue for dumps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QueueLook {
     pub waiting: usize,
     pub running: usize,
     pub seats: u32,
     pub next_at_s: f64,
-    /// Seats that those in it want while they are served.
+    /// The seats that its requests need while they are served.
     pub first_seats_waiting: u32,
-    /// Seats that those in it want at any time.
+    /// The maximum number of seats that its requests need.
     pub seats_waiting: u32,
     pub work_waiting_s: f64,
 }
 
-/// Queues at the moment at which the last request left one to run, in seat-seconds.
+/// The state of the queues when the last request left one to run, in seat-seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LastTurn {
-    /// The common time.
+    /// The common virtual time.
     pub progress_s: f64,
-    /// The time of its queue.
+    /// The virtual time of its queue.
     pub next_at_s: f64,
-    /// The least and the most time of any queue in which requests waited.
+    /// The minimum and the maximum virtual time of the queues with waiting requests.
     pub bounds_s: [f64; 2],
-    /// These without the work that is taken to be under way in each.
+    /// The same without the assumed work in progress of each queue.
     pub discounted_s: [f64; 2],
 }
 

@@ -1,4 +1,4 @@
-//! Fair queuing, as tables and as random histories.
+//! Tests of fair queuing with tables and random histories.
 use std::cell::Cell;
 
 use super::*;
@@ -13,7 +13,7 @@ fn shape(queues: usize, hand: usize, length_max: usize) -> Shape {
     Shape::Queue { queues, hand, length_max }
 }
 
-/// Flows that each send a new request as soon as one is answered, `width` at once; how many of each were served.
+/// Serves flows that each send a new request when one is answered, `width` at once. Returns the service of each flow.
 fn serve(set: &mut QueueSet<usize>, flows: &[(u64, usize, Work, Duration)], until: Duration) -> Vec<f64> {
     let mut seat_seconds = vec![0.0; flows.len()];
     let mut running: Vec<(Duration, usize, Running)> = Vec::new();
@@ -139,7 +139,7 @@ fn fewer_queues_drain_and_one_that_leaves_is_gone() {
     assert_eq!((set.look().count(), set.is_idle(), set.totals.timed_out), (2, true, 1));
 }
 
-/// Whatever comes in whatever order, nothing is lost, the seats are kept to, and at the end all is empty.
+/// For random requests in random order, no request is lost, the seat limit holds, and at the end all queues are empty.
 #[test]
 fn random_histories_end_empty() {
     for seed in 0..40 {

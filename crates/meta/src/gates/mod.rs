@@ -1,5 +1,5 @@
-//! Feature gates: `--feature-gates NAME=BOOL,…` of upstream's components, with its names, stages, defaults and refusals
-//! (`component-base/featuregate`). The table is generated for one minor version.
+//! Feature gates: `--feature-gates NAME=BOOL,…` of upstream's components, with its names, stages, defaults and error
+//! messages (`component-base/featuregate`). The table is generated for one minor version.
 mod generated;
 
 use std::collections::BTreeMap;
@@ -7,21 +7,21 @@ use std::fmt;
 
 use generated::GATES;
 
-/// How mature a feature is.
+/// The maturity of a feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Off unless asked for.
+    /// The feature is disabled by default.
     Alpha,
     /// The feature is enabled by default in most cases.
     Beta,
-    /// On for good.
+    /// The feature is always enabled.
     Stable,
-    /// On its way out.
+    /// The feature will be removed.
     Deprecated,
 }
 
 impl Stage {
-    /// As `kubernetes_feature_enabled` names it.
+    /// Returns the stage as the metric `kubernetes_feature_enabled` names it.
     pub fn label(self) -> &'static str {
         match self {
             Self::Alpha => "ALPHA",
@@ -32,21 +32,22 @@ impl Stage {
     }
 }
 
-/// A row of the table: name, stage, default, whether that cannot be changed, which others must be on with it.
+/// A row of the table: name, stage, default, whether the default is locked, and the gates that must be enabled with
+/// it.
 struct Gate(&'static str, Stage, bool, bool, &'static [&'static str]);
 
 const ALL_ALPHA: &str = "AllAlpha";
 const ALL_BETA: &str = "AllBeta";
-/// Gates that stand for a stage.
+/// The gates that switch all features of a stage.
 const OF_STAGES: [Gate; 2] =
     [Gate(ALL_ALPHA, Stage::Alpha, false, false, &[]), Gate(ALL_BETA, Stage::Beta, false, false, &[])];
 
-/// Why gates are refused: every fault, in upstream's words.
+/// All errors of a gates configuration, in upstream's words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GateErrors(pub Vec<String>);
 
 impl fmt::Display for GateErrors {
-    /// One message of several, as upstream's aggregates are shown.
+    /// Formats several errors as one message, like upstream's aggregates.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0[..] {
             [one] => f.write_str(one),
@@ -57,15 +58,17 @@ impl fmt::Display for GateErrors {
 
 impl std::error::Error for GateErrors {}
 
-/// What is switched on. Whoever never asked for anything has the defaults.
+/// The state of the feature gates. The default value has every gate at its default. `parse` reads the values of
+/// `--feature-gates`, with upstream's rules for locked gates, for gates that depend on others and for the groups
+/// `AllAlpha` and `AllBeta`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FeatureGates(BTreeMap<&'static str, bool>);
 
 impl FeatureGates {
-    /// Reads values of `--feature-gates`; of one gate in several, the last counts.
+    /// Parses the values of `--feature-gates`. If a gate occurs several times, the last value applies.
     ///
     /// # Errors
-    /// Names that are not known, values that are no truth values, gates that are locked, gates without what they need.
+    /// Fails for unknown names, values that are not booleans, locked gates, and gates whose dependencies are disabled.
     pub fn parse<'a>(values: impl IntoIterator<Item = &'a str>) -> Result<Self, GateErrors> {
         let mut asked: BTreeMap<&str, bool> = BTreeMap::new();
         for pair in values.into_iter().flat_map(|v| v.split(',')).filter(|p| !p.is_empty()) {
@@ -109,17 +112,17 @@ impl FeatureGates {
             .then(|| format!("{name} is enabled, but depends on features that are disabled: [{}]", off.join(" ")))
     }
 
-    /// Whether a feature is on; one that is not known is off.
+    /// Returns whether a feature is enabled. Unknown features are disabled.
     pub fn enabled(&self, name: &str) -> bool {
         self.0.get(name).copied().or_else(|| known(name).map(|g| g.2)).unwrap_or(false)
     }
 
-    /// Every gate by name, with its stage and whether it is on.
+    /// Returns every gate by name, with its stage and whether it is enabled.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, Stage, bool)> {
         OF_STAGES.iter().chain(GATES).map(|Gate(name, stage, ..)| (*name, *stage, self.enabled(name)))
     }
 
-    /// The gates that are not as they are by default.
+    /// Returns the gates that differ from their defaults.
     pub fn changed(&self) -> impl Iterator<Item = (&'static str, bool)> {
         self.0.iter().filter(|(name, on)| known(name).is_some_and(|g| g.2 != **on)).map(|(name, on)| (*name, *on))
     }
@@ -130,7 +133,7 @@ fn known(name: &str) -> Option<&'static Gate> {
     of_stage.or_else(|| GATES.binary_search_by(|g| g.0.cmp(name)).ok().map(|at| &GATES[at]))
 }
 
-/// Go's truth values.
+/// Parses a boolean like Go's `strconv.ParseBool`.
 fn truth(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),

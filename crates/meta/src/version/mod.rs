@@ -1,42 +1,43 @@
-//! The version every component reports: Kubernetes' own, so that clients' skew checks hold, with Kelson's as metadata.
+//! The version that every component reports: Kubernetes' version, so that version skew checks of clients work, with
+//! Kelson's version as build metadata.
 mod generated;
 
 use std::sync::OnceLock;
 
 pub use generated::{GIT_VERSION, MINOR, MINOR_NUMBER, PREVIOUS_MINOR, SHORT};
 
-/// `major` of `/version`.
+/// The `major` of `/version`.
 pub const MAJOR: &str = "1";
-/// Kelson's own version.
+/// The version of Kelson.
 pub const KELSON_VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Which build this is. Only the binary knows: a library that read it from the environment would be built anew, with
-/// everything above it, at every commit.
+/// The identity of this build. Only the binary knows it: a library that read it from the environment would be
+/// recompiled at every commit, with everything that depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Build {
-    /// `gitCommit` of `/version`.
+    /// The `gitCommit` of `/version`.
     pub commit: &'static str,
-    /// `buildDate` of `/version`.
+    /// The `buildDate` of `/version`.
     pub date: &'static str,
 }
 
 static BUILD: OnceLock<Build> = OnceLock::new();
 
-/// Says which build this is; the first word stands.
+/// Sets the identity of the build. Only the first call has an effect.
 pub fn set_build(build: Build) {
     let _ = BUILD.set(build);
 }
 
-/// Which build this is; unknown, of the epoch, where nobody said.
+/// Returns the identity of the build. Before [`set_build`], it is unknown, with the date of the Unix epoch.
 pub fn build() -> Build {
     *BUILD.get().unwrap_or(&Build { commit: "unknown", date: "1970-01-01T00:00:00Z" })
 }
 
-/// `platform` of `/version`, in Go's words, e.g. `linux/arm64`.
+/// Returns the `platform` of `/version` in Go's form, such as `linux/arm64`.
 pub fn platform() -> String {
     format!("{}/{}", std::env::consts::OS, go_arch())
 }
 
-/// The machine's architecture in Go's words: `amd64`, `arm64` …
+/// Returns the machine's architecture in Go's form: `amd64`, `arm64` and others.
 pub fn go_arch() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -16,7 +16,7 @@ pub struct Conflict {
     pub field: String,
 }
 
-/// The reason why an apply was refused.
+/// The reason why an apply was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApplyError {
     /// 409 Conflict, a cause per field (`FieldManagerConflict`, message `conflict with …`).

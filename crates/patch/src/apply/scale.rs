@@ -39,7 +39,7 @@ fn keyed(id: &ManagerId, api_version: &str) -> ManagerId {
 /// Gives a `Scale` the entries of those who own the count of the object whose view it is.
 ///
 /// # Errors
-/// When the entries do not read.
+/// Fails when the entries do not read.
 pub fn to_scale(parent: &Value, paths: &ReplicaPaths, scale: &mut Value) -> Result<(), EntriesError> {
     let mut out = Managed::default();
     for (id, owned) in Managed::read(parent)?.0 {
@@ -58,7 +58,7 @@ pub fn to_scale(parent: &Value, paths: &ReplicaPaths, scale: &mut Value) -> Resu
 /// entries from before.
 ///
 /// # Errors
-/// When the entries do not read.
+/// Fails when the entries do not read.
 pub fn to_parent(
     parent: &Value,
     scale: &Value,

@@ -1,36 +1,36 @@
-//! Files and directories of their owner alone, and names that survive a power cut. Everything here blocks.
+//! Private files and directories, and directory entries that survive a power failure. All functions block.
 #![allow(clippy::disallowed_methods, reason = "blocking: callers are in a lane for files, or at start")]
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
-/// What a file's group and everybody else may do with it.
+/// The permission bits of the group and of other users.
 const OTHERS: u32 = 0o077;
 
-/// A file that this makes is its owner's alone.
+/// Makes new files accessible to their owner only.
 pub fn private(options: &mut OpenOptions) -> &mut OpenOptions {
     options.mode(0o600)
 }
 
-/// A file that this makes is open to those to whom the file of `about` is.
+/// Gives new files the permissions of the file with the metadata `about`.
 pub fn open_like<'o>(options: &'o mut OpenOptions, about: &Metadata) -> &'o mut OpenOptions {
     options.mode(about.permissions().mode())
 }
 
-/// Makes a directory and those above it, for their owner alone. One that is there stays as it is.
+/// Creates a directory and its parents, accessible to their owner only. An existing directory is not changed.
 ///
 /// # Errors
-/// The system's.
+/// Returns the error of the operating system.
 pub fn make_private_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
-/// Makes a directory that only its owner may enter, or closes one that exists to others. Directories above it that are missing get the
-/// process's usual mode; those that exist keep their own.
+/// Creates a directory that only its owner can access, or restricts an existing one. Missing parents get the process's
+/// default mode; existing parents are not changed.
 ///
 /// # Errors
-/// The system's.
+/// Returns the error of the operating system.
 pub fn ensure_private_dir(dir: &Path) -> io::Result<()> {
     if let Some(parent) = dir.parent() {
         std::fs::create_dir_all(parent)?;
@@ -41,83 +41,83 @@ pub fn ensure_private_dir(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Gives a file, a socket or a directory that is there to its owner alone.
+/// Restricts an existing file, socket or directory to its owner.
 ///
 /// # Errors
-/// The system's.
+/// Returns the error of the operating system.
 pub fn make_private(path: &Path) -> io::Result<()> {
     let mode = if std::fs::metadata(path)?.is_dir() { 0o700 } else { 0o600 };
     std::fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
-/// The mode of a regular file or a directory with which others than its owner may do anything; `None`: they may not, or it is
-/// neither.
+/// Returns the mode of a regular file or a directory that other users can access. Returns `None` if they cannot, or
+/// for another type of file.
 pub fn open_to_others(file: &Path) -> Option<u32> {
     let about = std::fs::symlink_metadata(file).ok().filter(|about| about.is_file() || about.is_dir())?;
     let mode = about.permissions().mode() & 0o7777;
     (mode & OTHERS != 0).then_some(mode)
 }
 
-/// Takes from others what [`open_to_others`] found, and leaves its owner what he may.
+/// Removes the permissions of other users that [`open_to_others`] found, and keeps the owner's.
 ///
 /// # Errors
-/// The system's.
+/// Returns the error of the operating system.
 pub fn close_to_others(file: &Path, mode: u32) -> io::Result<()> {
     std::fs::set_permissions(file, Permissions::from_mode(mode & !OTHERS))
 }
 
-/// A file that is opened for nothing but to wait until its data is on the disk, whoever has written it.
+/// Opens a file only to wait until its data is on disk, regardless of which process wrote it.
 ///
 /// # Errors
-/// The system's.
+/// Returns the error of the operating system.
 pub fn open_to_sync(file: &Path) -> io::Result<File> {
     File::open(file)
 }
 
-/// Makes the names of a directory's new files survive a power cut.
+/// Syncs a directory, so that its new entries survive a power failure.
 ///
 /// # Errors
-/// The system's.
+/// Returns the error of the operating system.
 pub fn sync_names(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Makes `at` lead to the file `to`.
+/// Creates the symbolic link `at` to the file `to`.
 ///
 /// # Errors
-/// The system's.
+/// Returns the error of the operating system.
 pub fn link(to: &Path, at: &Path) -> io::Result<()> {
     std::os::unix::fs::symlink(to, at)
 }
 
-/// Bytes that an ordinary user may still write to the file system of a directory.
+/// Returns the bytes that an unprivileged user may still write to the file system of a directory.
 ///
 /// # Errors
-/// The system's.
+/// Returns the error of the operating system.
 pub fn free_bytes(dir: &Path) -> io::Result<u64> {
     let about = rustix::fs::statvfs(dir)?;
     Ok(about.f_bavail.saturating_mul(about.f_frsize))
 }
 
-/// Makes an empty file so long, with blocks of the disk that belong to it.
+/// Extends an empty file to a length and allocates its disk blocks.
 ///
 /// # Errors
-/// The system's; the disk is full.
+/// Returns the error of the operating system, for example if the disk is full.
 pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
-        // A file system that cannot do it gets zeros.
+        // A file system without this operation gets zeros.
         Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
         done => return Ok(done?),
     }
     crate::zeros(file, bytes)
 }
 
-/// Makes two names of one directory change places, in one step that no power cut divides. `Unsupported`: the system or the
-/// file system cannot do it.
+/// Exchanges two entries of one directory atomically, also with regard to a power failure. Fails with `Unsupported` if
+/// the system or the file system cannot do it.
 ///
 /// # Errors
-/// The system's.
+/// Returns the error of the operating system.
 pub fn exchange(one: &Path, other: &Path) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     {

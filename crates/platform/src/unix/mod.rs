@@ -1,4 +1,4 @@
-//! Linux, macOS and other systems of their kind: modes of files, sockets in the file system, signals, limits.
+//! Linux, macOS and other Unix systems: file modes, Unix sockets, signals and limits.
 
 pub mod files;
 #[cfg(target_os = "linux")]

@@ -1,28 +1,28 @@
-//! What Linux says of a process in `/proc`.
+//! Process statistics from Linux' `/proc`.
 #![allow(clippy::disallowed_methods, reason = "blocking: the kernel's memory, no disk")]
 
 use crate::Usage;
 
-/// What `/proc/self/stat` says, in its units.
+/// Values of `/proc/self/stat` in its units.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
-    /// User and system time together, clock ticks.
+    /// The CPU time in user and system mode together, in clock ticks.
     cpu_ticks: u64,
-    /// Start after boot, clock ticks.
+    /// The start time after boot, in clock ticks.
     start_ticks: u64,
-    /// Virtual memory, bytes.
+    /// The virtual memory in bytes.
     virtual_bytes: u64,
-    /// Resident memory, pages.
+    /// The resident memory in pages.
     resident_pages: u64,
 }
 
 pub(super) fn usage() -> Usage {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let Some(stat) = parse_stat(&read("/proc/self/stat")) else { return Usage::default() };
-    // Both differ between machines: 16 KiB pages are the default on some boards.
+    // Both values differ between machines: some boards have 16 KiB pages by default.
     let ticks_per_s = rustix::param::clock_ticks_per_second() as f64;
     let page_bytes = rustix::param::page_size() as f64;
-    // The listing itself holds one.
+    // The directory listing itself uses one descriptor.
     let open = std::fs::read_dir("/proc/self/fd").ok().map(|open| open.count().saturating_sub(1));
     let boot = parse_boot(&read("/proc/stat"));
     Usage {
@@ -34,7 +34,8 @@ pub(super) fn usage() -> Usage {
     }
 }
 
-/// Fields are counted from the command's closing parenthesis: the command itself may hold blanks and parentheses.
+/// Parses `/proc/self/stat`. Fields are counted from the last parenthesis, because the command name may contain spaces
+/// and parentheses.
 fn parse_stat(text: &str) -> Option<Stat> {
     let (_, after) = text.rsplit_once(") ")?;
     let fields: Vec<&str> = after.split_ascii_whitespace().collect();
@@ -47,7 +48,7 @@ fn parse_stat(text: &str) -> Option<Stat> {
     })
 }
 
-/// Boot in seconds since the Unix epoch.
+/// Returns the boot time in seconds since the Unix epoch.
 fn parse_boot(text: &str) -> Option<u64> {
     text.lines().find_map(|l| l.strip_prefix("btime "))?.trim().parse().ok()
 }

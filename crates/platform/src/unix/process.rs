@@ -1,17 +1,18 @@
-//! This process and its machine: limits, core files, its parent, what it uses.
+//! This process and its machine: limits, core files, the parent process and resource usage.
 use std::io;
 
 #[cfg(target_os = "linux")]
 use rustix::process::DumpableBehavior;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The hard limit of macOS may be none at all, and the kernel refuses more than this all the same.
+/// The maximum on macOS, whose hard limit may be unlimited although the kernel rejects higher values.
 const OPEN_FILES_ALWAYS_GIVEN: u64 = 10_240;
 
-/// Keys and tokens are in this process's memory: no core file is written of it, and on Linux no other process of its user reads it.
+/// Protects keys and tokens in this process's memory: it writes no core file, and on Linux no other process of its
+/// user can read its memory.
 ///
 /// # Errors
-/// The system's.
+/// Returns the error of the operating system.
 pub fn keep_memory_private() -> io::Result<()> {
     #[cfg(target_os = "linux")]
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
@@ -20,10 +21,10 @@ pub fn keep_memory_private() -> io::Result<()> {
     Ok(())
 }
 
-/// Raises the limit of open files as far as it goes without privileges.
+/// Raises the limit of open files as far as possible without privileges.
 ///
 /// # Errors
-/// The system's.
+/// Returns the error of the operating system.
 pub fn raise_open_files() -> io::Result<()> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current == maximum {
@@ -37,45 +38,46 @@ pub fn raise_open_files() -> io::Result<()> {
     Ok(())
 }
 
-/// How many files may be open; `None`: any number.
+/// Returns the limit of open files, or `None` if it is unlimited.
 pub fn open_files_max() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// The machine's name as it was given it.
+/// Returns the host name as it was configured.
 pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// The process that started this one, or whoever took its place when it ended. `None`: nobody, in the first process of a namespace.
+/// Returns the parent process, or its replacement if the parent ended. Returns `None` in the first process of a PID
+/// namespace.
 pub fn parent() -> Option<u32> {
     rustix::process::getppid().and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok())
 }
 
-/// Whether the system says with [`parent`] that a parent has ended.
+/// Whether [`parent`] shows on this system that the parent has ended.
 pub const KNOWS_PARENT: bool = true;
 
-/// What this process uses. Reads memory of the kernel, no disk.
+/// Returns the resource usage of this process. Reads `/proc`, not a disk.
 #[cfg(target_os = "linux")]
 pub fn usage() -> crate::Usage {
     super::proc::usage()
 }
 
-/// What this process uses: nothing of it is said by files here.
+/// Returns the resource usage of this process, which is unknown on this system.
 #[cfg(not(target_os = "linux"))]
 pub fn usage() -> crate::Usage {
     crate::Usage::default()
 }
 
-/// Identifies this boot of the machine; `None`: the system does not say.
+/// Returns the ID of this boot of the machine, or `None` if the system has none.
 pub fn boot_id() -> Option<String> {
     #[allow(clippy::disallowed_methods, reason = "blocking: the kernel's memory, no disk")]
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(text.trim().to_owned())
 }
 
-/// Memory that this process may use: the machine's, or what its control groups allow where that is less. `None`: the system
-/// does not say.
+/// Returns the bytes of memory that this process may use: the machine's, or less if its control groups have a limit.
+/// Returns `None` if it is unknown.
 pub fn memory_bytes() -> Option<u64> {
     #[allow(clippy::disallowed_methods, reason = "blocking: the kernel's memory, no disk")]
     let read = |path: &str| std::fs::read_to_string(path).ok();
@@ -90,7 +92,7 @@ pub fn memory_bytes() -> Option<u64> {
     Some(limits.fold(machine, u64::min))
 }
 
-/// What `/proc/meminfo` says of the whole memory, in bytes.
+/// Returns the total memory from `/proc/meminfo` in bytes.
 fn memory_total(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)

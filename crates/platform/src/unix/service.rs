@@ -1,5 +1,5 @@
-//! What passes between a process and the service manager that started it: the datagrams of `sd_notify(3)`, and the journal that
-//! reads its standard error.
+//! Communication with the service manager that started the process: datagrams of `sd_notify(3)`, and the journal for
+//! standard error.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start; a datagram to the service manager does not wait")]
 
 use std::ffi::OsStr;
@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// The way to the service manager of this process.
+/// A connection to the service manager.
 #[derive(Debug)]
 pub struct Notifier {
     socket: UnixDatagram,
@@ -17,10 +17,10 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// The one that `NOTIFY_SOCKET` names; `None` where the process was started by something else.
+    /// Connects to the socket in `NOTIFY_SOCKET`. Returns `None` if the variable is not set.
     ///
     /// # Errors
-    /// The variable names no socket, or the system gives none.
+    /// Fails if the variable names no socket, or if the system cannot create one.
     pub fn from_env() -> io::Result<Option<Self>> {
         match std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) {
             Some(name) => Self::new(&name).map(Some),
@@ -28,10 +28,10 @@ impl Notifier {
         }
     }
 
-    /// To the socket with this name, as `NOTIFY_SOCKET` has it: a path, or `@` and a name outside of the file system.
+    /// Connects to a socket by its name in the form of `NOTIFY_SOCKET`: a path, or `@` and an abstract name.
     ///
     /// # Errors
-    /// As [`Notifier::from_env`].
+    /// Fails as [`Notifier::from_env`].
     pub fn new(name: &OsStr) -> io::Result<Self> {
         let manager = match name.as_bytes() {
             [b'@', name @ ..] => outside(name)?,
@@ -43,10 +43,10 @@ impl Notifier {
         Ok(Self { socket, manager })
     }
 
-    /// Sends assignments, one a line: `READY=1`, `STATUS=…`.
+    /// Sends assignments, one per line: `READY=1`, `STATUS=…`.
     ///
     /// # Errors
-    /// The system's, also when the manager's queue is full.
+    /// Returns the error of the operating system, also if the manager's queue is full.
     pub fn send(&self, state: &str) -> io::Result<()> {
         self.socket.send_to_addr(state.as_bytes(), &self.manager).map(drop)
     }
@@ -63,7 +63,7 @@ fn outside(_: &[u8]) -> io::Result<SocketAddr> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Within how long the manager expects the next `WATCHDOG=1`; `None`: it expects none of this process.
+/// Returns the time within which the manager expects the next `WATCHDOG=1`, or `None` if it expects none.
 pub fn watchdog() -> Option<Duration> {
     let number = |name: &str| std::env::var(name).ok();
     watchdog_of(number("WATCHDOG_USEC").as_deref(), number("WATCHDOG_PID").as_deref(), std::process::id())
@@ -75,14 +75,14 @@ fn watchdog_of(usec: Option<&str>, pid: Option<&str>, me: u32) -> Option<Duratio
     is_meant.then(|| Duration::from_micros(usec))
 }
 
-/// Whether standard error is read by the journal, which has a time and a priority for each line (`JOURNAL_STREAM`).
+/// Returns whether the journal reads standard error, and so adds time and priority to each line (`JOURNAL_STREAM`).
 pub fn logs_to_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
     let stderr = std::fs::metadata("/proc/self/fd/2").or_else(|_| std::fs::metadata("/dev/fd/2"));
     stderr.is_ok_and(|file| is_stream(&stream, file.dev(), file.ino()))
 }
 
-/// `JOURNAL_STREAM` is device and inode, in decimal, with a colon between them.
+/// Compares a stream with the format of `JOURNAL_STREAM`: device and inode in decimal, separated by a colon.
 fn is_stream(stream: &str, device: u64, inode: u64) -> bool {
     let pair = stream.split_once(':').map(|(device, inode)| (device.parse(), inode.parse()));
     pair == Some((Ok(device), Ok(inode)))

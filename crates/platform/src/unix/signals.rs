@@ -1,9 +1,9 @@
-//! What asks a process to end: SIGTERM of supervisors, SIGINT of a terminal.
+//! Signals that ask a process to stop (SIGTERM from supervisors, SIGINT from a terminal) or to reload (SIGHUP).
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Hears of the signals from when it is made on.
+/// Receives the signals that ask the process to stop.
 #[derive(Debug)]
 pub struct EndSignals {
     terminate: Signal,
@@ -11,15 +11,15 @@ pub struct EndSignals {
 }
 
 impl EndSignals {
-    /// From now on the signals are heard here, and no longer end the process by themselves.
+    /// Starts to receive the signals. They no longer end the process by themselves.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the error of the operating system.
     pub fn listen() -> io::Result<Self> {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    /// Waits for one of them.
+    /// Waits for a signal.
     pub async fn asked(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
@@ -28,20 +28,20 @@ impl EndSignals {
     }
 }
 
-/// Hears of SIGHUP, by which service managers ask a process to reload.
+/// Receives SIGHUP, with which service managers ask a process to reload.
 #[derive(Debug)]
 pub struct ReloadSignal(Signal);
 
 impl ReloadSignal {
-    /// From now on the signal is heard here, and no longer ends the process.
+    /// Starts to receive the signal. It no longer ends the process.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the error of the operating system.
     pub fn listen() -> io::Result<Self> {
         signal(SignalKind::hangup()).map(Self)
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub async fn asked(&mut self) {
         if self.0.recv().await.is_none() {
             std::future::pending().await

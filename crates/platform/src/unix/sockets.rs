@@ -1,4 +1,4 @@
-//! Sockets: those in the file system, of their owner alone, and listening TCP sockets.
+//! Private Unix sockets, and listening TCP sockets.
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::path::Path;
 use tokio::net::{TcpListener, TcpSocket};
 pub use tokio::net::{UnixListener, UnixStream};
 
-/// Listens at a path for its owner alone. What is there must be gone. Blocks.
+/// Listens on a Unix socket that only its owner can use. The path must not exist. Blocks.
 ///
 /// # Errors
-/// The system's.
+/// Returns the error of the operating system.
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
     let listener = std::os::unix::net::UnixListener::bind(path)?;
     super::files::make_private(path)?;
@@ -17,23 +17,23 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
     UnixListener::from_std(listener)
 }
 
-/// Connects to the socket at a path.
+/// Connects to the Unix socket at a path.
 ///
 /// # Errors
-/// The system's.
+/// Returns the error of the operating system.
 pub async fn connect(path: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(path).await
 }
 
-/// Whether somebody listens at a path. Blocks.
+/// Returns whether a process listens on the Unix socket at a path. Blocks.
 pub fn is_served(path: &Path) -> bool {
     std::os::unix::net::UnixStream::connect(path).is_ok()
 }
 
-/// Listens at a TCP address, also while connections of a process that ended linger there.
+/// Listens on a TCP address, also while connections of an ended process linger there.
 ///
 /// # Errors
-/// The system's.
+/// Returns the error of the operating system.
 pub fn listen_tcp(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;

@@ -1,101 +1,102 @@
-//! Files and directories, which have no modes here: who may read them is inherited from the directory above, as it is for what
-//! Kubernetes' own programs write on Windows. Everything here blocks.
+//! Files and directories. They have no modes on Windows: access is inherited from the parent directory, as for the
+//! files of Kubernetes' programs on Windows. All functions block.
 #![allow(clippy::disallowed_methods, reason = "blocking: callers are in a lane for files, or at start")]
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::path::Path;
 
-/// A file that this makes belongs to those to whom its directory does.
+/// Changes nothing: new files inherit access from their directory.
 pub fn private(options: &mut OpenOptions) -> &mut OpenOptions {
     options
 }
 
-/// A file that this makes belongs to those to whom its directory does.
+/// Changes nothing: new files inherit access from their directory.
 pub fn open_like<'o>(options: &'o mut OpenOptions, _: &Metadata) -> &'o mut OpenOptions {
     options
 }
 
-/// Makes a directory and those above it.
+/// Creates a directory and its parents.
 ///
 /// # Errors
-/// The system's.
+/// Returns the error of the operating system.
 pub fn make_private_dir(dir: &Path) -> io::Result<()> {
     std::fs::create_dir_all(dir)
 }
 
-/// Makes a directory and those above it; there are no modes.
+/// Creates a directory and its parents. There are no modes to set.
 ///
 /// # Errors
-/// The system's.
+/// Returns the error of the operating system.
 pub fn ensure_private_dir(dir: &Path) -> io::Result<()> {
     std::fs::create_dir_all(dir)
 }
 
-/// Nothing is changed: there are no modes. What is not there is an error as elsewhere.
+/// Changes nothing, because there are no modes. A missing file is an error as on other systems.
 ///
 /// # Errors
-/// The system's.
+/// Returns the error of the operating system.
 pub fn make_private(path: &Path) -> io::Result<()> {
     std::fs::metadata(path).map(drop)
 }
 
-/// Never anything: there are no modes.
+/// Returns `None`, because there are no modes.
 pub fn open_to_others(_: &Path) -> Option<u32> {
     None
 }
 
-/// Nothing is changed: [`open_to_others`] finds nothing.
+/// Changes nothing, because [`open_to_others`] never returns a mode.
 ///
 /// # Errors
-/// Never here; other systems have reasons to fail.
+/// This function never fails on this system; it may fail on others.
 pub fn close_to_others(_: &Path, _: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// A file that is opened for nothing but to wait until its data is on the disk, whoever has written it. Only who may write may wait for that here.
+/// Opens a file only to wait until its data is on disk, regardless of which process wrote it. On Windows this requires
+/// write access.
 ///
 /// # Errors
-/// The system's.
+/// Returns the error of the operating system.
 pub fn open_to_sync(file: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).open(file)
 }
 
-/// Names are in the file system's own log; a directory cannot be synced.
+/// Does nothing: NTFS logs directory entries, and a directory cannot be synced.
 ///
 /// # Errors
-/// Never here; other systems have reasons to fail.
+/// This function never fails on this system; it may fail on others.
 pub fn sync_names(_: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes `at` lead to the file `to`.
+/// Creates the symbolic link `at` to the file `to`.
 ///
 /// # Errors
-/// The system's: links may be made by administrators alone, or by everybody where developer mode is on.
+/// Returns the error of the operating system: only administrators may create links, unless developer mode is on.
 pub fn link(to: &Path, at: &Path) -> io::Result<()> {
     std::os::windows::fs::symlink_file(to, at)
 }
 
-/// Not known here: whoever asks does without.
+/// Fails, because the value is unknown on this system. Callers must continue without it.
 ///
 /// # Errors
-/// Always.
+/// This function always fails.
 pub fn free_bytes(_: &Path) -> io::Result<u64> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Makes an empty file so long, with blocks of the disk that belong to it.
+/// Extends an empty file to a length and allocates its disk blocks.
 ///
 /// # Errors
-/// The system's; the disk is full.
+/// Returns the error of the operating system, for example if the disk is full.
 pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     crate::zeros(file, bytes)
 }
 
-/// Names cannot change places here.
+/// Fails, because this system cannot exchange two entries.
 ///
 /// # Errors
-/// Always `Unsupported`.
+/// Always returns `Unsupported`.
 pub fn exchange(_: &Path, _: &Path) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }

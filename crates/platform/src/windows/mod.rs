@@ -1,5 +1,5 @@
-//! Windows: files inherit who may read them from their directory, there are no sockets in the file system, and what ends a
-//! process are events of its console and its session.
+//! Windows: files inherit access from their directory, there are no Unix sockets, and console and session events ask a
+//! process to stop.
 
 pub mod files;
 pub mod process;

@@ -1,52 +1,52 @@
-//! This process and its machine. There is no limit of open files, no core file that nobody asked for, and no parent that is known
-//! to live.
+//! This process and its machine. Windows has no limit of open files, writes no core file by default, and does not
+//! report that the parent has ended.
 use std::io;
 
-/// Nothing need be done: no core file is written unless an administrator asked for it.
+/// Does nothing: core files are written only if an administrator has configured them.
 ///
 /// # Errors
-/// Never here; other systems have reasons to fail.
+/// This function never fails on this system; it may fail on others.
 pub fn keep_memory_private() -> io::Result<()> {
     Ok(())
 }
 
-/// Nothing need be done: there is no limit.
+/// Does nothing, because there is no limit.
 ///
 /// # Errors
-/// Never here; other systems have reasons to fail.
+/// This function never fails on this system; it may fail on others.
 pub fn raise_open_files() -> io::Result<()> {
     Ok(())
 }
 
-/// `None`: any number.
+/// Returns `None`, which means unlimited.
 pub fn open_files_max() -> Option<u64> {
     None
 }
 
-/// The machine's name as it was given it.
+/// Returns the host name as it was configured.
 pub fn host_name() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_default()
 }
 
-/// Nobody: a process does not hear here that its parent has ended, and the parent's number may be another's by then.
+/// Returns `None`: Windows does not report the end of a parent, and its process ID may be in use again.
 pub fn parent() -> Option<u32> {
     None
 }
 
-/// Whether the system says with [`parent`] that a parent has ended.
+/// Whether [`parent`] shows on this system that the parent has ended.
 pub const KNOWS_PARENT: bool = false;
 
-/// What this process uses: nothing of it is said by files here.
+/// Returns the resource usage of this process, which is unknown on this system.
 pub fn usage() -> crate::Usage {
     crate::Usage::default()
 }
 
-/// Identifies this boot of the machine; `None`: the system does not say.
+/// Returns the ID of this boot of the machine, or `None` if the system has none.
 pub fn boot_id() -> Option<String> {
     None
 }
 
-/// Memory that this process may use; not known here.
+/// Returns the memory that this process may use, which is unknown on this system.
 pub fn memory_bytes() -> Option<u64> {
     None
 }

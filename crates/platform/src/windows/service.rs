@@ -1,35 +1,35 @@
-//! No service manager that speaks `sd_notify(3)`, and no journal.
+//! There is no service manager with `sd_notify(3)` and no journal on Windows.
 use std::io;
 use std::time::Duration;
 
-/// The way to a service manager: there is none.
+/// A connection to the service manager. It has no values on this system.
 #[derive(Debug)]
 pub enum Notifier {}
 
 impl Notifier {
-    /// Always `None`.
+    /// Returns `None`.
     ///
     /// # Errors
-    /// None.
+    /// This function never fails.
     pub fn from_env() -> io::Result<Option<Self>> {
         Ok(None)
     }
 
-    /// Nothing can be sent.
+    /// Cannot be called, because the type has no values.
     ///
     /// # Errors
-    /// None.
+    /// This function never fails.
     pub fn send(&self, _: &str) -> io::Result<()> {
         match *self {}
     }
 }
 
-/// No manager expects anything.
+/// Returns `None`, because no manager expects a `WATCHDOG=1`.
 pub fn watchdog() -> Option<Duration> {
     None
 }
 
-/// Standard error is read by no journal.
+/// Returns false, because there is no journal.
 pub fn logs_to_journal() -> bool {
     false
 }

@@ -1,11 +1,11 @@
-//! What asks a process to end: Ctrl-C, Ctrl-Break, and the end of its console, of the session or of the system.
+//! Events that ask a process to stop: Ctrl-C, Ctrl-Break, and the end of the console, the session or the system.
 use std::io;
 
 use tokio::signal::windows::{
     CtrlBreak, CtrlC, CtrlClose, CtrlLogoff, CtrlShutdown, ctrl_break, ctrl_c, ctrl_close, ctrl_logoff, ctrl_shutdown,
 };
 
-/// Hears of the events from when it is made on.
+/// Receives the events that ask the process to stop.
 #[derive(Debug)]
 pub struct EndSignals {
     interrupt: CtrlC,
@@ -16,10 +16,10 @@ pub struct EndSignals {
 }
 
 impl EndSignals {
-    /// From now on the events are heard here, and no longer end the process by themselves.
+    /// Starts to receive the events. They no longer end the process by themselves.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the error of the operating system.
     pub fn listen() -> io::Result<Self> {
         Ok(Self {
             interrupt: ctrl_c()?,
@@ -30,7 +30,7 @@ impl EndSignals {
         })
     }
 
-    /// Waits for one of them.
+    /// Waits for an event.
     pub async fn asked(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
@@ -42,20 +42,20 @@ impl EndSignals {
     }
 }
 
-/// Hears of requests to reload: on this system there are none.
+/// Receives requests to reload, which do not exist on this system.
 #[derive(Debug)]
 pub struct ReloadSignal(());
 
 impl ReloadSignal {
-    /// Hears nothing.
+    /// Creates a receiver that never receives anything.
     ///
     /// # Errors
-    /// None.
+    /// This function never fails.
     pub fn listen() -> io::Result<Self> {
         Ok(Self(()))
     }
 
-    /// Waits for ever: no request comes.
+    /// Waits without end, because no request can arrive.
     pub async fn asked(&mut self) {
         std::future::pending().await
     }

@@ -1,4 +1,4 @@
-//! Sockets: those in the file system are refused, since the runtime has none of them here; listening TCP sockets.
+//! Listening TCP sockets. Unix sockets fail, because the runtime does not support them on Windows.
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -8,19 +8,19 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket};
 
-/// A listening socket in the file system: there is none.
+/// A listening Unix socket. It has no values on this system.
 #[derive(Debug)]
 pub enum UnixListener {}
 
-/// A connection through the file system: there is none.
+/// A connection over a Unix socket. It has no values on this system.
 #[derive(Debug)]
 pub enum UnixStream {}
 
 impl UnixListener {
-    /// Never called: nobody has one.
+    /// Cannot be called, because the type has no values.
     ///
     /// # Errors
-    /// Never here; other systems have reasons to fail.
+    /// This function never fails on this system; it may fail on others.
     pub async fn accept(&self) -> io::Result<(UnixStream, ())> {
         match *self {}
     }
@@ -51,32 +51,32 @@ fn unsupported(path: &Path) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, why)
 }
 
-/// Refused: sockets have no place in the file system here.
+/// Fails, because Unix sockets are not supported on this system.
 ///
 /// # Errors
-/// Always [`io::ErrorKind::Unsupported`].
+/// Always returns [`io::ErrorKind::Unsupported`].
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
     Err(unsupported(path))
 }
 
-/// Refused: sockets have no place in the file system here.
+/// Fails, because Unix sockets are not supported on this system.
 ///
 /// # Errors
-/// Always [`io::ErrorKind::Unsupported`].
+/// Always returns [`io::ErrorKind::Unsupported`].
 pub async fn connect(path: &Path) -> io::Result<UnixStream> {
     Err(unsupported(path))
 }
 
-/// Nobody listens in the file system.
+/// Returns false, because no process can listen on a Unix socket.
 pub fn is_served(_: &Path) -> bool {
     false
 }
 
-/// Listens at a TCP address that nobody else has: with the option that lets an address be used again while connections linger,
-/// a second process could take it here.
+/// Listens on a TCP address that no other process uses. The option to reuse an address while connections linger would
+/// let a second process share it on Windows.
 ///
 /// # Errors
-/// The system's.
+/// Returns the error of the operating system.
 pub fn listen_tcp(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.bind(address)?;

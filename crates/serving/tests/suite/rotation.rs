@@ -1,5 +1,6 @@
-//! Certificates of a minute's life, renewed sixty times, and authorities replaced three times meanwhile, over real sockets: a client
-//! that knows only what it was given first, one that is given everything new, and one that watches see no fault.
+//! Certificates that expire after a minute are renewed sixty times, and the CAs are replaced three times, over real
+//! sockets. Three clients see no error: one with only its first credentials, one with all new ones, and one with a
+//! watch.
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +30,7 @@ fn opened(dir: &std::path::Path) -> ClusterPki {
     ClusterPki::open(&PkiOptions::new(dir.join("pki")), Timestamp::now()).expect("a PKI")
 }
 
-/// A certificate of a minute.
+/// Issues a certificate that is valid for a minute.
 fn issued(pki: &ClusterPki, name: &str, group: &str, purpose: Purpose) -> Issued {
     let organizations = [group.to_owned()];
     let sans = [San::Ip("127.0.0.1".parse().expect("an address"))];
@@ -53,7 +54,7 @@ impl Cluster {
         Self { dir, api, serving, url }
     }
 
-    /// A client with a certificate of these authorities, who believes what they vouch for.
+    /// Returns a client with a certificate of these CAs, which it also trusts.
     fn client(&self, pki: &ClusterPki) -> Client {
         let own = issued(pki, "jane", "system:masters", Purpose::Client);
         let credentials = Credentials::Certificate {
@@ -65,7 +66,7 @@ impl Cluster {
         Client::new(Arc::new(Remote::new(config).expect("a client")), "test")
     }
 
-    /// What the server's certificates and authorities become in a round.
+    /// Rotates the server's certificates and CAs for a round.
     async fn turn(&self, round: usize) -> ClusterPki {
         let pki = self.dir.path().join("pki");
         match round % 20 {
@@ -96,14 +97,14 @@ async fn an_hour_of_minutes_certificates_fails_no_request() {
     let mut kept = cluster.client(&first);
     for round in 0..ROUNDS {
         let pki = cluster.turn(round).await;
-        // A connection that is kept, made before the last change, and a new one.
+        // Requests on a connection from before the last change, and on a new one.
         asks(&kept, round, "a client of before").await;
         kept = cluster.client(&pki);
         asks(&kept, round, "a client of now").await;
         let name = format!("m{round}");
         let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}});
         kept.create::<ConfigMap>("default", &map).await.expect("made");
-        // A watch that was allowed goes on, whatever its client's certificate is worth by now.
+        // An authorized watch continues, even if its client's certificate has expired.
         loop {
             let event = tokio::time::timeout(MINUTE, watch.next()).await.expect("in time").expect("no fault");
             match event.expect("the watch goes on") {
@@ -112,7 +113,7 @@ async fn an_hour_of_minutes_certificates_fails_no_request() {
             }
         }
     }
-    // Who shows what the last authorities but one have issued is nobody.
+    // A certificate of a CA that was replaced is not accepted.
     let stranger = cluster.client(&first);
     assert!(stranger.call(Method::GET, "/api", "", bytes::Bytes::new()).await.is_err());
 }

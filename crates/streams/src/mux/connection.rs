@@ -139,7 +139,7 @@ impl Connection {
     }
 }
 
-/// A stream the peer wants to open. Dropping it refuses it.
+/// A stream that the peer wants to open. Dropping it rejects it.
 #[derive(Debug)]
 pub struct IncomingStream(Option<Stream>);
 

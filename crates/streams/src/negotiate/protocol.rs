@@ -65,7 +65,7 @@ impl ExecOptions {
     /// `stdin=true&stdout=true&stderr=true&tty=true`. Error output is dropped where there is a terminal.
     ///
     /// # Errors
-    /// When no stream at all is asked for, with upstream's message.
+    /// Fails when no stream at all is asked for, with upstream's message.
     pub fn from_query(query: Option<&str>) -> Result<Self, String> {
         let mut options = Self::default();
         for (name, value) in Query::parse(query).pairs() {

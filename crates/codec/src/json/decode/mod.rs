@@ -78,7 +78,7 @@ struct Decoder<'a, 'b> {
     found: Vec<String>,
     /// The bytes of the paths of all findings so far, including repeated findings.
     noted_bytes: usize,
-    /// The first type error. Decoding goes on, because a syntax error takes precedence.
+    /// The first type error. Decoding continues, because a syntax error takes precedence.
     type_error: Option<String>,
 }
 

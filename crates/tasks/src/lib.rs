@@ -8,6 +8,7 @@
 //! - [`contained`] runs a part of a task's work whose panic must not end the task: one key of a queue.
 //! - [`Lane`] runs blocking work (files, mounts, hashing) on separate threads with limited concurrency.
 //! - [`FairLane`] drives futures with long computations on such threads, with users in turn.
+//!
 //! A panic is reported with the task's name and counted in every case; what else it means is said by [`OnPanic`].
 //! `tokio::spawn` and `spawn_blocking` are banned elsewhere by `clippy.toml`.
 //!

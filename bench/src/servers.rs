@@ -1,4 +1,4 @@
-//! Measures three servers on three members of etcd, each pair on a machine of its own network: creates a second beside etcd's own
+//! Measures three servers on three members of etcd, each pair on a separate machine: creates a second beside etcd's own
 //! rate, the time until requests are answered after the leader was killed, and memory. `servers [SECONDS] [KILLS]` (10 and 20); needs
 //! root. With `KELSON_REFERENCE=FILE`, upstream's kube-apiserver is measured on the same members, under another prefix.
 use std::path::Path;

@@ -13,7 +13,7 @@ use kelson_platform::files::private;
 
 use crate::at_rest;
 use crate::authorities::PKI_DIR;
-use crate::control_plane::CLUSTER_DOMAIN;
+use crate::cluster::CLUSTER_DOMAIN;
 
 /// The store's directory, and its file.
 pub const STORE: &str = "store";

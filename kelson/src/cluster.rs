@@ -17,6 +17,8 @@ use kelson_ranges::Ranges;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+/// The domain of services and pods in DNS.
+pub const CLUSTER_DOMAIN: &str = "cluster.local";
 /// The URL of the API and its CA for joining nodes, readable by all clients (KEP-130, upstream `bootstrapapi`).
 pub const CLUSTER_INFO: (&str, &str) = ("kube-public", "cluster-info");
 /// The common settings of kubelets, as kubeadm stores them.

@@ -28,7 +28,7 @@ use crate::at_rest;
 use crate::authorities::{self, Follower, PKI_DIR};
 use crate::certificates::{self, Certificates, CurrentPki};
 use crate::cli::{BuiltIn, ServerArgs};
-use crate::cluster::{Bundles, ClusterSettings};
+use crate::cluster::{Bundles, CLUSTER_DOMAIN, ClusterSettings};
 use crate::elected::Elected;
 use crate::host::nth;
 use crate::identity_files::IdentityFiles;
@@ -38,8 +38,6 @@ use crate::process::within;
 use crate::token::Token;
 use crate::{etcd_member, host, leading, manifests, modes, own_objects, snapshot, storage, token};
 
-/// The domain of services and pods in DNS.
-pub const CLUSTER_DOMAIN: &str = "cluster.local";
 /// The position of cluster DNS in the service range, by convention.
 const DNS_POSITION: usize = 10;
 /// The file with the bootstrap token that nodes join with.

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use crate::args::feature_gates;
 use crate::cli::{BuiltIn, ServerArgs};
 use crate::election::Election;
-use crate::leading::{Component, Elector, Part, Term};
+use crate::leading::{Candidate, Elector, Part, Term};
 
 const CONTROLLERS: &str = "kube-controller-manager";
 const SCHEDULER: &str = "kube-scheduler";
@@ -68,7 +68,7 @@ impl Elected<'_> {
             let running = Controllers::start(config, Box::new(factory), Arc::new(SystemClock), tasks);
             Box::pin(running.shutdown()) as kelson_client::BoxFuture<()>
         };
-        let component = Component { name: CONTROLLERS, end_max: self.end_max, start: Box::new(start) };
+        let component = Candidate { name: CONTROLLERS, end_max: self.end_max, start: Box::new(start) };
         Ok(Part::start(component, self.elector(user::KUBE_CONTROLLER_MANAGER, CONTROLLERS), self.tasks))
     }
 
@@ -87,7 +87,7 @@ impl Elected<'_> {
             let running = Scheduler::start(config, client, Arc::new(SystemClock), None, &tasks);
             Box::pin(running.shutdown()) as kelson_client::BoxFuture<()>
         };
-        let component = Component { name: SCHEDULER, end_max: self.end_max, start: Box::new(start) };
+        let component = Candidate { name: SCHEDULER, end_max: self.end_max, start: Box::new(start) };
         Ok(Part::start(component, self.elector(user::KUBE_SCHEDULER, SCHEDULER), self.tasks))
     }
 

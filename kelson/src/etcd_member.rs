@@ -2,11 +2,9 @@
 #![allow(clippy::disallowed_methods, reason = "blocking: at start")]
 
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
-use clap::Args;
 use kelson_apiserver::Config;
 use kelson_client::{Client, EventRecorder, EventType, ObjectRef};
 use kelson_etcd_store::MediaType;
@@ -20,24 +18,6 @@ use tokio::sync::broadcast::error::RecvError;
 use crate::cli::ServerArgs;
 use crate::etcd_flags::EtcdArgs;
 use crate::host;
-
-/// The etcd member of this server. Its settings are stored in DIR/etcd, so later starts need none of these flags.
-#[derive(Args, Debug, Clone)]
-pub struct MemberArgs {
-    /// Start a cluster of servers: this one stores the objects in an etcd member that it starts and supervises, and other
-    /// servers can join. Has no effect on later starts.
-    #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
-    pub cluster_init: bool,
-    /// etcd program of the member, 3.5.13 to 3.7 [default: DIR/bin/etcd, else etcd in PATH]
-    #[arg(long, value_name = "FILE")]
-    pub etcd_binary: Option<PathBuf>,
-    /// Port on which the etcd members of other servers reach this one's, at the advertised address [default: 2380]
-    #[arg(long, value_name = "PORT")]
-    pub etcd_peer_port: Option<u16>,
-    /// Port on the loopback address on which this server reaches its etcd member [default: 2379]
-    #[arg(long, value_name = "PORT")]
-    pub etcd_client_port: Option<u16>,
-}
 
 /// Returns the options of this server's member. `address` is the advertised one.
 pub fn options(args: &ServerArgs, address: IpAddr, tasks: &Tasks) -> anyhow::Result<MemberOptions> {

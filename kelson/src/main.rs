@@ -63,6 +63,7 @@ mod logging;
 mod manifests;
 mod manual;
 mod member;
+mod member_flags;
 mod modes;
 #[cfg(target_os = "linux")]
 mod node;

@@ -1,4 +1,4 @@
-//! A server that stores its objects in an etcd member of its own.
+//! A server that stores its objects in an etcd member that it starts.
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;

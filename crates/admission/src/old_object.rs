@@ -55,7 +55,7 @@ pub enum OldObject<'a> {
 }
 
 impl<'a> OldObject<'a> {
-    /// The object.
+    /// The object before the change.
     pub fn get(self) -> &'a Value {
         match self {
             Self::Parsed(value) => value,

@@ -176,7 +176,7 @@ mod tests {
         Manifest {
             format: FORMAT,
             kelson_version: "0.1.0".into(),
-            kubernetes_version: "v1.36.2".into(),
+            kubernetes_version: "v1.0.0".into(),
             created: Timestamp::UNIX_EPOCH,
             cluster_domain: "cluster.local".into(),
             store: None,

@@ -29,7 +29,7 @@ const PORT: u16 = 2379;
 /// Files for connections by https, as the flags name them.
 #[derive(Clone, Debug, Default)]
 pub struct ClientTlsFiles {
-    /// `--etcd-cafile`: the certificate authorities of the members; without it, those that the system trusts.
+    /// `--etcd-cafile`: the CAs of the members; without it, those that the system trusts.
     pub ca: Option<PathBuf>,
     /// `--etcd-certfile`: what is shown to the members.
     pub cert: Option<PathBuf>,

@@ -309,7 +309,10 @@ impl<'a> Replay<'a> {
             _ => false,
         };
         let Some(operation) = self.first_lost(wrote) else {
-            return Err(format!("{} is {value:?} at {at}, which nobody wrote or somebody was refused", self.key));
+            return Err(format!(
+                "{} is {value:?} at {at}, which no client wrote, or whose write was rejected",
+                self.key
+            ));
         };
         self.write(at, value, operation)
     }
@@ -321,7 +324,7 @@ impl<'a> Replay<'a> {
             return Ok(());
         }
         let Some(operation) = self.first_lost(|o| o.call == Call::Delete(at)) else {
-            return Err(format!("{} at {at} is gone, and nobody deleted it", self.key));
+            return Err(format!("{} at {at} is gone, and no client deleted it", self.key));
         };
         self.push(0, None, operation.called);
         Ok(())

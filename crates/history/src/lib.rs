@@ -4,12 +4,10 @@
 //! Each key is a register with compare and swap: a create expects it to be empty, an update and a delete expect a revision, and a
 //! rejection contains what was found, so it is checked as a read. A general history needs a search. Here every write that happened has a
 //! revision, which is its position in the order, so one pass suffices:
-//! - The writes of a key are replayed by revision, and each must find what it expected. A write without an answer is inserted where a
-//!   later
+//! - The writes of a key are replayed by revision, and each must find what it expected. A write without an answer is inserted where a later
 //!   observation can only have followed from it, since values are never written twice.
 //! - An operation that began after the answer of another comes after it. So no read sees an older state than one that was answered
-//!   before
-//!   it began, none sees a write that began after the read was answered, and the revisions of writes (of all keys, since there is one
+//!   before it began, none sees a write that began after the read was answered, and the revisions of writes (of all keys, since there is one
 //!   committer) increase from each answered write to each later one.
 //!
 //! Watches are checked against the same writes: from its beginning to its last event, a watcher saw every write, in order, and nothing
@@ -17,8 +15,8 @@
 //!
 //! | room | what is in it |
 //! |---|---|
-//! | `check` | the check |
 //! | `line` | the lines of a history |
+//! | `check` | the check |
 
 mod check;
 mod line;

@@ -32,7 +32,7 @@ pub enum Line {
     Call {
         /// The number of the operation, which no other one has.
         id: u64,
-        /// The register.
+        /// The name of the register.
         key: String,
         /// What it does.
         call: Call,
@@ -57,7 +57,7 @@ pub enum Line {
         watcher: u64,
         /// The revision of the write.
         revision: u64,
-        /// The register.
+        /// The name of the register.
         key: String,
         /// The value that was written.
         value: Option<String>,

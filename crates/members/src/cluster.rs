@@ -47,7 +47,7 @@ pub struct MemberRow {
     pub name: String,
     /// Its ID, hexadecimal.
     pub id: String,
-    /// Its role.
+    /// The role of the member in its cluster.
     pub role: Role,
     /// Whether it answers at its peer URL.
     pub is_running: bool,

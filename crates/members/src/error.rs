@@ -32,7 +32,7 @@ pub enum MemberError {
     /// A program that is not an etcd.
     #[error("{path} is not an etcd: {why}")]
     NotEtcd {
-        /// The program.
+        /// The file that was run.
         path: PathBuf,
         /// What it answered.
         why: String,
@@ -40,17 +40,17 @@ pub enum MemberError {
     /// The found release cannot be used.
     #[error("{path}: {why}; install one from https://etcd.io in DIR/bin, or name it with --etcd-binary")]
     Version {
-        /// The program.
+        /// The file of the program.
         path: PathBuf,
-        /// Why not.
+        /// Why this release is rejected.
         why: VersionError,
     },
     /// Flags contradict the settings of the member.
     #[error("{flag} is {given}, but the etcd member of this server has {kept} ({path}); {remedy}")]
     Contradiction {
-        /// The flag.
+        /// The flag on the command line.
         flag: &'static str,
-        /// Its value.
+        /// The value of the flag.
         given: String,
         /// The value in the settings.
         kept: String,
@@ -62,7 +62,7 @@ pub enum MemberError {
     /// There is data without settings, or settings without data.
     #[error("{path}: {why}")]
     Layout {
-        /// The directory.
+        /// The directory of the member.
         path: PathBuf,
         /// What is missing, and what to do.
         why: String,
@@ -78,7 +78,7 @@ pub enum MemberError {
         "listening on {address} for the check of the cluster: {source}; is another etcd running? --etcd-peer-port changes the port"
     )]
     Listen {
-        /// The address.
+        /// The address and the port.
         address: String,
         /// The system's reason.
         source: std::io::Error,
@@ -86,7 +86,7 @@ pub enum MemberError {
     /// The process could not be started, or ended in a way that a restart does not change.
     #[error("etcd {what}{}", if tail.is_empty() { String::new() } else { format!("; its last errors: {tail}") })]
     Ended {
-        /// What happened.
+        /// How the process ended.
         what: String,
         /// Its last errors.
         tail: String,
@@ -157,11 +157,11 @@ pub enum AdmitError {
         "the peer URL {url} of the joining server cannot be reached from {from}: {why}; check its address, --etcd-peer-port and firewalls"
     )]
     Unreachable {
-        /// The URL.
+        /// The peer URL of the joining server.
         url: String,
         /// The member that dialled it.
         from: String,
-        /// What happened.
+        /// The reason, as the system gives it.
         why: String,
     },
     /// A running member has the name.
@@ -169,7 +169,7 @@ pub enum AdmitError {
         "a running member is named {name} ({url}); a server joins under another --node-name, or after that member has stopped"
     )]
     NameTaken {
-        /// The name.
+        /// The name of the member.
         name: String,
         /// The peer URL of the member that has it.
         url: String,
@@ -177,7 +177,7 @@ pub enum AdmitError {
     /// Another member has the peer URL.
     #[error("the member {name} has the peer URL {url} already; remove it with `kelson member remove {name}`")]
     UrlTaken {
-        /// The URL.
+        /// The peer URL of the joining server.
         url: String,
         /// The member that has it.
         name: String,

@@ -48,7 +48,7 @@ impl Certificates {
         let ca = Authority::load_or_create(&dir, CA, CA_NAME, now)?;
         let mut written = Vec::new();
         let (peer, loopback) = (peer_names(&self.peer_url), loopback_names());
-        // etcd's gateway for JSON is a client of its own server port and shows the server's certificate.
+        // etcd's gateway for JSON connects to its server port as a client and shows the server's certificate.
         let all = [
             ("peer", Purpose::Both, &peer[..]),
             ("server", Purpose::Both, &loopback),

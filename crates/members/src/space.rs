@@ -51,7 +51,7 @@ impl Space {
 /// What a member does about its space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SpaceStep {
-    /// Nothing.
+    /// There is nothing to do.
     None,
     /// It defragments, while it holds the lock.
     Defragment,

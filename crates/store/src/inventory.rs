@@ -25,7 +25,7 @@ const ROWS_AT_ONCE: usize = 1000;
 /// The revisions from which watches can start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Floors {
-    /// The floor of all resources that have none of their own.
+    /// The floor of all resources without an entry in `resources`.
     pub base: u64,
     /// The revision of the last change of a resource, by `GROUP/PLURAL`.
     pub resources: BTreeMap<String, u64>,

@@ -42,7 +42,7 @@ pub fn serving(args: &ServingArgs, address: IpAddr, service: Option<IpAddr>, now
     let authority = Authority::create(&format!("{host}-ca@{}", now.as_second()), now)?;
     let service = service.unwrap_or(IpAddr::from([127, 0, 0, 1]));
     let sans = ClusterPki::server_sans(
-        crate::control_plane::CLUSTER_DOMAIN,
+        crate::cluster::CLUSTER_DOMAIN,
         service,
         &[San::Ip(address), San::Ip(args.bind_address), San::Dns(host.clone())],
     );

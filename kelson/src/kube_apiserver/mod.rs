@@ -27,7 +27,8 @@ pub use args::ApiserverArgs;
 
 use crate::args::{feature_gates, runtime_config};
 use crate::at_rest::show;
-use crate::control_plane::{CLUSTER_DOMAIN, identity, is_asked};
+use crate::cluster::CLUSTER_DOMAIN;
+use crate::control_plane::{identity, is_asked};
 use crate::flags::Spoken;
 use crate::host::nth;
 use crate::identity_files::IdentityFiles;

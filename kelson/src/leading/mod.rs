@@ -33,7 +33,7 @@ const IDENTITY_FILE: &str = "server-id";
 pub type Start = Box<dyn Fn(&Term) -> BoxFuture<()> + Send + Sync>;
 
 /// A component that can be started again after it was stopped.
-pub struct Component {
+pub struct Candidate {
     /// Its name, which is also the name of its lease in `kube-system`.
     pub name: &'static str,
     /// The timeout for stopping it.
@@ -68,15 +68,15 @@ enum Running {
 
 impl Part {
     /// Starts the component now, or with an elector when this server becomes leader.
-    pub fn start(component: Component, elector: Option<Elector>, tasks: &Tasks) -> Self {
-        let Component { name, end_max, .. } = component;
+    pub fn start(component: Candidate, elector: Option<Elector>, tasks: &Tasks) -> Self {
+        let Candidate { name, end_max, .. } = component;
         let Some(elector) = elector else {
             return Self { name, end_max, running: Running::Alone((component.start)(&Term::unlimited())) };
         };
         let group = tasks.child("leader-election");
         let asked = group.clone();
         group.spawn_graceful("leader-election", OnPanic::EndProcess, async move {
-            while lead(&component, &elector, &asked).await == Outcome::Lost {}
+            while lead(&component, &elector, &asked).await == TermEnd::Lost {}
         });
         Self { name, end_max: end_max + RELEASE_MAX, running: Running::Elected(group) }
     }
@@ -94,7 +94,7 @@ impl Part {
 }
 
 #[derive(PartialEq, Eq)]
-enum Outcome {
+enum TermEnd {
     /// The lease was lost.
     Lost,
     /// The server is ending.
@@ -102,7 +102,7 @@ enum Outcome {
 }
 
 /// One candidacy: waits for the lease and runs the component while it is held.
-async fn lead(component: &Component, elector: &Elector, asked: &Tasks) -> Outcome {
+async fn lead(component: &Candidate, elector: &Elector, asked: &Tasks) -> TermEnd {
     let term = Term::of(elector.election.times);
     let client = Client::new(term.observe(Arc::clone(&elector.transport)), component.name);
     let mut candidate = elector.election.candidate(client, &elector.identity);
@@ -131,13 +131,13 @@ async fn lead(component: &Component, elector: &Elector, asked: &Tasks) -> Outcom
             why,
             "lost the leader election lease; the component stopped and waits for the lease"
         );
-        return Outcome::Lost;
+        return TermEnd::Lost;
     }
     // The wait for the lease may have been interrupted after the request was sent.
     if tokio::time::timeout(RELEASE_MAX, candidate.release()).await.is_err() {
         tracing::debug!(lease = name, "releasing the leader election lease timed out");
     }
-    Outcome::Ending
+    TermEnd::Ending
 }
 
 /// Returns the identity of the server with this data directory, and creates it at the first start. The directory is

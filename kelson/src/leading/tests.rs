@@ -111,7 +111,7 @@ fn server(api: &Arc<Api>, name: &'static str, stubborn: bool, tasks: &Tasks) -> 
             }
         }) as BoxFuture<()>
     };
-    let component = Component { name: "kube-scheduler", end_max: Duration::from_secs(5), start: Box::new(start) };
+    let component = Candidate { name: "kube-scheduler", end_max: Duration::from_secs(5), start: Box::new(start) };
     let elector =
         Elector { transport: connect(&is_cut), identity: name.to_owned(), election: Election::of("kube-scheduler") };
     Server { part: Part::start(component, Some(elector), tasks), is_cut }
@@ -182,7 +182,7 @@ async fn without_an_election_a_component_starts_at_once() {
         *count.lock() += 1;
         Box::pin(async {}) as BoxFuture<()>
     };
-    let part = Part::start(Component { name: "c", end_max: LEASE, start: Box::new(start) }, None, &tasks);
+    let part = Part::start(Candidate { name: "c", end_max: LEASE, start: Box::new(start) }, None, &tasks);
     assert_eq!(*started.lock(), 1, "before anything is awaited");
     part.shutdown().await;
 }

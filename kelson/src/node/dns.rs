@@ -10,7 +10,8 @@ use kelson_dns::{EndpointSlice, Forwarder, Node, Published, Server, Service, Sou
 use kelson_metrics::Registry;
 use kelson_tasks::{OnPanic, Tasks};
 
-use crate::control_plane::{CLUSTER_DOMAIN, ControlPlane};
+use crate::cluster::CLUSTER_DOMAIN;
+use crate::control_plane::ControlPlane;
 use crate::host::NodeIdentity;
 use crate::rbac::DNS_USER;
 

@@ -230,7 +230,7 @@ impl Cluster {
     }
 }
 
-/// Upstream's API server on the etcd of a cluster, under a prefix of its own.
+/// Upstream's API server on the etcd of a cluster, under a separate prefix.
 pub struct Reference {
     /// Its process.
     pub program: Program,

@@ -84,7 +84,7 @@ impl Recorder {
         self.ended.load(Ordering::SeqCst)
     }
 
-    /// Returns the history. The answer to a delete has no revision of its own, so each one gets that of the first delete of
+    /// Returns the history. The answer to a delete has no revision, so each one gets that of the first delete of
     /// its register after the revision that it expected, as watchers saw it.
     ///
     /// # Errors

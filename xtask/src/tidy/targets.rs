@@ -12,7 +12,8 @@ const ALONE: &str = "A separate process:";
 /// Crates that only tests and measurements use.
 const DEVELOPMENT: &[&str] = &["kelson-doubles", "kelson-features", "kelson-history", "kelson-simulation"];
 /// The folders whose crates are not shipped, and so may depend on them.
-const TOOLS: &[&str] = &["bench/", "crates/doubles/", "crates/features/", "crates/history/", "crates/simulation/"];
+const TOOLS: &[&str] =
+    &["bench/", "crates/doubles/", "crates/features/", "crates/history/", "crates/simulation/", "tests/Cargo.toml"];
 
 /// Measures the number of integration test binaries.
 pub fn measure(tree: &Tree, all: &mut Measures) {

@@ -66,7 +66,7 @@ pub enum MoveError {
     /// The etcd process of a move failed.
     #[error("etcd: {why}{}{log}", if log.is_empty() { "" } else { "; its log ends with: " })]
     Member {
-        /// The fault.
+        /// The error of the system.
         why: String,
         /// The end of its log.
         log: String,

@@ -2,19 +2,9 @@
 //! where the limits of pods and of their QoS classes have no effect; nothing else shows it.
 #![allow(clippy::disallowed_methods, reason = "blocking: only kernel files, no disk")]
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
-use parking_lot::Mutex;
-
 use super::{Cgroups, Inner};
-
-/// Maximum number of RuntimeClasses whose result is remembered.
-const CLASSES_MAX: usize = 64;
-
-/// RuntimeClasses whose containers were found below their pods' cgroups.
-#[derive(Debug, Default)]
-pub(super) struct CheckedClasses(Mutex<BTreeSet<String>>);
 
 /// A container outside of its pod's cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +18,7 @@ pub struct ForeignCgroup {
 impl Cgroups {
     /// Returns whether the location of a RuntimeClass's containers is not known yet.
     pub fn is_unchecked(&self, class: &str) -> bool {
-        self.inner.as_ref().is_some_and(|inner| !inner.checked.0.lock().contains(class))
+        self.inner.as_ref().is_some_and(|inner| !inner.checked.contains(class))
     }
 
     /// Checks that the process `pid` of a container is below the cgroup of the pod `uid`. `proc` is the process file system. A process that
@@ -40,10 +30,7 @@ impl Cgroups {
         let mut expected = inner.names(uid).map(|name| inner.path(&name)).into_iter();
         // The whole path may be longer: in a container the kubelet's own cgroup precedes it.
         if expected.clone().any(|pod| format!("{found}/").contains(&format!("/{pod}/"))) {
-            let mut checked = inner.checked.0.lock();
-            if checked.len() < CLASSES_MAX {
-                checked.insert(class.to_owned());
-            }
+            inner.checked.add(class);
             return None;
         }
         let there = |pod: &String| inner.tree.directories(pod).first().is_some_and(|dir| dir.exists());

@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 pub mod bounds;
+mod checked;
 pub mod io;
 pub mod location;
 pub mod memory;
@@ -32,7 +33,7 @@ use crate::pod;
 use crate::systemd::bus::Bus;
 use crate::systemd::units::Slices;
 use bounds::{Bounds, ClassMemory};
-use location::CheckedClasses;
+use checked::CheckedClasses;
 use name::CgroupName;
 use pressure::ResourcePressures;
 use resources::quota;

@@ -441,10 +441,9 @@ impl Executor {
         tracing::info!(pod = %pod::format_pod(&self.pod), container = %name, why, "postStart hook failed");
         let (kind, text) = (EventType::Warning, "PostStartHook failed");
         effects.events.container(&self.pod, m.role, name, kind, "FailedPostStartHook", text);
-        let message = format!("FailedPostStartHook: Container {name} failed postStart hook");
         let grace = pod::grace(&self.pod);
         let kill = Kill { effects, pod: &self.pod, id, name, running: true, made_with: None, grace };
-        kill.run(Some(message)).await;
+        kill.run(Some(format!("FailedPostStartHook: Container {name} failed postStart hook"))).await;
         Err(StartError::new(StartReason::PostStartHook, "PostStartHook failed"))
     }
 }

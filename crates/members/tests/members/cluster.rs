@@ -126,7 +126,7 @@ async fn a_server_that_waits_for_a_quorum_shows_who_is_missing() {
     for member in &members {
         member.shutdown().await;
     }
-    // One of three starts: it waits, and its list says for whom.
+    // One of three starts: it waits, and its list names the others.
     let waits = machines[0].start(Start::Resume);
     let shown = machines[0].until("the others are missing", |rows| {
         let running = |name: &str| rows.iter().any(|row| row.name == name && row.is_running);

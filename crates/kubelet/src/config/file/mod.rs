@@ -23,7 +23,7 @@ use kelson_meta::{FieldErrors, FieldPath, Quantity};
 use serde_json::Value;
 
 use crate::config::{Config, RegisterTaint};
-use fields::Fields;
+use fields::{Fields, duration};
 pub use idle::reason;
 pub use logging::{LogFormat, LoggingSettings};
 
@@ -137,15 +137,6 @@ fn put(tree: &mut Value, path: &str, value: &Value) {
             put(below, rest, value);
         }
     }
-}
-
-/// Parses a duration flag in Go's syntax (`1m30s`).
-///
-/// # Errors
-/// A message for the author of the file.
-fn duration(text: &str) -> Result<Duration, String> {
-    let nanos = kelson_codec::parse_duration(text).map_err(|e| e.to_string())?;
-    u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| "must not be negative".to_owned())
 }
 
 /// Applies the CPU and memory manager flags to `config`. `fields` is an object with the document's field names.

@@ -11,7 +11,7 @@ pub struct CgroupSample<'a> {
     pub labels: Vec<(&'a str, &'a str)>,
     /// Usage of the cgroup.
     pub usage: &'a CgroupUsage,
-    /// Its pressure.
+    /// The pressure stall information of the cgroup.
     pub pressure: &'a ResourcePressures,
     /// Its I/O by device.
     pub io: &'a [DeviceIo],

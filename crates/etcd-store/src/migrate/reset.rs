@@ -37,6 +37,10 @@ pub async fn reset(data_dir: &Path, binary: &Path) -> Result<Moved, MoveError> {
     let revision = status.header.map_or(0, |header| u64::try_from(header.revision).unwrap_or(0));
     let objects = member.count_keys().await?;
     member.stop().await?;
+    if objects == 0 {
+        // Nothing is replaced by a member without objects.
+        return Err(MoveError::Absent(place::member_data(data_dir)));
+    }
     let dir = data_dir.to_path_buf();
     let finished = FILES.run(move || {
         place::sync_all(&copy)?;

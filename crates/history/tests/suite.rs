@@ -89,7 +89,7 @@ fn histories_of_a_single_copy_pass() {
 fn other_histories_are_reported() {
     type Ends = &'static [(&'static str, u64, &'static str)];
     let cases: [(&str, &str, Ends, Ends, &str); 18] = [
-        ("an acknowledged create is lost", "call 1 k put 0 a; answer 1 written 1", &[], &[], "nobody deleted it"),
+        ("an acknowledged create is lost", "call 1 k put 0 a; answer 1 written 1", &[], &[], "no client deleted it"),
         (
             "an acknowledged update is lost",
             "call 1 k put 1 b; answer 1 written 2",
@@ -109,14 +109,14 @@ fn other_histories_are_reported() {
             "call 1 k put 1 b; answer 1 found 2 c; call 2 k put 1 c; answer 2 written 2",
             &[("k", 1, "a")],
             &[("k", 3, "b")],
-            "nobody wrote or somebody was refused",
+            "no client wrote, or whose write was rejected",
         ),
         (
             "a rejected write without a word is there",
             "call 1 k put 1 b; answer 1 rejected",
             &[("k", 1, "a")],
             &[("k", 2, "b")],
-            "nobody wrote or somebody was refused",
+            "no client wrote, or whose write was rejected",
         ),
         (
             "a write is rejected though its condition held",
@@ -137,9 +137,9 @@ fn other_histories_are_reported() {
             "call 1 k put 0 b; call 2 k put 0 c; answer 1 written 2; answer 2 written 3",
             &[],
             &[("k", 3, "c")],
-            "nobody deleted it",
+            "no client deleted it",
         ),
-        ("a value from nowhere", "call 1 k read; answer 1 found 3 x", &[], &[], "nobody wrote"),
+        ("a value from nowhere", "call 1 k read; answer 1 found 3 x", &[], &[], "no client wrote"),
         (
             "a stale read",
             "call 1 k put 1 b; answer 1 written 2; call 2 k read; answer 2 found 1 a",

@@ -81,6 +81,23 @@ fn until_running(client: &mut Https) -> anyhow::Result<Value> {
     })
 }
 
+/// Labels a pod with the seed of the round; returns the revision of this write, the last one that a watcher of pods waits for.
+pub fn mark_one(client: &mut Https, seed: u64) -> anyhow::Result<u64> {
+    eventually("a pod is labelled", PATIENCE, || {
+        let (code, list) = client.call("GET", PODS, &Value::Null)?;
+        let items = list["items"].as_array().with_context(|| format!("{code} {list}"))?;
+        let lives = |pod: &&Value| pod["metadata"]["deletionTimestamp"].is_null();
+        let pod = items.iter().find(lives).context("no pod lives")?;
+        let name = pod["metadata"]["name"].as_str().context("a name")?;
+        // Two rounds may have one seed, and a patch without effect has no event.
+        let before = pod["metadata"]["resourceVersion"].as_str().context("a revision")?;
+        let labels = json!({"metadata": {"labels": {"round": format!("{seed}-{before}")}}});
+        let (code, pod) = client.call("PATCH", &format!("{PODS}/{name}"), &labels)?;
+        ensure!(code == 200, "{code} {pod}");
+        revision(&pod).context("the revision of a pod")
+    })
+}
+
 impl<'a> PodRecord<'a> {
     /// Begins with the pods that run now; returns the revision from which a watcher must continue.
     pub fn new(record: &'a Recorder, client: &mut Https) -> anyhow::Result<(Self, u64)> {

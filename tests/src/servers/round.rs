@@ -84,10 +84,9 @@ fn faulty(cluster: &mut Cluster, seed: u64, length: Duration, record: &Recorder)
     let mut holders: Vec<Holder> =
         (0..HOLDERS).map(|n| Holder::new(cluster, &format!("l{n}"), seed)).collect::<Result<_, _>>()?;
     let steps = schedule(seed, length, all.len());
-    let last = AtomicU64::new(0);
-    let until = || Some(last.load(Ordering::SeqCst)).filter(|at| *at > 0);
+    let (last_register, last_pod) = (AtomicU64::new(0), AtomicU64::new(0));
     let mut watchers = watchers(cluster, record, &all, start.revision);
-    watchers.push(Watcher::new(cluster, record, PODS, &all, pods_from, |kind, pod| pods.event(kind, pod)));
+    let mut pod_watcher = Watcher::new(cluster, record, PODS, &all, pods_from, |kind, pod| pods.event(kind, pod));
     let mut writers: Vec<Writer<'_>> = Vec::new();
     for n in 0..WRITERS * all.len() {
         writers.push(Writer::new(cluster, record, seed, n as u64, n % all.len()));
@@ -96,8 +95,9 @@ fn faulty(cluster: &mut Cluster, seed: u64, length: Duration, record: &Recorder)
     let mut deleters: Vec<_> = all.iter().map(|n| cluster.client(*n)).collect();
     std::thread::scope(|scope| {
         for watcher in &mut watchers {
-            scope.spawn(|| watcher.run(until, PATIENCE));
+            scope.spawn(|| watcher.run(|| known(&last_register), PATIENCE));
         }
+        scope.spawn(|| pod_watcher.run(|| known(&last_pod), PATIENCE));
         let mut load = Vec::new();
         load.extend(writers.iter_mut().map(|writer| scope.spawn(|| writer.run())));
         load.extend(holders.iter_mut().map(|holder| scope.spawn(|| holder.run(record))));
@@ -108,14 +108,17 @@ fn faulty(cluster: &mut Cluster, seed: u64, length: Duration, record: &Recorder)
         for thread in load {
             thread.join().ok();
         }
-        // Whatever failed, the watchers must end.
-        let finished = finish(&mut Writer::new(cluster, record, seed, u64::from(u32::MAX), 0));
-        last.store(*finished.as_ref().unwrap_or(&1), Ordering::SeqCst);
-        finished.and(done)
+        // Each watcher waits for an event of its own resource: a bookmark may come a minute later. Whatever failed, the watchers
+        // must end.
+        let register = finish(&mut Writer::new(cluster, record, seed, u64::from(u32::MAX), 0));
+        last_register.store(*register.as_ref().unwrap_or(&1), Ordering::SeqCst);
+        let pod = pods::mark_one(&mut cluster.client(0), seed);
+        last_pod.store(*pod.as_ref().unwrap_or(&1), Ordering::SeqCst);
+        register.and(pod).and(done)
     })
     .map(|recovery| (recovery, steps.len()))
     .and_then(|(recovery, faults)| {
-        drop(watchers);
+        drop((watchers, pod_watcher));
         // Connections from before the faults may be dead.
         let mut clients: Vec<_> = all.iter().map(|n| cluster.client(*n)).collect();
         let checked = check(&mut clients, &start, record)?;
@@ -125,6 +128,11 @@ fn faulty(cluster: &mut Cluster, seed: u64, length: Duration, record: &Recorder)
         let pods = pods.check(&mut clients[0])?;
         Ok(Report { faults, checked, pods, recovery })
     })
+}
+
+/// Returns the revision that a watcher must reach, once it is written.
+fn known(last: &AtomicU64) -> Option<u64> {
+    Some(last.load(Ordering::SeqCst)).filter(|at| *at > 0)
 }
 
 /// Returns the watchers of registers: one for each server, and one that goes from server to server.

@@ -47,6 +47,9 @@ pub enum EncodeError {
         /// The expected type.
         expected: &'static str,
     },
+    /// The text of a stored object is not JSON.
+    #[error("cannot read the stored object: {0}")]
+    Stored(DecodeError),
 }
 
 /// Unknown and duplicate fields of one document.

@@ -49,6 +49,12 @@ fn check(dir: &Path, stem: &str) -> Result<(), String> {
         let at = encoded.iter().zip(&pb).position(|(a, b)| a != b).unwrap_or(encoded.len().min(pb.len()));
         return Err(format!("protobuf differs at byte {at}: {} and {} bytes", encoded.len(), pb.len()));
     }
+    let stored = kelson_codec::canonical_json(&from_json.value);
+    let stored = std::str::from_utf8(&stored).map_err(|e| e.to_string())?;
+    let by_tree = proto::encode_message(ty, &from_json.value).map_err(|e| e.to_string())?;
+    if proto::encode_stored(ty, stored).map_err(|e| e.to_string())? != by_tree {
+        return Err("the stored text gives another message than its tree".to_owned());
+    }
     let printed = encode(Encoding::Yaml, Some(ty), &expected).map_err(|e| e.to_string())?;
     let again = decode(Encoding::Yaml, Some(ty), &printed, true).map_err(|e| format!("own yaml: {e}"))?;
     same("own yaml", &again.value, &expected)

@@ -119,7 +119,15 @@ pub fn message(schema: &ObjectSchema, record: &Record) -> Result<Bytes, Status> 
     if let Some(made) = record.protobuf_if_made() {
         return Ok(made);
     }
-    let made = schema.message(&parse(record)).map_err(|error| match error {
+    let made = schema.stored_message(&record.bytes()).or_else(|error| match error {
+        // As `parse`: an object that cannot be read must not hide the others of a list.
+        EncodeError::Stored(error) => {
+            tracing::error!(key = %record.key(), %error, "cannot decode a stored record; reading it as null");
+            schema.message(&Value::Null)
+        }
+        other => Err(other),
+    });
+    let made = made.map_err(|error| match error {
         EncodeError::NoProtobuf => Status::not_acceptable(&["application/json", "application/yaml"]),
         other => Status::internal(other.to_string()),
     })?;

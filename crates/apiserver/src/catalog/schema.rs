@@ -125,4 +125,15 @@ impl ObjectSchema {
         let ty = self.type_id().filter(|t| t.has_proto()).ok_or(EncodeError::NoProtobuf)?;
         kelson_codec::proto::encode_message(ty, object)
     }
+
+    /// The protobuf message, without envelope, of an object from its stored JSON.
+    ///
+    /// # Errors
+    /// The kind has no protobuf form, or the bytes are not JSON of this type.
+    pub fn stored_message(&self, object: &[u8]) -> Result<Vec<u8>, EncodeError> {
+        let ty = self.type_id().filter(|t| t.has_proto()).ok_or(EncodeError::NoProtobuf)?;
+        let text = std::str::from_utf8(object);
+        let text = text.map_err(|error| EncodeError::Stored(DecodeError::Json(error.to_string())))?;
+        kelson_codec::proto::encode_stored(ty, text)
+    }
 }

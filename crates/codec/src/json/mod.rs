@@ -4,6 +4,7 @@ mod declared;
 pub(crate) mod decode;
 mod indent;
 mod lexer;
+pub(crate) mod tape;
 mod write;
 
 pub use declared::{declared_json, write_declared, write_declared_with};

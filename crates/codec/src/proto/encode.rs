@@ -1,12 +1,14 @@
 //! Encodes a tree as protobuf like Kubernetes' generated code: fields in the order of their numbers, values that are not pointers
 //! always written, map entries sorted by key. The buffer is filled from its end, so this code works backwards.
+use super::tree::Tree;
 use super::wire::RevBuf;
 use crate::{EncodeError, scalar};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use kelson_schema::{Field, FieldType, Kind, TypeId};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-pub(super) fn message(ty: TypeId, map: &Map<String, Value>, out: &mut RevBuf) -> Result<(), EncodeError> {
+/// Encodes an object, or an empty one for `None`.
+pub(super) fn message<'t, T: Tree<'t>>(ty: TypeId, object: Option<T>, out: &mut RevBuf) -> Result<(), EncodeError> {
     for field in ty.fields().rev() {
         if field.number() == 0 {
             continue;
@@ -14,14 +16,14 @@ pub(super) fn message(ty: TypeId, map: &Map<String, Value>, out: &mut RevBuf) ->
         if field.is_inline() {
             if let Kind::Struct(inner) = field.ty().kind() {
                 let mark = out.mark();
-                message(inner, map, out)?;
+                message(inner, object, out)?;
                 out.close(field.number(), mark);
             }
             continue;
         }
-        match map.get(field.json()) {
-            None | Some(Value::Null) if field.is_pointer() => {}
-            None | Some(Value::Null) => absent(field.number(), field.ty(), out)?,
+        match object.and_then(|object| object.get(field.json())).filter(|value| !value.is_null()) {
+            None if field.is_pointer() => {}
+            None => absent(field.number(), field.ty(), out)?,
             Some(present) => value(field.number(), field.ty(), present, out).map_err(|e| locate(e, field))?,
         }
     }
@@ -49,7 +51,7 @@ fn absent(number: u32, ty: FieldType, out: &mut RevBuf) -> Result<(), EncodeErro
         Kind::SchemaOrBool(_) => value(number, ty, &Value::from(false), out)?,
         Kind::Struct(id) => {
             let mark = out.mark();
-            message(id, &Map::new(), out)?;
+            message(id, None::<&Value>, out)?;
             out.close(number, mark);
         }
         Kind::Bytes | Kind::List(_) | Kind::Map(_) | Kind::WrappedList(_) | Kind::Any => {}
@@ -62,7 +64,7 @@ fn mismatch(expected: &'static str) -> EncodeError {
     EncodeError::Mismatch { path: String::new(), expected }
 }
 
-fn value(number: u32, ty: FieldType, v: &Value, out: &mut RevBuf) -> Result<(), EncodeError> {
+fn value<'t, T: Tree<'t>>(number: u32, ty: FieldType, v: T, out: &mut RevBuf) -> Result<(), EncodeError> {
     let text = |expected| v.as_str().ok_or_else(|| mismatch(expected));
     match ty.kind() {
         Kind::Bool => out.int(number, i64::from(v.as_bool().ok_or_else(|| mismatch("bool"))?)),
@@ -71,9 +73,9 @@ fn value(number: u32, ty: FieldType, v: &Value, out: &mut RevBuf) -> Result<(), 
         Kind::String => out.text(number, text("string")?),
         Kind::Bytes => out.bytes(number, &STANDARD.decode(text("base64")?).map_err(|_| mismatch("base64"))?),
         Kind::Struct(id) => {
-            let map = v.as_object().ok_or_else(|| mismatch("object"))?;
+            let object = Some(v).filter(|v| v.is_object()).ok_or_else(|| mismatch("object"))?;
             let mark = out.mark();
-            message(id, map, out)?;
+            message(id, Some(object), out)?;
             out.close(number, mark);
         }
         Kind::List(elem) => list(number, elem, v, out)?,
@@ -83,12 +85,12 @@ fn value(number: u32, ty: FieldType, v: &Value, out: &mut RevBuf) -> Result<(), 
             out.close(number, mark);
         }
         Kind::Map(elem) => {
-            let map = v.as_object().ok_or_else(|| mismatch("object"))?;
-            for (key, v) in map.iter().rev() {
+            for (key, v) in v.members().ok_or_else(|| mismatch("object"))? {
                 let mark = out.mark();
-                match v {
-                    Value::Null => absent(2, elem, out)?,
-                    v => value(2, elem, v, out)?,
+                if v.is_null() {
+                    absent(2, elem, out)?
+                } else {
+                    value(2, elem, v, out)?
                 }
                 out.text(1, key);
                 out.close(number, mark);
@@ -103,19 +105,15 @@ fn value(number: u32, ty: FieldType, v: &Value, out: &mut RevBuf) -> Result<(), 
     Ok(())
 }
 
-fn list(number: u32, elem: FieldType, v: &Value, out: &mut RevBuf) -> Result<(), EncodeError> {
-    let items = v.as_array().ok_or_else(|| mismatch("array"))?;
-    for item in items.iter().rev() {
-        match item {
-            Value::Null => absent(number, elem, out)?,
-            item => value(number, elem, item, out)?,
-        }
+fn list<'t, T: Tree<'t>>(number: u32, elem: FieldType, v: T, out: &mut RevBuf) -> Result<(), EncodeError> {
+    for item in v.items().ok_or_else(|| mismatch("array"))? {
+        if item.is_null() { absent(number, elem, out)? } else { value(number, elem, item, out)? }
     }
     Ok(())
 }
 
 /// Encodes messages whose JSON is not an object.
-fn special(kind: Kind, v: &Value, out: &mut RevBuf) -> Result<(), EncodeError> {
+fn special<'t, T: Tree<'t>>(kind: Kind, v: T, out: &mut RevBuf) -> Result<(), EncodeError> {
     let text = |expected| v.as_str().ok_or_else(|| mismatch(expected));
     match kind {
         Kind::Time | Kind::MicroTime => {
@@ -130,54 +128,55 @@ fn special(kind: Kind, v: &Value, out: &mut RevBuf) -> Result<(), EncodeError> {
             let nanos = scalar::parse_duration(text("duration")?).map_err(|_| mismatch("duration"))?;
             out.int(1, nanos);
         }
-        Kind::Quantity => match v {
-            Value::Number(n) => out.text(1, &n.to_string()),
-            v => out.text(1, v.as_str().ok_or_else(|| mismatch("quantity"))?),
+        Kind::Quantity => match v.number() {
+            Some(number) => out.text(1, &number),
+            None => out.text(1, text("quantity")?),
         },
-        Kind::IntOrString => match v {
-            Value::String(s) => {
+        Kind::IntOrString => match v.as_str() {
+            Some(s) => {
                 out.text(3, s);
                 out.int(2, 0);
                 out.int(1, 1);
             }
-            v => {
+            None => {
                 out.text(3, "");
                 out.int(2, v.as_i64().ok_or_else(|| mismatch("int or string"))?);
                 out.int(1, 0);
             }
         },
-        Kind::SchemaOrBool(id) => match v {
-            Value::Bool(allows) => out.int(1, i64::from(*allows)),
-            v => {
+        Kind::SchemaOrBool(id) => match v.as_bool() {
+            Some(allows) => out.int(1, i64::from(allows)),
+            None => {
                 schema(2, id, v, out)?;
                 out.int(1, 1);
             }
         },
-        Kind::SchemaOrArray(id) => match v {
-            Value::Array(schemas) => {
-                for v in schemas.iter().rev() {
+        Kind::SchemaOrArray(id) => match v.items() {
+            Some(schemas) => {
+                for v in schemas {
                     schema(2, id, v, out)?;
                 }
             }
-            v => schema(1, id, v, out)?,
+            None => schema(1, id, v, out)?,
         },
-        Kind::SchemaOrStringArray(id) => match v {
-            Value::Array(names) => {
-                for v in names.iter().rev() {
+        Kind::SchemaOrStringArray(id) => match v.items() {
+            Some(names) => {
+                for v in names {
                     out.text(2, v.as_str().ok_or_else(|| mismatch("string"))?);
                 }
             }
-            v => schema(1, id, v, out)?,
+            None => schema(1, id, v, out)?,
         },
         // RawExtension, FieldsV1, JSON: the value's JSON in field 1.
-        _ => out.bytes(1, &crate::canonical_json(v)),
+        _ => out.bytes(1, &v.json()),
     }
     Ok(())
 }
 
-fn schema(number: u32, id: TypeId, v: &Value, out: &mut RevBuf) -> Result<(), EncodeError> {
+fn schema<'t, T: Tree<'t>>(number: u32, id: TypeId, v: T, out: &mut RevBuf) -> Result<(), EncodeError> {
     let mark = out.mark();
-    message(id, v.as_object().ok_or_else(|| mismatch("JSON schema"))?, out)?;
+    let object = Some(v).filter(|v| v.is_object()).ok_or_else(|| mismatch("JSON schema"))?;
+    message(id, Some(object), out)?;
     out.close(number, mark);
     Ok(())
 }

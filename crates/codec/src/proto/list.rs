@@ -29,7 +29,7 @@ impl ListEncoder {
         let meta = ty.field_by_json("metadata").ok_or(EncodeError::NoProtobuf)?;
         let Kind::Struct(meta_type) = meta.ty().kind() else { return Err(EncodeError::NoProtobuf) };
         let mut head = RevBuf::with_capacity(128);
-        encode::message(meta_type, metadata.as_object().unwrap_or(&serde_json::Map::new()), &mut head)?;
+        encode::message(meta_type, Some(metadata), &mut head)?;
         head.close(meta.number(), 0);
         let tag = varint_len(tag(items) as usize);
         let total: usize = lengths.into_iter().map(|n| tag + varint_len(n) + n).sum();

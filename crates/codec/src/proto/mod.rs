@@ -4,6 +4,7 @@ mod decode;
 mod encode;
 mod envelope;
 mod list;
+mod tree;
 mod watch;
 mod wire;
 
@@ -12,6 +13,7 @@ pub use envelope::{MAGIC, is_protobuf, peek};
 pub use list::ListEncoder;
 pub use watch::{FRAME_BYTES_MAX, frame, watch_event, watch_frame};
 
+use crate::json::tape::Tape;
 use crate::{Budget, DecodeError, EncodeError, Limits, TypeMeta};
 use kelson_schema::TypeId;
 use serde_json::Value;
@@ -56,8 +58,23 @@ pub fn encode_message(ty: TypeId, value: &Value) -> Result<Vec<u8>, EncodeError>
     if !ty.has_proto() {
         return Err(EncodeError::NoProtobuf);
     }
-    let empty = serde_json::Map::new();
     let mut buf = RevBuf::with_capacity(1024);
-    encode::message(ty, value.as_object().unwrap_or(&empty), &mut buf)?;
+    encode::message(ty, Some(value), &mut buf)?;
+    Ok(buf.into_vec())
+}
+
+/// Encodes a bare message from the text of a stored object, which has sorted keys and no space. The result is that of
+/// [`encode_message`] with the object's tree; no tree is built.
+///
+/// # Errors
+/// The type has no protobuf form, or the text is not JSON of this type.
+pub fn encode_stored(ty: TypeId, text: &str) -> Result<Vec<u8>, EncodeError> {
+    if !ty.has_proto() {
+        return Err(EncodeError::NoProtobuf);
+    }
+    let tape = Tape::parse(text).map_err(EncodeError::Stored)?;
+    // The message is shorter than the text.
+    let mut buf = RevBuf::with_capacity(text.len());
+    encode::message(ty, Some(tape.root()), &mut buf)?;
     Ok(buf.into_vec())
 }

@@ -1,6 +1,6 @@
 //! Every served kind with every field set, and a typical stateful set, through all three encodings: the tree and its bytes stay the
 //! same.
-use kelson_codec::{Encoding, decode, encode};
+use kelson_codec::{Encoding, canonical_json, decode, encode, proto};
 use kelson_schema::{Schema, TypeId, resource, sample};
 use serde_json::{Value, json};
 
@@ -15,6 +15,14 @@ fn round_trips(what: &str, ty: TypeId, object: &Value) {
             assert_eq!(plain(&decoded.value, 0), plain(object, 0), "{what}: {encoding:?}");
         } else {
             assert_eq!(decoded.value, before, "{what}: {encoding:?}");
+        }
+        if ty.has_proto() {
+            let stored = canonical_json(&decoded.value);
+            let stored = proto::encode_stored(ty, std::str::from_utf8(&stored).expect("UTF-8"));
+            assert!(
+                stored == proto::encode_message(ty, &decoded.value),
+                "{what}: the stored text gives another message"
+            );
         }
         let again = encode(encoding, Some(ty), &decoded.value).expect("encodes as before");
         assert!(bytes == again, "{what}: {encoding:?}: other bytes of the same tree");

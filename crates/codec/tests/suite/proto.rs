@@ -1,4 +1,5 @@
 //! Protobuf beyond single documents: lists from encoded items, watch frames, hostile input.
+use kelson_codec::EncodeError;
 use kelson_codec::proto::{self, ListEncoder};
 use kelson_schema::Schema;
 use serde_json::json;
@@ -44,6 +45,30 @@ fn watch_frames_carry_whole_documents() {
     let (body, _) = proto::frame(&stream[used..]).expect("fits").expect("whole");
     assert_eq!(proto::decode_message(event_type, body).expect("decodes")["type"], "DELETED");
     assert!(proto::frame(&[0xff, 0xff, 0xff, 0xff]).is_err());
+}
+
+#[test]
+fn a_stored_text_gives_the_message_of_its_tree() {
+    let schema = Schema::builtin();
+    let set = schema.by_gvk("apps", "v1", "StatefulSet").expect("kind");
+    // Escapes in keys and values, null, numbers of each kind, an integer or string of both kinds, empty and nested containers.
+    let object = json!({"apiVersion":"apps/v1","kind":"StatefulSet",
+        "metadata":{"name":"a\"\\\n\u{1}é😀","annotations":{"k\"\u{7f}":"\t","":""},"creationTimestamp":null,"generation":i64::MAX,
+            "managedFields":[{"manager":"m","operation":"Apply","time":"2026-01-02T03:04:05Z","fieldsType":"FieldsV1",
+                "fieldsV1":{"f:spec":{"k:{\"a\":1}":{}, ".":{}}}}]},
+        "spec":{"replicas":-1,"selector":null,"serviceName":"s","updateStrategy":{"rollingUpdate":{"maxUnavailable":"50%"}},
+            "template":{"metadata":{},"spec":{"containers":[{"name":"c","resources":{"limits":{"cpu":"100m","memory":1}},
+                "livenessProbe":{"httpGet":{"port":80}}},null]}}}});
+    let stored = kelson_codec::canonical_json(&object);
+    let stored = std::str::from_utf8(&stored).expect("UTF-8");
+    let message = proto::encode_stored(set, stored).expect("encodes");
+    assert_eq!(message, proto::encode_message(set, &object).expect("encodes"));
+    // Each cut of the text is an error, never a panic or a shorter message.
+    for end in (0..stored.len()).filter(|end| stored.is_char_boundary(*end)) {
+        assert!(matches!(proto::encode_stored(set, &stored[..end]), Err(EncodeError::Stored(_))), "{end}");
+    }
+    let wrong = stored.replace("\"replicas\":-1", "\"replicas\":1.5");
+    assert!(matches!(proto::encode_stored(set, &wrong), Err(EncodeError::Mismatch { .. })));
 }
 
 #[test]

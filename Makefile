@@ -31,22 +31,22 @@ run: ## a single-node cluster in the foreground (root); DATA_DIR, PORT and ARGS 
 	@exec target/release/kelson server --data-dir $(DATA_DIR) --secure-port $(PORT) $(ARGS)
 
 build: deps-build ## the release binary, target/release/kelson
-	cargo build --locked --release --package kelson
+	scripts/compile kelson
 
 size: build ## check that the release binary is not larger than its limit in xtask/ratchets.txt
 	cargo xtask size target/release/kelson
 
-pgo: deps-test release-images ## target/pgo/kelson: a release that the loads of bench/ have trained, in half an hour; a node's too as root
+pgo: deps-test release-images ## renews trained/, the counts that `make build` compiles with, in half an hour; with a node's as root
 	scripts/pgo
 
 # A program that loads no library, where its target and a C compiler for it are there (Debian: musl-tools).
 STATIC_TARGET := $(shell uname -m)-unknown-linux-musl
 STATIC ?= $(if $(and $(shell command -v musl-gcc),$(shell rustup target list --installed 2>/dev/null | grep -x $(STATIC_TARGET))),1)
 static: deps-build ## the release binary without dynamic libraries, target/TARGET/release/kelson (wants rustup target add $(STATIC_TARGET), musl-tools)
-	cargo build --locked --release --package kelson --target $(STATIC_TARGET)
+	scripts/compile --target $(STATIC_TARGET) kelson
 
 RELEASED = $(or $(BINARY),$(if $(STATIC),target/$(STATIC_TARGET)/release/kelson,target/release/kelson))
-release: $(if $(BINARY),,$(if $(STATIC),static,build)) ## archive, .deb, list of crates and checksums in target/dist, of a static binary where the target is installed; BINARY= takes another (target/pgo/kelson), IMAGES_DIR= and RUNTIME_DIR= make an air-gap archive
+release: $(if $(BINARY),,$(if $(STATIC),static,build)) ## archive, .deb, list of crates and checksums in target/dist, of a static binary where the target is installed; BINARY= takes another, IMAGES_DIR= and RUNTIME_DIR= make an air-gap archive
 	scripts/release $(RELEASED) target/dist
 
 envtest: build ## assets for test environments in target/envtest/bin, their archive and index beside it; URL says where that will be served
@@ -160,7 +160,7 @@ images: deps-test workspace ## the test images as tars under .cache/images
 
 # The same, and the release binary, from one build of both.
 release-images: deps-test
-	cargo build --locked --release --package kelson --package kelson-bench
+	scripts/compile kelson kelson-bench
 	@mkdir -p .cache/images
 	target/release/kelson-bench $(BUSYBOX_IMAGE)
 

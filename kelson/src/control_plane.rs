@@ -104,7 +104,7 @@ impl ControlPlane {
             config.tasks = tasks.child("apiserver");
             config.audit = kelson_audit::Audit::open(&args.audit.options(), Arc::clone(&clock))?;
             args.tracing.apply(Arc::clone(&clock), &tasks, &mut config).await?;
-            config.snapshots = etcd.is_none().then(|| dir.join(snapshot::DIR));
+            config.snapshots = Some(dir.join(snapshot::DIR));
             config.registries.extend(etcd);
             at_rest::show(encryption.clone(), &mut config);
             etcd_member::show(member.as_ref(), &mut config);

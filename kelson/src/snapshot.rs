@@ -10,7 +10,8 @@ use bytes::Bytes;
 use http::Method;
 use jiff::Timestamp;
 use kelson_bundle::{Passphrase, Staged, StoreSummary, is_sealed};
-use kelson_platform::files::{exchange, private, sync_names};
+use kelson_etcd_store::migrate::place;
+use kelson_platform::files::{exchange, make_private_dir, private, sync_names};
 use kelson_store::Contents;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
@@ -29,6 +30,15 @@ const COPY_BUFFER_BYTES: usize = 1 << 20;
 const PATH: &str = "/kelson/snapshots";
 /// The first bytes of a store's file, with which snapshots of earlier releases begin.
 const STORE_MAGIC: &[u8] = b"SQLite format 3\0";
+
+/// The directory of the etcd member in a data directory.
+const MEMBER: &str = "etcd";
+/// What is printed after a restore into the data directory of a server with an etcd member.
+const WITHOUT_MEMBER: &str = "\
+the objects are in the embedded store now
+1. start this server with --cluster-init to store them in a new etcd member
+2. on each other server: stop it, remove DIR/etcd, and start it with --server and --token, so that it joins again
+";
 
 /// The entries of a bundle without which it cannot be restored.
 const NEEDED: [&str; 4] = ["store/store.db", "pki/ca.crt", "pki/ca.key", "pki/sa.key"];
@@ -61,14 +71,6 @@ async fn save(target: &Path, passphrase: Option<&Passphrase>, data_dir: &Path) -
     }
     let client = token::admin(data_dir)?;
     let answer = client.call(Method::POST, PATH, "application/json", Bytes::new()).await;
-    if let Err(error) = &answer
-        && error.status().is_some_and(|status| status.code == 404)
-    {
-        bail!(
-            "the objects of this server are in etcd; save them with etcdctl snapshot save, and copy {}/pki",
-            data_dir.display()
-        );
-    }
     let answer = token::reaching(data_dir, answer.map_err(Into::into))?;
     let saved: Saved = kelson_meta::from_json(&answer).context("read the server's answer")?;
     // The file is verified by reading it again, since the server's answer only says what it wrote.
@@ -154,8 +156,12 @@ fn is_store_file(file: &Path) -> anyhow::Result<bool> {
 fn restore(file: &Path, passphrase: Option<&Passphrase>, objects_only: bool, data_dir: &Path) -> anyhow::Result<()> {
     let _lock = DataDirLock::make(data_dir)?;
     kelson_bundle::complete(data_dir)?;
-    if data_dir.join("etcd").exists() {
-        bail!("the objects of {} are in etcd; restore into an empty data directory", data_dir.display());
+    let has_member = place::has_member(data_dir);
+    if has_member && (objects_only || is_store_file(file)?) {
+        bail!(
+            "the objects of {} are in etcd; restore the whole snapshot, or into an empty data directory",
+            data_dir.display()
+        );
     }
     if is_store_file(file)? {
         let fresh = tempfile::Builder::new().prefix("store.restoring.").tempdir_in(data_dir)?;
@@ -170,10 +176,17 @@ fn restore(file: &Path, passphrase: Option<&Passphrase>, objects_only: bool, dat
         return restore_store(fresh, file, data_dir);
     }
     let contents = verify(&staged.path().join(STORE), file)?;
+    if has_member {
+        // An empty part takes the place of the member's directory, which is kept like all that is replaced.
+        make_private_dir(&staged.path().join(MEMBER)).context("restore without the etcd member")?;
+    }
     for replaced in staged.install(data_dir, Timestamp::now())? {
         outln!("the previous data is in {}", replaced.display());
     }
     outln!("restored: {}", told(&contents));
+    if has_member {
+        out!("{WITHOUT_MEMBER}");
+    }
     Ok(())
 }
 

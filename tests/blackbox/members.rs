@@ -11,23 +11,31 @@ use serde_json::Value;
 const END_MAX: Duration = Duration::from_secs(20);
 
 pub fn tests() -> Vec<Test> {
-    vec![Test { name: "members::a_server_stores_its_objects_in_its_member", needs: OwnServer, run: one_member }]
+    vec![
+        Test { name: "members::a_server_stores_its_objects_in_its_member", needs: OwnServer, run: one_member },
+        Test { name: "members::a_snapshot_is_restored_into_a_new_member", needs: OwnServer, run: restored },
+    ]
 }
 
-fn one_member(_: &Subject) -> Outcome {
+/// Starts a server with a member on these ports.
+fn start(peer: &str, client: &str) -> anyhow::Result<Process> {
     let etcd = repo_root().join(".cache/bin/etcd").display().to_string();
-    let (peer, client) = (free_port()?.to_string(), free_port()?.to_string());
     let flags = [
         "--disable-agent",
         "--cluster-init",
         "--etcd-binary",
         &etcd,
         "--etcd-peer-port",
-        &peer,
+        peer,
         "--etcd-client-port",
-        &client,
+        client,
     ];
-    let server = Process::start(&flags, Path::new("/nonexistent"))?;
+    Process::start(&flags, Path::new("/nonexistent"))
+}
+
+fn one_member(_: &Subject) -> Outcome {
+    let (peer, client) = (free_port()?.to_string(), free_port()?.to_string());
+    let server = start(&peer, &client)?;
     let k = server.kubectl();
     k.ok(&["create", "configmap", "kept", "--from-literal=a=1"])?;
     let revision = || k.ok(&["get", "configmap", "kept", "-o", "jsonpath={.metadata.resourceVersion}"]);
@@ -56,9 +64,46 @@ fn one_member(_: &Subject) -> Outcome {
     server.finish(false)
 }
 
+/// A snapshot of a server with a member, in place of what the server has later: the steps of the documentation.
+fn restored(_: &Subject) -> Outcome {
+    let scratch = tempfile::tempdir()?;
+    let file = scratch.path().join("bundle").display().to_string();
+    let server = start(&free_port()?.to_string(), &free_port()?.to_string())?;
+    let k = server.kubectl();
+    k.ok(&["create", "configmap", "kept", "--from-literal=a=1"])?;
+    let revision = |name: &str| {
+        let text = k.ok(&["get", "configmap", name, "-o", "jsonpath={.metadata.resourceVersion}"])?;
+        text.parse::<u64>().with_context(|| text.clone())
+    };
+    let kept = revision("kept")?;
+    succeeds(&server, "snapshot", &["save", &file, "--unsealed"])?;
+    k.ok(&["create", "configmap", "later", "--from-literal=a=1"])?;
+    let later = revision("later")?;
+    server.terminate()?;
+    let said = succeeds(&server, "snapshot", &["restore", &file])?;
+    ensure!(said.contains("etcd.before-") && said.contains("--cluster-init"), "{said}");
+    server.launch()?;
+    ensure!(is_running(&server), "the objects are in etcd again");
+    ensure!(revision("kept")? == kept, "the object is as it was");
+    let gone = k.fails(&["get", "configmap", "later"])?;
+    ensure!(gone.stderr.contains("NotFound"), "the object is from after the snapshot");
+    k.ok(&["create", "configmap", "later", "--from-literal=a=2"])?;
+    ensure!(revision("later")? > later, "revisions never go back");
+    server.finish(false)
+}
+
 fn member(server: &Process, words: &[&str]) -> anyhow::Result<Output> {
-    let mut command = Command::new(binary());
-    Ok(command.arg("member").args(words).arg("--data-dir").arg(&server.dir).output()?)
+    run(server, "member", words)
+}
+
+fn run(server: &Process, command: &str, words: &[&str]) -> anyhow::Result<Output> {
+    Ok(Command::new(binary()).arg(command).args(words).arg("--data-dir").arg(&server.dir).output()?)
+}
+
+fn succeeds(server: &Process, command: &str, words: &[&str]) -> anyhow::Result<String> {
+    let output = run(server, command, words)?;
+    ensure!(output.status.success(), "{command} {words:?}: {}", text(&output.stderr));
+    Ok(text(&output.stdout))
 }
 
 fn text(bytes: &[u8]) -> String {

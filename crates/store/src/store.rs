@@ -382,7 +382,8 @@ impl Store {
     }
 
     /// Writes a snapshot of the store into the directory `to`, which must be empty or missing. The snapshot is a complete store with the
-    /// encryption of the original. It is made from memory, so writes go on meanwhile. Blocks on the disk.
+    /// encryption of the original. It is made from memory, so writes go on meanwhile. Blocks on the disk. Call
+    /// [`Store::catch_up`] before, if the store is a mirror; its events then expire after another [`crate::limits::EVENT_TTL_S`].
     ///
     /// # Errors
     /// Returns [`StoreError::Engine`] or [`StoreError::Sealed`]; then there is no snapshot.
@@ -391,7 +392,7 @@ impl Store {
             return Err(StoreError::Sealed(reason));
         }
         let (revision, tables) = self.shared().state.read().tables();
-        saved::save(to, (self.identity(), revision), &tables, self.shared().writers.at_rest())
+        saved::save(to, (self.identity(), revision), &tables, self.shared().writers.at_rest(), self.is_mirror())
     }
 
     /// Whether the store would write this record differently now than when it was stored: with another key, or encrypted instead of

@@ -122,6 +122,15 @@ async fn a_bundle_makes_an_empty_directory_the_same_cluster() {
         assert_eq!(fs::read_to_string(fresh.join("network.json")).unwrap(), "{}");
         assert_eq!(kelson_platform::files::open_to_others(&fresh.join("pki").join("ca.key")), None);
     }
+    // A server with an etcd member: the member is kept aside, and nothing is restored beside it.
+    fs::create_dir_all(place::member_data(&fresh).join("member").join("wal")).unwrap();
+    let beside = restore(&file, Some(&key), true, &fresh).unwrap_err().to_string();
+    assert!(beside.contains("are in etcd"), "{beside}");
+    restore(&file, Some(&key), false, &fresh).unwrap();
+    assert!(!place::has_member(&fresh) && place::has_store(&fresh));
+    let mut names = fs::read_dir(&fresh).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    assert!(names.any(|name| name.starts_with("etcd.before-") && place::wal(&fresh.join(name).join("data")).exists()));
+
     let other = dir.path().join("other");
     let others = cluster(&other).await;
     fs::remove_dir_all(other.join("made")).unwrap();

@@ -46,10 +46,12 @@ fn remove_abandoned(dir: &Path) {
 /// Saves a snapshot and answers with its path and contents.
 ///
 /// # Errors
-/// 404 without a snapshot directory; 500 if the snapshot cannot be written.
+/// 404 without a snapshot directory; 500 if the snapshot cannot be written, or etcd does not answer.
 pub async fn make(server: &Server) -> Result<Answer, Status> {
     let Some(dir) = &server.config.snapshots else { return Err(Status::no_such_path()) };
     let to = dir.join(uuid::Uuid::new_v4().to_string());
+    // Servers on one etcd see each other's writes later; the snapshot has all that were acknowledged before it.
+    server.store.catch_up().await.map_err(|e| version_param::store_error(&e))?;
     let (store, target) = (server.store.clone(), to.clone());
     let parent = dir.clone();
     let saved = SAVING.run(move || {

@@ -13,6 +13,7 @@ mod into_etcd;
 mod offline;
 pub mod place;
 mod reset;
+mod wal;
 
 use std::io;
 use std::path::PathBuf;

@@ -134,10 +134,16 @@ pub fn member_data(data_dir: &Path) -> PathBuf {
     data_dir.join(MEMBER).join(MEMBER_DATA)
 }
 
+/// Returns the directory of the log below etcd's `--data-dir`.
+#[must_use]
+pub fn wal(member_data: &Path) -> PathBuf {
+    member_data.join("member").join("wal")
+}
+
 /// Reports whether the member has a log, so that it has been started with its data.
 #[must_use]
 pub fn has_member(data_dir: &Path) -> bool {
-    member_data(data_dir).join("member").join("wal").exists()
+    wal(&member_data(data_dir)).exists()
 }
 
 /// Reports whether there is an embedded store.

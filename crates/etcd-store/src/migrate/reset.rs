@@ -9,9 +9,9 @@ use kelson_tasks::FILES;
 
 use super::offline::{Members, OfflineMember};
 use super::place::{self, Change};
-use super::{MoveError, Moved, io_at};
+use super::{MoveError, Moved, io_at, wal};
 
-/// Makes the member of a stopped server the only one of its cluster, with all data that it has. The work is done on a copy:
+/// Makes the member of a stopped server the only one of its cluster, with all data that it has received. The work is done on a copy:
 /// an interrupted reset has changed nothing and can be repeated. `binary` is the etcd program.
 ///
 /// # Errors
@@ -26,6 +26,13 @@ pub async fn reset(data_dir: &Path, binary: &Path) -> Result<Moved, MoveError> {
         }
         let copy = Change::Reset.begin(&dir).map_err(io_at(&dir))?;
         copy_all(&data, &copy).map_err(io_at(&copy))?;
+        let uncommitted = wal::commit_all(&place::wal(&copy)).map_err(io_at(&copy))?;
+        if uncommitted > 0 {
+            tracing::info!(
+                entries = uncommitted,
+                "the last writes of the member are kept, which may not have been acknowledged"
+            );
+        }
         Ok(copy)
     });
     let copy = copied.await??;
@@ -33,9 +40,10 @@ pub async fn reset(data_dir: &Path, binary: &Path) -> Result<Moved, MoveError> {
     OfflineMember::start(binary, &copy, Members::Alone).await?.stop().await?;
     let member = OfflineMember::start(binary, &copy, Members::Kept).await?;
     member.check_alone().await?;
+    // A read that waits until the member has applied all it has; its state may be from before.
+    let objects = member.count_keys().await?;
     let status = member.status().await?;
     let revision = status.header.map_or(0, |header| u64::try_from(header.revision).unwrap_or(0));
-    let objects = member.count_keys().await?;
     member.stop().await?;
     if objects == 0 {
         // Nothing is replaced by a member without objects.

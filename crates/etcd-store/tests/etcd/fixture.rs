@@ -18,9 +18,17 @@ use tonic::transport::{Channel, Endpoint};
 /// Longest wait for anything; a slow machine under load takes seconds.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Returns the etcd of the tests: `ETCD`, or the one that `scripts/deps` puts into `.cache/bin` because the system's is older
+/// than 3.5.13, or the system's.
+pub fn binary() -> PathBuf {
+    let cached = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/bin/etcd");
+    let found = if cached.exists() { cached } else { "etcd".into() };
+    std::env::var_os("ETCD").map_or(found, PathBuf::from)
+}
+
 /// Starts a member in a directory: its name, the sockets it has there for clients and for members, and who the members are.
 pub fn spawn(dir: &Path, [name, client, peer]: &[&str; 3], cluster: &str) -> Child {
-    let binary = std::env::var_os("ETCD").unwrap_or_else(|| "etcd".into());
+    let binary = binary();
     let (client, peer) = (format!("unix://{client}"), format!("unix://{peer}"));
     let child = Command::new(&binary)
         .current_dir(dir)

@@ -199,6 +199,50 @@ async fn a_random_history_is_the_same_in_etcd_and_back() {
     }
 }
 
+/// As `kelson snapshot save` and `restore` do, and then `kelson server --cluster-init`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_of_etcd_becomes_another_etcd() {
+    const SKIPPED: u64 = 1_000_000_000;
+    let (tasks, keys, mut dice) = (Tasks::root("test"), TempDir::new().unwrap(), Dice(5));
+    let providers = json!([{"aesgcm": {"keys": [{"name": "one", "secret": KEY}]}}]);
+    let at_rest = encryption(&keys, providers, &tasks).await;
+    let etcd = Etcd::start().await;
+    let (store, other) =
+        (etcd.try_open(Some(at_rest.clone())).await.unwrap(), etcd.try_open(Some(at_rest.clone())).await.unwrap());
+    let (model, _) = history(&store, &mut dice, 80).await;
+    let revision = store.current_revision();
+    let dir = TempDir::new().unwrap();
+    // Another server saves it, and has all that was acknowledged.
+    other.catch_up().await.unwrap();
+    let contents = other.save(&place::store(dir.path())).unwrap();
+    assert_eq!(kelson_store::verify(&place::store(dir.path())).unwrap().records, contents.records);
+    assert!(contents.revision >= revision);
+    assert_eq!(contents.records.values().sum::<usize>(), model.len());
+    assert_eq!(contents.encrypted, contents.records.get("secrets").copied().unwrap_or(0));
+    store.commit(Write::create(key("configmaps", "later"), body(&config_map("later", "1")), meta())).await.unwrap();
+    store.close().await;
+
+    let moved = into_etcd(options(dir.path(), Some(at_rest.clone()))).await.unwrap();
+    assert_eq!(moved.objects, model.len());
+    assert!(moved.revision >= revision + SKIPPED, "no client sees a revision twice: {moved:?}");
+    let restored = Etcd::on(&place::member_data(dir.path())).await;
+    for (path, kv) in all(&restored).await {
+        if path.starts_with("/registry/events/") {
+            let ask = LeaseTimeToLiveRequest { id: kv.lease, keys: false };
+            let left = restored.client().lease_time_to_live(ask).await.unwrap().ttl;
+            assert!((3500..=3661).contains(&left), "{path}: {left}");
+        }
+    }
+    let store = restored.try_open(Some(at_rest)).await.unwrap();
+    check(&store, &model);
+    for kind in KINDS {
+        let old = store.watch(resource(kind), revision);
+        assert!(matches!(old, Err(StoreError::Compacted { .. })), "{kind}: clients of the old cluster list again");
+    }
+    let made = Write::create(key("configmaps", "next"), body(&config_map("next", "1")), meta());
+    assert!(store.commit(made).await.unwrap().revision > revision + SKIPPED);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn many_objects_are_moved() {
     const OBJECTS: usize = 20_000;

@@ -57,7 +57,7 @@ pub fn stored_value(key: &Bytes, version: &Version) -> crate::proto::KeyValue {
 }
 
 /// CRC-32 with Castagnoli's polynomial, one byte at a time. Speed does not matter, since only operators request it.
-struct Crc32c(u32);
+pub struct Crc32c(u32);
 
 impl Default for Crc32c {
     fn default() -> Self {
@@ -82,13 +82,22 @@ impl Crc32c {
         table
     };
 
-    fn update(&mut self, bytes: &[u8]) {
+    /// Continues after bytes with this sum.
+    #[must_use]
+    pub fn after(sum: u32) -> Self {
+        Self(!sum)
+    }
+
+    /// Adds bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.0 = (self.0 >> 8) ^ Self::TABLE[usize::from((self.0 as u8) ^ byte)];
         }
     }
 
-    fn end(&self) -> u32 {
+    /// Returns the sum of all bytes.
+    #[must_use]
+    pub fn end(&self) -> u32 {
         !self.0
     }
 }
@@ -102,6 +111,11 @@ mod tests {
         let mut sum = Crc32c::default();
         sum.update(b"123456789");
         assert_eq!(sum.end(), 0xE306_9283);
+        let mut first = Crc32c::default();
+        first.update(b"1234");
+        let mut rest = Crc32c::after(first.end());
+        rest.update(b"56789");
+        assert_eq!(rest.end(), 0xE306_9283);
     }
 
     #[test]

@@ -19,7 +19,7 @@ mod txn;
 mod write;
 
 pub use check::{check_delete, check_put, check_range, check_txn, is_read_only};
-pub use hash::{stored_name, stored_value};
+pub use hash::{Crc32c, stored_name, stored_value};
 pub use history::{Revision, Version};
 pub use lease::{LEASE_SECONDS_MAX, LEASE_SECONDS_MIN, Lease};
 pub use matcher::Matcher;

@@ -5,7 +5,7 @@ use super::manifests;
 use super::tree::{File, Tree};
 
 /// Crates that need Linux, or that only a node uses.
-const NODE: &[&str] = &["check", "credentials", "cri", "dns", "kubelet", "net", "network-policy", "proxy"];
+const NODE: &[&str] = &["announce", "check", "credentials", "cri", "dns", "kubelet", "net", "network-policy", "proxy"];
 /// Crates and folders that only run on Linux: tests of nodes, and tools for this repository.
 const TOOLS: &[&str] = &["bench", "features", "simulation", "tests", "xtask", "fuzz"];
 /// The places that may use system-specific names: the platform crate, the room with the end of a child process, the node

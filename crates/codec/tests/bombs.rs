@@ -1,8 +1,8 @@
 //! Small documents that could use much memory. Each must be rejected, or decoded with little memory and on the small
 //! stack of the server's threads.
 //!
-//! This is a separate process with a memory limit of [`MEMORY_BYTES_MAX`]. A process that needs more ends, as the
-//! kernel would end a server.
+//! A separate process: its memory is limited to [`MEMORY_BYTES_MAX`], and it ends if it needs more, as the kernel would
+//! end a server.
 use std::sync::Once;
 
 use kelson_codec::{DecodeError, Encoding, Exceeded, NESTING_DEPTH_MAX, decode, proto, yaml};

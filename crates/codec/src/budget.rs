@@ -2,8 +2,8 @@
 //! cannot become a huge tree, a deep tree, or a long computation, in any encoding. CEL expressions have a separate budget, because its
 //! charges are part of the API and equal in every cluster.
 //!
-//! Work is counted in steps, not in seconds: a slow board and a fast server refuse the same documents, and a test can distinguish
-//! linear from quadratic work without a clock.
+//! Work is counted in steps, not in seconds: a slow board and a fast server reject the same documents, and a test can
+//! distinguish linear from quadratic work without a clock.
 use serde_json::Value;
 
 use crate::limits::{DOCUMENT_BYTES_MAX, NESTING_DEPTH_MAX};
@@ -69,7 +69,7 @@ pub enum Exceeded {
     Steps(usize),
 }
 
-/// The limits of one document, and what is spent of them.
+/// The limits of one document, and the amounts used so far.
 #[derive(Debug, Clone)]
 pub struct Budget {
     limits: Limits,
@@ -77,7 +77,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Makes a budget with nothing spent.
+    /// Makes an unused budget.
     pub const fn new(limits: Limits) -> Self {
         Self { limits, spent: Limits { bytes: 0, depth: 0, elements: 0, steps: 0 } }
     }

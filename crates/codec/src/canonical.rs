@@ -1,9 +1,9 @@
 //! Brings a tree into canonical form in place. A patched object is already canonical except where the patch changed it, so most values
 //! are only checked; decoding the object's JSON again would rebuild every value.
 //!
-//! This code does not handle rare cases (an unknown field, a value of a wrong type, a number in an unusual spelling). For those the
-//! caller decodes the tree's JSON, which handles them and reports errors in the right words. A partly converted tree does not affect
-//! that, since decoding would do each of these steps too.
+//! This code does not handle rare cases (an unknown field, a value of a wrong type, a number in an unusual spelling).
+//! For those the caller decodes the tree's JSON, which handles them and reports the usual errors. A partly converted
+//! tree does not affect that, since decoding would do each of these steps too.
 use crate::{scalar, zero};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use kelson_schema::{Field, FieldType, Kind, TypeId};

@@ -30,7 +30,8 @@ impl TypeMeta {
     }
 }
 
-/// The name by which Go's decoder reports a value of the wrong type. Its name for null depends on the place, so the caller passes it.
+/// The name by which Go's decoder reports a value of the wrong type. Its name for null depends on where the value is,
+/// so the caller passes it.
 pub fn go_kind(value: &Value, null: &'static str) -> &'static str {
     match value {
         Value::Array(_) => "array",

@@ -1,25 +1,25 @@
-//! The errors of decoding and encoding, with the texts of Kubernetes.
+//! The errors of decoding and encoding, with the messages of Kubernetes.
 use std::fmt;
 
-/// Why a document could not be decoded. The text is for the client.
+/// Why a document could not be decoded. The message is for the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// Not JSON, a value of the wrong type, or a value its type does not accept.
+    /// The document is not JSON, has a value of the wrong type, or has a value that its type does not accept.
     #[error("{0}")]
     Json(String),
-    /// Not YAML, or YAML beyond the limits.
+    /// The document is not YAML, or exceeds the limits for YAML.
     #[error("{0}")]
     Yaml(String),
-    /// Not a protobuf message of this type.
+    /// The document is not a protobuf message of this type.
     #[error("{0}")]
     Proto(String),
-    /// Nested deeper than [`crate::NESTING_DEPTH_MAX`].
+    /// The document is nested deeper than [`crate::NESTING_DEPTH_MAX`].
     #[error("exceeded max depth")]
     TooDeep,
     /// The document is small, but its tree is too large or takes too much work; see [`crate::Budget`].
     #[error("{0}")]
     OverBudget(crate::Exceeded),
-    /// Longer than [`crate::DOCUMENT_BYTES_MAX`].
+    /// The document is longer than [`crate::DOCUMENT_BYTES_MAX`].
     #[error("document is larger than {} bytes", crate::DOCUMENT_BYTES_MAX)]
     TooLarge,
 }
@@ -36,7 +36,7 @@ impl From<crate::Exceeded> for DecodeError {
 /// Why a tree could not be encoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
-    /// The type has no protobuf message (a Table, a custom resource).
+    /// The type has no protobuf message. Examples are Table and custom resources.
     #[error("object does not implement the protobuf marshalling interface and cannot be encoded to a protobuf message")]
     NoProtobuf,
     /// The tree does not fit its type. Decoding never produces such a tree.

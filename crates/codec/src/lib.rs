@@ -142,7 +142,7 @@ pub fn encode(encoding: Encoding, ty: Option<TypeId>, value: &Value) -> Result<V
     }
 }
 
-/// The canonical form of an object of this type without any values set.
+/// Returns the canonical form of an object of this type without any values set.
 pub fn zero_object(ty: TypeId) -> Value {
     Value::Object(zero::zero_struct(ty))
 }

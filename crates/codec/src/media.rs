@@ -11,7 +11,7 @@ pub enum Encoding {
     Json,
     /// YAML, requested as `application/yaml`.
     Yaml,
-    /// `application/vnd.kubernetes.protobuf`
+    /// Protobuf, requested as `application/vnd.kubernetes.protobuf`.
     Protobuf,
 }
 

@@ -30,7 +30,7 @@ pub enum Shape {
 /// Checks that a document has no other fields, and no value of another type.
 ///
 /// # Errors
-/// Returns the text of upstream's strict decoder.
+/// Returns the message of upstream's strict decoder.
 pub fn check(document: &Value, fields: Fields) -> Result<(), String> {
     let mut found = Found::default();
     found.object(document, fields, "");

@@ -1,8 +1,8 @@
-//! Small documents that could cost much. Each must be rejected or read with little memory and on the small stack of the
-//! server's threads.
+//! Small documents that could use much memory. Each must be rejected, or decoded with little memory and on the small
+//! stack of the server's threads.
 //!
-//! A separate process: its memory is limited to [`MEMORY_BYTES_MAX`]: using more ends it, as the kernel would end a
-//! server.
+//! A separate process: its memory is limited to [`MEMORY_BYTES_MAX`], and it ends if it needs more, as the kernel would
+//! end a server.
 use std::sync::Once;
 
 use kelson_codec::{DecodeError, Encoding, Exceeded, NESTING_DEPTH_MAX, decode, proto, yaml};

@@ -1,23 +1,22 @@
-//! Where the elements of a list are, by value or by the value of their merge key. It is the one way in which a merge looks
-//! anything up in a list, so that a merge stays linear in what it merges; each entry and each question is a step of the
-//! budget.
+//! An index of a list by the elements, or by the values of their merge key. All lookups of merges use it, so the work
+//! of a merge is linear in the size of its lists. Each entry and each lookup is charged to the budget as one step.
 use std::collections::HashMap;
 
 use kelson_codec::{Budget, Exceeded};
 use serde_json::Value;
 
-/// Returns the key of an element: the value of its merge key, or the element itself where there is none.
+/// Returns the key of an element: the value of its merge key, or the element itself if the list has no merge key.
 pub(crate) fn key_of<'a>(item: &'a Value, merge_key: &str) -> Option<&'a Value> {
     if merge_key.is_empty() { Some(item) } else { item.as_object()?.get(merge_key) }
 }
 
-/// The places of a list's elements; of several with one key, the first.
+/// The positions of a list's elements by key. If several elements have the same key, the first one counts.
 pub(crate) struct Index<'a> {
     places: HashMap<&'a Value, usize>,
 }
 
 impl<'a> Index<'a> {
-    /// The index of a list. Elements without the key are not in it.
+    /// Builds the index of a list. Elements without the key are left out.
     pub(crate) fn new(items: &'a [Value], merge_key: &str, budget: &mut Budget) -> Result<Self, Exceeded> {
         budget.steps(items.len())?;
         let mut places = HashMap::with_capacity(items.len());

@@ -1,16 +1,16 @@
-//! JSON patch, RFC 6902, as the library understands it that upstream uses (`gopkg.in/evanphx/json-patch.v4`): indices may be
-//! negative, an operation without a value means null, `replace` and `copy` take a member that is missing for null as long as its
-//! object is there, and `test` of null holds for such a member.
+//! JSON patch, RFC 6902, as upstream's library (`gopkg.in/evanphx/json-patch.v4`) implements it: indices may be
+//! negative, an operation without a value means null, `replace` and `copy` treat a missing member of an existing object
+//! as null, and `test` for null succeeds for such a member.
 use crate::PatchError;
 use kelson_codec::{Budget, Exceeded, Limits, NESTING_DEPTH_MAX};
 use serde_json::Value;
 
-/// Operations allowed in one patch.
+/// The limit of operations in one patch.
 pub const JSON_PATCH_OPERATIONS_MAX: usize = 10_000;
-/// Bytes that `copy` operations may add together.
+/// The limit of bytes that all `copy` operations of a patch add together.
 const COPIED_BYTES_MAX: usize = 3 * 1024 * 1024;
 
-/// Elements of a list that are moved aside in the time of one step.
+/// The number of list elements whose move costs one step.
 const MOVED_PER_STEP: usize = 16;
 
 /// Applies a patch (a JSON array of operations) to a document. On error the document may be changed in part.
@@ -21,8 +21,9 @@ pub fn json_patch(document: &mut Value, patch: &Value) -> Result<(), PatchError>
     json_patch_within(document, patch, &mut Budget::new(Limits::PATCH))
 }
 
-/// As [`json_patch`], with the budget of the caller: steps for what operations walk, measure and move aside, memory for
-/// what they copy. The result nests no deeper than [`NESTING_DEPTH_MAX`], nor does the document at any time.
+/// Works like [`json_patch`] with the caller's budget. Operations are charged steps for the values that they visit,
+/// measure and move, and memory for the values that they copy. The document never nests deeper than
+/// [`NESTING_DEPTH_MAX`].
 ///
 /// # Errors
 /// See [`PatchError`].
@@ -64,13 +65,13 @@ fn depth(value: &Value, budget: &mut Budget) -> Result<usize, Exceeded> {
     Ok(deepest + 1)
 }
 
-/// A patch that is being applied.
+/// The state of a patch that is being applied.
 struct Patching<'a> {
     document: &'a mut Value,
     budget: &'a mut Budget,
-    /// The document nests no deeper than this; it may nest less deep once something is removed.
+    /// An upper bound of the document's nesting depth. Removals do not lower it.
     depth: usize,
-    /// Bytes of text that copies have added.
+    /// The bytes of JSON that copies have added.
     copied: usize,
 }
 
@@ -120,7 +121,7 @@ impl Patching<'_> {
             || refuse(format!("copy operation does not apply: doc is missing from path: {from}: missing value"));
         let found = match located(self.document, from).ok_or_else(missing)? {
             Located::At(found) => found,
-            // A member that is missing is copied as null.
+            // A missing member is copied as null.
             Located::NoMember => &Value::Null,
             Located::NoElement => {
                 return Err(refuse(format!("error in copy for from: '{from}': invalid index referenced")));
@@ -139,7 +140,7 @@ impl Patching<'_> {
         add(self.document, path, found, "copy to", self.budget)
     }
 
-    /// Refuses a value that would nest the document too deeply at this path.
+    /// Rejects a value that would nest the document too deeply at this path.
     fn measure(&mut self, path: &str, value: &Value) -> Result<(), PatchError> {
         let depth = steps_of(path) + depth(value, self.budget)?;
         if depth > NESTING_DEPTH_MAX {
@@ -149,8 +150,8 @@ impl Patching<'_> {
         Ok(())
     }
 
-    /// As [`Patching::measure`], for a value out of the document; most need not be walked, since the document's own depth
-    /// says how deep they can be.
+    /// Works like [`Patching::measure`] for a value of the document. Most such values need not be visited, since the
+    /// document's depth bounds theirs.
     fn measure_from(&mut self, from: &str, path: &str, value: &Value) -> Result<(), PatchError> {
         let deepest = steps_of(path) + self.depth.saturating_sub(steps_of(from));
         if deepest > NESTING_DEPTH_MAX {
@@ -161,7 +162,7 @@ impl Patching<'_> {
     }
 }
 
-/// Steps from the document to the place that a path names.
+/// Returns the steps that a walk along the path costs.
 fn steps_of(path: &str) -> usize {
     path.bytes().filter(|b| *b == b'/').count()
 }
@@ -170,7 +171,7 @@ fn tokens(path: &str) -> Vec<String> {
     path.split('/').skip(1).map(|t| t.replace("~1", "/").replace("~0", "~")).collect()
 }
 
-/// An index into a list; negative ones count from the end.
+/// Parses the index of a list element. Negative indices count from the end.
 fn index(token: &str, len: usize) -> Option<usize> {
     let value: i64 = token.parse().ok()?;
     let value = if value < 0 { value + len as i64 } else { value };
@@ -192,7 +193,7 @@ enum Located<'a> {
     NoElement,
 }
 
-/// Looks a path up; `None` where nothing on the way to its last token can hold it. The root is within nothing.
+/// Looks up a path. Returns `None` if its parent is missing or is a scalar. The root has no parent.
 fn located<'a>(document: &'a Value, path: &str) -> Option<Located<'a>> {
     let mut tokens = tokens(path);
     let last = tokens.pop()?;
@@ -211,12 +212,13 @@ fn located<'a>(document: &'a Value, path: &str) -> Option<Located<'a>> {
     }
 }
 
-/// The operation that [`parent`] and its like are asked for, as a patch names it.
+/// The name of the operation in messages of [`parent`] and similar functions.
 fn verb(op: &str) -> &str {
     op.split(' ').next().unwrap_or(op)
 }
 
-/// The container of a path and its last token. `op` is the operation, and which of its paths it is where it has two.
+/// Returns the container of a path and the path's last token. `op` is the operation, and which of its paths this is if
+/// it has two.
 fn parent<'a>(document: &'a mut Value, path: &str, op: &str) -> Result<(&'a mut Value, String), PatchError> {
     let missing = || {
         let what = match op {
@@ -245,7 +247,7 @@ fn add(document: &mut Value, path: &str, value: Value, op: &str, budget: &mut Bu
         }
         Value::Array(items) if last == "-" => items.push(value),
         Value::Array(items) => {
-            // For adding, -1 is the place after the last element.
+            // For `add`, -1 is the position after the last element.
             let at = match last.parse::<i64>() {
                 Ok(i) if i < 0 => usize::try_from(i + items.len() as i64 + 1).ok(),
                 Ok(i) => usize::try_from(i).ok(),
@@ -310,7 +312,7 @@ fn replace(document: &mut Value, path: &str, value: Value) -> Result<(), PatchEr
     }
 }
 
-/// `expected` is `None` where the operation has no value, which means null.
+/// Performs the `test` operation. `expected` is `None` if the operation has no value, which means null.
 fn test(document: &Value, path: &str, expected: Option<&Value>) -> Result<(), PatchError> {
     let holds = |found: &Value| match expected {
         Some(expected) => found == expected,

@@ -1,4 +1,4 @@
-//! JSON patches are applied and refused as by version 4 of upstream's library.
+//! JSON patches are applied and rejected as by version 4 of upstream's library.
 use crate::{JSON_PATCH_OPERATIONS_MAX, PatchError, json_patch};
 use serde_json::{Value, json};
 
@@ -56,7 +56,7 @@ fn refusals() {
         json!([{"op":"add","path":"/a/b","value":1}]),
         Err("add operation does not apply: doc is missing path: \"/a/b\": missing value"),
     );
-    // The whole is replaced by what can be one, and nothing is added to it but members.
+    // The root can be replaced by an object or a list. Adding to the root needs a member's name.
     check(
         json!({}),
         json!([{"op":"add","path":"","value":{}}]),
@@ -75,7 +75,7 @@ fn refusals() {
     );
 }
 
-/// As version 4.13.0 of the library does it, which kube-apiserver 1.36 links.
+/// The expected results are those of version 4.13.0 of the library, which kube-apiserver 1.36 uses.
 #[test]
 fn leniency_of_the_library() {
     let pod = json!({"kind": "Pod", "metadata": {"name": "p", "labels": {"a": "1"}}, "n": null, "f": 1,
@@ -128,7 +128,7 @@ fn leniency_of_the_library() {
             op => holds(json!({"op": op, "from": from, "path": "/to"}), expected),
         };
         from("/metadata/labels/a", true);
-        // Copied as null.
+        // A missing member is copied as null.
         from("/metadata/labels/b", operation == "copy");
         from("/metadata/annotations/b", false);
         from("/spec/containers/1", false);
@@ -154,7 +154,7 @@ fn an_absent_value_is_null() {
     check(json!({"a": {"b": 1}}), sets("replace"), Ok(json!({"a": {"b": null}})));
     check(json!({"a": {}}), json!([{"op": "copy", "from": "/a/x", "path": "/a/b"}]), Ok(json!({"a": {"b": null}})));
     check(json!({"a": {}}), json!([{"op": "replace", "path": "/a/b", "value": 2}]), Ok(json!({"a": {"b": 2}})));
-    // What is moved is gone when its new place is looked up.
+    // A moved value is removed before its new location is looked up.
     check(
         json!([{"x": 1}, {"y": 2}]),
         json!([{"op": "move", "from": "/0", "path": "/0/z"}]),

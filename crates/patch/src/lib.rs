@@ -1,6 +1,6 @@
-//! Kelson patch: JSON patch, merge patch, strategic merge patch and server-side apply. Everything works off the schema
-//! (`kelson_schema::Shape`); nothing here knows a kind, the store or HTTP. The result of a patch is a tree that the caller
-//! decodes, defaults and validates as any other.
+//! Kelson patch: JSON patch, merge patch, strategic merge patch and server-side apply. All of them work by the schema
+//! (`kelson_schema::Shape`); this crate knows no kind, store or HTTP. The result of a patch is a tree that the caller
+//! decodes, defaults and validates like any other.
 //!
 //! # Rooms
 //! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
@@ -10,9 +10,10 @@
 //! | `index` | lookups in lists |
 //! | `json_patch`, `merge_patch`, `strategic`, `apply/` | one kind of patch each |
 //!
-//! In `apply/`: sets of fields, the walk through a document, comparison and merge, managed entries, then `changes`, `conflict`
-//! and `manager`. `added` is a shortcut for creates; `across` handles entries of other versions, which the caller converts;
-//! `scale` shows the entries as that view has them. Nothing in this crate sets defaults, validates or stores.
+//! In `apply/`: sets of fields, the walk through a document, comparison and merge, managed entries, then `changes`,
+//! `conflict` and `manager`. `added` is a shortcut for creates. `across` handles entries of other versions, which the
+//! caller converts. `scale` converts entries for the `scale` subresource. Nothing in this crate sets defaults,
+//! validates or stores.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod apply;
@@ -33,18 +34,18 @@ pub use strategic::{strategic_merge_patch, strategic_merge_patch_within};
 /// The kinds of patches, by media type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PatchType {
-    /// `application/json-patch+json`
+    /// JSON patch, `application/json-patch+json`.
     Json,
-    /// `application/merge-patch+json`
+    /// Merge patch, `application/merge-patch+json`.
     Merge,
-    /// `application/strategic-merge-patch+json`
+    /// Strategic merge patch, `application/strategic-merge-patch+json`.
     StrategicMerge,
-    /// `application/apply-patch+yaml`
+    /// Server-side apply, `application/apply-patch+yaml`.
     Apply,
 }
 
 impl PatchType {
-    /// The patch type of a `Content-Type` (parameters ignored).
+    /// Returns the patch type of a `Content-Type`. Parameters are ignored.
     pub fn of(content_type: &str) -> Option<Self> {
         match content_type.split(';').next().unwrap_or("").trim() {
             "application/json-patch+json" => Some(Self::Json),
@@ -66,20 +67,20 @@ impl PatchType {
     }
 }
 
-/// The reason why a patch was refused. Each variant names the HTTP answer of upstream.
+/// Why a patch was rejected. Each variant names the HTTP response of upstream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatchError {
     /// 400 BadRequest: the patch itself is malformed.
     #[error("{0}")]
     BadRequest(String),
-    /// 422 with the text alone: the patch does not apply to this object.
+    /// 422 with only a message: the patch does not apply to this object.
     #[error("{0}")]
     Unprocessable(String),
-    /// 500 with the text alone: a strategic merge cannot make sense of the patch, or of the object.
+    /// 500 with only a message: a strategic merge patch, or the object, has an unexpected form.
     #[error("{0}")]
     Internal(String),
-    /// 413 RequestEntityTooLarge: the patch has too many operations, or more work or memory would go into it than a
-    /// [`kelson_codec::Budget`] for one document has.
+    /// 413 RequestEntityTooLarge: the patch has too many operations, or exceeds the memory or work limits of a
+    /// [`kelson_codec::Budget`].
     #[error("{0}")]
     TooLarge(String),
 }

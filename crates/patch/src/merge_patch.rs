@@ -1,9 +1,9 @@
-//! JSON merge patch, RFC 7386, with the nulls of lists as the library takes them that upstream uses
-//! (`gopkg.in/evanphx/json-patch.v4`).
+//! JSON merge patch, RFC 7386. Nulls in lists are treated as in upstream's library (`gopkg.in/evanphx/json-patch.v4`).
 use serde_json::Value;
 
-/// Merges a patch into a document: objects member by member, null removes, anything else replaces. What takes the place of
-/// nothing, or of a value that is not an object, loses the nulls of all its objects, those in lists too.
+/// Merges a patch into a document. Objects are merged by member, null removes a member, and any other value replaces
+/// it. A value that replaces nothing, or something other than an object, loses the null members of all its objects,
+/// including those in lists.
 pub fn merge_patch(target: &mut Value, patch: Value) {
     match (&mut *target, patch) {
         (Value::Object(target), Value::Object(patch)) => {
@@ -18,7 +18,7 @@ pub fn merge_patch(target: &mut Value, patch: Value) {
                 }
             }
         }
-        // A value in place of an object is taken as it is.
+        // A value that replaces an object is used unchanged.
         (Value::Object(_), new) => *target = new,
         (_, mut new) => {
             prune_nulls(&mut new);
@@ -79,7 +79,7 @@ mod tests {
             (json!({}), json!({"l": [{"a": null}, null, [{"b": null}]]}), json!({"l": [{}, null, [{}]]})),
             (json!({"l": 1}), json!({"l": {"a": null, "b": [{"a": null}]}}), json!({"l": {"b": [{}]}})),
             (json!({"l": null}), json!({"l": {"a": null}}), json!({"l": {}})),
-            // In place of an object, a list is taken as it is.
+            // A list that replaces an object is used unchanged.
             (json!({"l": {"x": 1}}), json!({"l": [{"a": null}]}), json!({"l": [{"a": null}]})),
         ];
         for (mut target, patch, expected) in cases {

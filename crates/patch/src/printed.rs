@@ -1,9 +1,9 @@
-//! Trees as Go prints them, which is how upstream's refusals show patches and parts of objects.
+//! Formats trees as Go prints them. Upstream's error messages show patches and parts of objects in this form.
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// A tree as Go prints it (`%+v`).
+/// Formats a tree as Go's `%+v` does.
 pub fn printed(value: &Value) -> String {
     let mut out = String::new();
     print(value, &mut out);
@@ -30,7 +30,7 @@ fn print(value: &Value, out: &mut String) {
                 if i > 0 {
                     out.push(' ');
                 }
-                // Writing to text cannot fail.
+                // Writing to a string cannot fail.
                 let _ = write!(out, "{key}:");
                 print(value, out);
             }

@@ -1,5 +1,6 @@
-//! Strategic merge patch: lists merge by the keys the schema publishes, and directives inside the patch delete, replace and
-//! order. The rules are those of apimachinery `pkg/util/strategicpatch`; the diff that makes such patches is kubectl's.
+//! Strategic merge patch: lists merge by the keys that the schema publishes, and directives in the patch delete,
+//! replace and order elements. The rules are those of apimachinery `pkg/util/strategicpatch`. kubectl computes such
+//! patches.
 use crate::PatchError;
 use crate::index::{Index, key_of};
 use crate::printed::printed;
@@ -15,7 +16,7 @@ const RETAIN_KEYS: &str = "$retainKeys";
 const DELETE_FROM_LIST: &str = "$deleteFromPrimitiveList";
 const SET_ORDER: &str = "$setElementOrder";
 
-/// Applies a patch to an object of a built-in kind. `shape` is the kind's ([`Shape::of_kind`]).
+/// Applies a patch to an object of a built-in kind. `shape` is the shape of that kind ([`Shape::of_kind`]).
 ///
 /// # Errors
 /// See [`PatchError`].
@@ -23,7 +24,8 @@ pub fn strategic_merge_patch(original: Value, patch: Value, shape: &Shape) -> Re
     strategic_merge_patch_within(original, patch, shape, &mut Budget::new(Limits::DOCUMENT))
 }
 
-/// As [`strategic_merge_patch`], with the budget of the caller: a step for each element of a list that is merged.
+/// Works like [`strategic_merge_patch`] with the caller's budget, which is charged one step for each element of a
+/// merged list.
 ///
 /// # Errors
 /// See [`PatchError`].
@@ -135,7 +137,7 @@ fn merge_entry(
     Ok(())
 }
 
-/// `$retainKeys`: everything else goes.
+/// Handles `$retainKeys`: removes all fields that it does not name.
 fn retain_keys(original: &mut Object, patch: &mut Object) -> Result<(), PatchError> {
     let Some(retained) = patch.remove(RETAIN_KEYS) else { return Ok(()) };
     let malformed = || bad("invalid patch format of retainKeys");
@@ -150,8 +152,8 @@ fn retain_keys(original: &mut Object, patch: &mut Object) -> Result<(), PatchErr
     Ok(())
 }
 
-/// `$setElementOrder/<list>`: merges the list and puts it into the given order; elements the patch does not name keep
-/// their relative place.
+/// Handles `$setElementOrder/<list>`: merges the list and sorts it into the given order. Elements that the patch does
+/// not name keep their relative position.
 fn ordered_lists(
     original: &mut Object,
     patch: &mut Object,
@@ -165,7 +167,7 @@ fn ordered_lists(
             _ => return Err(refuse("expected a list in setElementOrder")),
         };
         let Some((SET_ORDER, key)) = directive.split_once('/') else { return Err(bad_order()) };
-        // The lists of a map have no names.
+        // The lists of a map are not declared fields.
         if shape.struct_type().is_some() && !shape.has_field(key) {
             return Err(refuse(format!("unable to find api field for the json field {key:?}")));
         }
@@ -206,7 +208,7 @@ fn ordered_lists(
     Ok(())
 }
 
-/// The patch's list must follow the order it announces.
+/// Checks that the patch's list has the order of its `$setElementOrder`.
 fn check_order(patch: &[Value], order: &[Value], merge_key: &str) -> Result<(), PatchError> {
     if patch.is_empty() || order.is_empty() {
         return Ok(());
@@ -257,7 +259,7 @@ fn merge_list(
         budget.steps(original.len() + patch.len())?;
         let mut seen = HashSet::new();
         let merged = original.iter().chain(&patch).filter(|v| seen.insert(*v)).cloned().collect();
-        // The sort builds other sets.
+        // This frees the memory before the sort allocates other sets.
         drop(seen);
         return sort_elements(merged, &patch, &original, "", budget);
     }
@@ -287,8 +289,8 @@ fn merge_list(
     sort_elements(merged, &patch, &before, merge_key, budget)
 }
 
-/// `$patch: delete` and `$patch: replace` elements of a list of objects. Gives the list to merge into and what is left of
-/// the patch.
+/// Handles the elements of a list of objects with `$patch: delete` or `$patch: replace`. Returns the list to merge into
+/// and the remaining elements of the patch.
 fn special_elements(
     mut original: Vec<Value>,
     patch: Vec<Value>,
@@ -321,8 +323,8 @@ fn special_elements(
     Ok((original, rest))
 }
 
-/// Puts the elements that the patch names into the patch's order, and the others between them, where the live list had them
-/// as far as that is possible.
+/// Sorts the elements that the patch names into the patch's order. The others are put between them, in the order of the
+/// live list as far as possible.
 fn sort_elements(
     mut merged: Vec<Value>,
     order: &[Value],
@@ -331,7 +333,7 @@ fn sort_elements(
     budget: &mut Budget,
 ) -> Result<Vec<Value>, PatchError> {
     let (order, live) = (Index::new(order, merge_key, budget)?, Index::new(live, merge_key, budget)?);
-    // Each element with its place in the live list; of those in the order, with that place before it.
+    // Each element has its index in the live list. Those in the order have their index in it before that.
     let (mut named, mut others) = (Vec::new(), Vec::new());
     for (at, item) in merged.iter().enumerate() {
         let Some(key) = key_of(item, merge_key) else {
@@ -360,7 +362,7 @@ fn sort_elements(
     }
 }
 
-/// A new value without its directives; `None` when a directive says it is not to be.
+/// Returns a new value without directives. Returns `None` if it is an object with `$patch`.
 fn without_directives(value: Value) -> Option<Value> {
     match value {
         Value::Object(map) => {

@@ -1,5 +1,5 @@
-//! Carries bytes from a reader to a writer, as many at a time as are available: each write costs every later stage one
-//! turn, so bytes that arrived together are forwarded together. `proxy` handles the two directions of a connection and
+//! Copies bytes from a reader to a writer, as many at a time as are available. Each write causes work at every later
+//! stage, so bytes that arrived together are forwarded together. `proxy` handles the two directions of a connection and
 //! their end.
 
 use std::future::{Future as _, poll_fn};
@@ -12,18 +12,18 @@ use bytes::{BufMut as _, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::Instant;
 
-/// The buffer of a quiet direction, which most are most of the time.
+/// The buffer size of a direction with little traffic. Most directions have little traffic most of the time.
 const QUIET_BYTES: usize = 8 * 1024;
-/// Most that is carried at a time.
+/// The most bytes that are copied at a time.
 const COPY_BYTES_MAX: usize = 256 * 1024;
-/// So many bytes within [`BULK_WITHIN`] are a transfer, and no conversation that waits for its answers.
+/// This number of bytes within [`BULK_WITHIN`] is a transfer, not an interactive conversation.
 const BULK_BYTES: usize = 32 * 1024;
-/// The period in which so many bytes must arrive; see [`BULK_BYTES`].
+/// The period in which [`BULK_BYTES`] must arrive.
 const BULK_WITHIN: Duration = Duration::from_millis(4);
 /// The time for which the small pieces of a transfer are collected.
 const GATHER: Duration = Duration::from_millis(1);
 
-/// The bytes on their way: it grows while it is filled, and is let go of when the source pauses.
+/// The buffer of bytes being copied. It grows while reads fill it, and shrinks when the source pauses.
 struct Carried {
     bytes: BytesMut,
     room: usize,
@@ -31,9 +31,9 @@ struct Carried {
 
 /// The result of filling the buffer.
 enum Filled {
-    /// There are bytes, and the buffer is full or the source has no more right now.
+    /// There are bytes, and the buffer is full or no more are available now.
     Some,
-    /// The source has ended; what came before is in the buffer.
+    /// The source has ended. The buffer has the bytes before the end.
     Ended,
     /// The source has failed.
     Failed(io::Error),
@@ -48,7 +48,7 @@ impl Carried {
         self.bytes.len() >= self.room
     }
 
-    /// Empty again, with more room where all of it was used.
+    /// Empties the buffer, and enlarges it if it was full.
     fn clear(&mut self) {
         if self.is_full() {
             self.room = (self.room * 2).min(COPY_BYTES_MAX);
@@ -63,7 +63,7 @@ impl Carried {
         }
     }
 
-    /// Takes what is there. Pending only where nothing is.
+    /// Reads the available bytes. Pending only if there are none.
     fn poll_fill(&mut self, from: &mut (impl AsyncRead + Unpin), cx: &mut Context<'_>) -> Poll<Filled> {
         while !self.is_full() {
             let left = self.room - self.bytes.len();
@@ -71,7 +71,7 @@ impl Carried {
             match pin!(from.read_buf(&mut into)).poll(cx) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Filled::Ended),
                 Poll::Ready(Ok(_)) => {}
-                // A TLS peer that left without a farewell: its end all the same.
+                // TLS peers often close without `close_notify`, which counts as the end.
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     return Poll::Ready(Filled::Ended);
                 }
@@ -83,7 +83,7 @@ impl Carried {
         Poll::Ready(Filled::Some)
     }
 
-    /// The same; `None`, if `impatient`, where nothing is there to be read right now.
+    /// Works like [`Carried::poll_fill`]. With `impatient` it returns `None` if no bytes are available now.
     async fn fill(&mut self, from: &mut (impl AsyncRead + Unpin), impatient: bool) -> Option<Filled> {
         poll_fn(|cx| match self.poll_fill(from, cx) {
             Poll::Ready(filled) => Poll::Ready(Some(filled)),
@@ -98,7 +98,7 @@ pub(crate) async fn copy(from: &mut (impl AsyncRead + Unpin), to: &mut (impl Asy
     copy_noting(from, to, || {}).await
 }
 
-/// Carries `from` to its end, and calls `carried` whenever something went on. The end itself is not passed on.
+/// Copies `from` to its end, and calls `carried` after each forwarded piece. The end itself is not passed on.
 pub(crate) async fn copy_noting(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
@@ -107,12 +107,12 @@ pub(crate) async fn copy_noting(
     carry(from, to, carried, None).await
 }
 
-/// Copies a source to its end. The source buffers up to `held` bytes while they are not read, and its writer may pass
-/// data in many small pieces, for example by its library's buffers of 4 KB. The pieces of a transfer are collected,
-/// since each would cost a turn of this process, the API server and the client; other data is forwarded at once.
+/// Copies a source to its end. The source buffers up to `held` unread bytes, and its writer may write data in many
+/// small pieces, for example by its library's buffers of 4 KB. The pieces of a transfer are collected, since each one
+/// causes work in this process, the API server and the client. Other data is forwarded at once.
 ///
 /// # Errors
-/// The first failure of either end.
+/// Returns the first failure of either end.
 pub async fn copy_gathered(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
@@ -131,8 +131,8 @@ async fn carry(
     let mut copied = 0;
     let mut unflushed = false;
     loop {
-        // Flushed where the source pauses, not after each piece: waiting for every piece to be sent would make reading
-        // and sending take turns.
+        // The writer is flushed when the source pauses, not after each piece: if each piece were flushed before the
+        // next read, reading and sending would alternate.
         let Some(filled) = buffer.fill(from, unflushed).await else {
             to.flush().await?;
             unflushed = false;
@@ -166,7 +166,8 @@ async fn carry(
 struct Pace {
     since: Instant,
     bytes: usize,
-    /// A source that gathers so much in one rest is as fast as its reader, and must not be kept waiting.
+    /// A source that buffers this number of bytes during one pause is as fast as its reader, and must not be made to
+    /// wait.
     plenty: usize,
 }
 
@@ -175,7 +176,7 @@ impl Pace {
         Self { since: now, bytes: 0, plenty }
     }
 
-    /// The source has been read empty: whether to wait before it is read again.
+    /// Called when the source has no more bytes. Returns whether to wait before the next read.
     fn gathers(&mut self, now: Instant) -> bool {
         let is_quick = now.duration_since(self.since) <= BULK_WITHIN;
         if is_quick && self.bytes < BULK_BYTES {
@@ -196,7 +197,7 @@ mod tests {
     #[test]
     fn only_a_transfer_by_small_pieces_gathers() {
         let at = |us| Duration::from_micros(us);
-        // What came until the source was empty, how long after the one before, and whether to wait then.
+        // The bytes until the source was empty, the time since the previous round, and whether to wait then.
         type Round = (usize, Duration, bool);
         let cases: [(&str, &[Round]); 4] = [
             ("words", &[(100, at(10), false); 20]),
@@ -223,7 +224,7 @@ mod tests {
                 assert_eq!(pace.gathers(now), *expected, "{name}, round {n}");
             }
         }
-        // A source that holds little would be kept waiting by any rest.
+        // A source with a small buffer would be slowed by any pause.
         let now = Instant::now();
         let mut pace = Pace::begin(now, BULK_BYTES);
         pace.bytes = BULK_BYTES;
@@ -271,7 +272,7 @@ mod tests {
         assert_eq!((error.kind(), to), (io::ErrorKind::ConnectionReset, b"before".to_vec()));
     }
 
-    /// Gives some bytes and then fails.
+    /// Returns some bytes and then fails.
     fn fails_later() -> impl AsyncRead + Unpin {
         struct Fails;
         impl AsyncRead for Fails {

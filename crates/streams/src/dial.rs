@@ -1,5 +1,5 @@
-//! Sends an upgrade request over a connection and checks its answer: only a verified 101 gives a stream. Leaves
-//! connecting, TLS and credentials to the caller.
+//! Sends an upgrade request over a connection and checks the response. Only a valid 101 response gives a stream. The
+//! caller connects, and adds TLS and credentials.
 
 use bytes::Bytes;
 use http::header::{CONNECTION, HOST, HeaderValue, UPGRADE};
@@ -12,32 +12,32 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::negotiate::{SPDY_31, STREAM_PROTOCOL_VERSION};
 use crate::ws::{accept_key, new_key};
 
-/// The number of bytes of a refusal's body that are read at most.
+/// The number of bytes that are read from the body of an error response.
 pub const ERROR_BODY_BYTES_MAX: usize = 64 * 1024;
 
-/// The reason why there is no upgraded connection.
+/// Why there is no upgraded connection.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
-    /// The request could not be sent or its answer not be read.
+    /// The request could not be sent, or its response could not be read.
     #[error("error sending request: {0}")]
     Http(#[from] hyper::Error),
-    /// The request could not be made.
+    /// The request could not be built.
     #[error("invalid request: {0}")]
     Request(#[from] http::Error),
-    /// The backend wants the request elsewhere; a redirect of a backend is neither followed nor passed on.
+    /// The backend redirected the request. Redirects of a backend are neither followed nor passed on.
     #[error("the backend attempted to redirect this request, which is not permitted")]
     Redirect,
-    /// The backend answered, but not with an upgrade.
+    /// The backend responded without an upgrade.
     #[error("unable to upgrade connection: {}", String::from_utf8_lossy(.body))]
     Refused {
-        /// The answer's status, never 101.
+        /// The status of the response, never 101.
         status: StatusCode,
-        /// The answer's headers.
+        /// The headers of the response.
         headers: HeaderMap,
-        /// The beginning of its body.
+        /// The beginning of the response's body.
         body: Bytes,
     },
-    /// The backend said 101, but not to what was asked.
+    /// The backend responded with 101, but with another protocol than requested.
     #[error("unable to upgrade connection: the backend switched to another protocol")]
     WrongUpgrade,
 }
@@ -45,9 +45,9 @@ pub enum DialError {
 /// An upgraded connection.
 #[derive(Debug)]
 pub struct Dialed {
-    /// The connection, with nothing of it lost.
+    /// The connection, including the bytes that arrived with the response.
     pub io: TokioIo<Upgraded>,
-    /// The protocol the server chose, empty if it named none.
+    /// The protocol that the server chose. Empty if it named none.
     pub protocol: String,
 }
 
@@ -60,7 +60,7 @@ pub enum Transport {
     WebSocket,
 }
 
-/// Asks for an upgrade over `io`, offering `protocols` in order of preference; `headers` are added as they are.
+/// Requests an upgrade over `io`. Offers `protocols` in order of preference and adds `headers` unchanged.
 pub async fn dial_upgrade<T>(
     io: T,
     transport: Transport,
@@ -122,7 +122,7 @@ where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io)).await?;
-    // Over as soon as the connection is upgraded, or with this attempt.
+    // The task ends when the connection is upgraded, or with this attempt.
     let _connection = kelson_tasks::scoped("stream-dial", async move {
         if let Err(error) = connection.with_upgrades().await {
             tracing::debug!(%error, "connection of an upgrade request ended");

@@ -1,27 +1,27 @@
-//! The one error type of the streaming transports. Leaves the Kubernetes form of an error to `status`.
+//! The error type of the streaming transports. `status` converts errors to their form in Kubernetes.
 
 use std::io;
 use std::sync::Arc;
 
-/// The reason why a streaming connection ended or a stream could not be created.
+/// Why a streaming connection ended, or a stream could not be created.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StreamError {
-    /// The peer broke the framing; nothing more can be read from the connection.
+    /// The peer broke the rules of the framing. Nothing more can be read from the connection.
     #[error("protocol error: {0}")]
     Protocol(String),
-    /// A named limit of this crate was exceeded by the peer.
+    /// The peer exceeded a limit of this crate, which is named.
     #[error("limit exceeded: {0}")]
     Limit(&'static str),
     /// The transport below failed.
     #[error("connection failed: {0}")]
     Io(Arc<io::Error>),
-    /// The peer went away without ending its streams.
+    /// The peer disconnected before its streams ended.
     #[error("connection closed before the streams ended")]
     Aborted,
-    /// The connection was closed by this side or after a farewell of the peer.
+    /// The connection was closed by this side, or in order by the peer.
     #[error("connection closed")]
     Closed,
-    /// Nothing but keep-alives was carried for the whole idle limit.
+    /// No data was carried during the idle limit, only keep-alives.
     #[error("idle timeout")]
     Idle,
     /// The peer did not answer keep-alives in time.

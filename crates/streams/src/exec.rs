@@ -1,5 +1,5 @@
-//! The server's side of exec and attach: which streams there are, over either transport, and how they end. Leaves
-//! running the command to the caller. Upstream: `cri-streaming/pkg/streaming/remotecommand`.
+//! The server's side of exec and attach: the streams of the request over either transport, and their end. The caller
+//! runs the command. Upstream: `cri-streaming/pkg/streaming/remotecommand`.
 
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -11,25 +11,25 @@ use crate::status::ExecResult;
 use crate::ws::Role;
 use crate::ws::wire::{ChannelDecode, ChannelEncode, ChannelFormat};
 
-/// The header that says what a stream is for.
+/// The header with the purpose of a stream.
 pub const STREAM_TYPE: &str = "streamType";
-/// Channels of a WebSocket exec, in order: stdin, stdout, stderr, error, resize.
+/// The number of channels of a WebSocket exec. In order: stdin, stdout, stderr, error, resize.
 pub(crate) const CHANNELS: u8 = 5;
-/// Unparsed bytes of resize messages that may wait.
+/// The limit of buffered bytes of incomplete resize messages.
 const RESIZE_BYTES_MAX: usize = 4 * 1024;
 
 /// The size of a terminal, in characters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct TerminalSize {
-    /// Width in characters.
+    /// The width in characters.
     #[serde(rename = "Width")]
     pub width: u16,
-    /// Height in lines.
+    /// The height in lines.
     #[serde(rename = "Height")]
     pub height: u16,
 }
 
-/// As upstream reads it: the names in any case; what is not named is 0, and other names are passed over.
+/// Decodes as upstream does: names match in any case, missing fields are 0, and other fields are ignored.
 impl<'de> Deserialize<'de> for TerminalSize {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let mut size = Self::default();
@@ -47,7 +47,7 @@ impl<'de> Deserialize<'de> for TerminalSize {
     }
 }
 
-/// The sizes of the client's terminal as they come.
+/// The sizes of the client's terminal as they arrive.
 #[derive(Debug)]
 pub struct ResizeStream {
     stream: Stream,
@@ -55,7 +55,7 @@ pub struct ResizeStream {
 }
 
 impl ResizeStream {
-    /// The next size; `None` when no more will come.
+    /// Waits for the next size. Returns `None` if no more sizes will arrive.
     pub async fn next(&mut self) -> Option<TerminalSize> {
         loop {
             let mut sizes = serde_json::Deserializer::from_slice(&self.held).into_iter::<TerminalSize>();
@@ -77,17 +77,17 @@ impl ResizeStream {
     }
 }
 
-/// The streams of one exec or attach, as the side that runs the command sees them. Take what you need; what stays is
-/// ended by [`ExecStreams::finish`].
+/// The streams of one exec or attach, as the side that runs the command sees them. The caller takes the streams that it
+/// needs. [`ExecStreams::finish`] ends the others.
 #[derive(Debug)]
 pub struct ExecStreams {
-    /// The command's input; read it.
+    /// The command's input, which is read.
     pub stdin: Option<Stream>,
-    /// The command's output; write it.
+    /// The command's output, which is written.
     pub stdout: Option<Stream>,
-    /// The command's error output; write it.
+    /// The command's error output, which is written.
     pub stderr: Option<Stream>,
-    /// The sizes of the terminal, where there is one.
+    /// The sizes of the terminal, if there is one.
     pub resize: Option<ResizeStream>,
     error: Stream,
     json_status: bool,
@@ -95,7 +95,7 @@ pub struct ExecStreams {
 }
 
 impl ExecStreams {
-    /// Serves an upgraded connection: waits for the streams that `wanted` promises.
+    /// Serves an upgraded connection. Waits for the streams that `wanted` announces.
     ///
     /// # Errors
     /// [`StreamError::StreamCreation`] when the client does not create them in time.
@@ -151,18 +151,18 @@ impl ExecStreams {
         }
     }
 
-    /// The connection below, to notice its end or to end it.
+    /// The connection that carries the streams.
     pub fn connection(&self) -> &Connection {
         &self.connection
     }
 
-    /// Waits until the client is gone; see [`Connection::closed`].
+    /// Waits until the client has disconnected; see [`Connection::closed`].
     pub async fn closed(&self) -> Option<StreamError> {
         self.connection.closed().await
     }
 
-    /// Ends the exec: everything written is sent, the outputs end, then the result, then the connection. Returns when
-    /// all of it is handed to the transport or the client is gone.
+    /// Ends the exec. Sends everything written, then the end of the outputs, then the result, then the end of the
+    /// connection. Returns when the transport has accepted all of it, or when the client has disconnected.
     pub async fn finish(self, result: &ExecResult) {
         let payload = result.payload(self.json_status);
         self.finish_raw(&payload).await;
@@ -172,7 +172,7 @@ impl ExecStreams {
         for stream in [&self.stdin, &self.stdout, &self.stderr].into_iter().flatten() {
             stream.finish();
         }
-        // A client that is gone misses the result, which then has no recipient.
+        // A client that has disconnected does not receive the result, which is not an error here.
         let _ = self.error.write_all(payload).await;
         let _ = self.error.shutdown().await;
         self.connection.close().await;
@@ -183,7 +183,7 @@ impl ExecStreams {
     }
 }
 
-/// The five channels of a WebSocket exec, from either end.
+/// Opens the five channels of a WebSocket exec, for either end.
 pub(crate) fn open_channels<T>(
     io: T,
     role: Role,

@@ -1,5 +1,5 @@
-//! The client's side of exec and attach, over either transport: towards a runtime's streaming server or a kubelet.
-//! Leaves the upgrade to `dial`. Upstream: `client-go/tools/remotecommand`.
+//! The client's side of exec and attach over either transport, to a runtime's streaming server or a kubelet. `dial`
+//! performs the upgrade. Upstream: `client-go/tools/remotecommand`.
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -11,15 +11,15 @@ use crate::spdy::Headers;
 use crate::status::ExecResult;
 use crate::ws::Role;
 
-/// Largest result this side reads; more is cut off.
+/// The size limit of a result that this side reads, in bytes. The remainder is cut off.
 const RESULT_BYTES_MAX: u64 = 256 * 1024;
 
-/// The streams of one exec or attach, as the side that asked for it sees them.
+/// The streams of one exec or attach, as the side that requested it sees them.
 #[derive(Debug)]
 pub struct ExecClient {
-    /// The command's input: write it, and shut it down at its end.
+    /// The command's input. The caller writes it and shuts it down at its end.
     pub stdin: Option<Stream>,
-    /// The command's output; read it to its end before asking for the result.
+    /// The command's output. The caller reads it to its end before it waits for the result.
     pub stdout: Option<Stream>,
     /// The command's error output.
     pub stderr: Option<Stream>,
@@ -61,7 +61,7 @@ where
         true => connection.open_stream(Headers::new().with(STREAM_TYPE, kind)).await.map(Some),
         false => Ok(None),
     };
-    // The order of client-go: a runtime counts the streams, and the error stream comes first.
+    // This is the order of client-go. Runtimes count the streams, and the error stream comes first.
     let error = connection.open_stream(Headers::new().with(STREAM_TYPE, "error")).await?;
     Ok(ExecClient {
         stdin: open(wanted.stdin, "stdin").await?,
@@ -75,18 +75,18 @@ where
 }
 
 impl ExecClient {
-    /// The connection below.
+    /// The connection that carries the streams.
     pub fn connection(&self) -> &Connection {
         &self.connection
     }
 
-    /// Takes the sender of terminal sizes, where there is a terminal.
+    /// Takes the sender of terminal sizes, if there is a terminal.
     pub fn take_resize(&mut self) -> Option<ResizeSender> {
         self.resize.take().map(ResizeSender)
     }
 
-    /// Waits for the command's result. Outputs must be read meanwhile or have been dropped; otherwise the connection
-    /// blocks.
+    /// Waits for the command's result. Meanwhile the outputs must be read, or must have been dropped. Otherwise the
+    /// connection blocks.
     pub async fn result(&mut self) -> Result<ExecResult, StreamError> {
         let payload = self.result_payload().await?;
         Ok(ExecResult::decode(&payload, self.json_status))

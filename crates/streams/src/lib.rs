@@ -2,8 +2,8 @@
 //!
 //! Two wire formats carry the same streams: SPDY/3.1 ([`spdy`]) and WebSocket channels ([`ws`]). Both feed one
 //! multiplexer ([`mux`]), which owns buffers, half-close, resets and limits, so that [`exec`], [`portforward`] and
-//! [`proxy`] know nothing of frames. This crate does not authenticate, authorize, route or run anything: whoever
-//! serves a request calls [`negotiate`], answers with the response it gets, and hands the upgraded IO over.
+//! [`proxy`] do not handle frames. This crate does not authenticate, authorize, route or run anything. The server of a
+//! request calls [`negotiate`], sends the response that it returns, and passes the upgraded connection to this crate.
 //!
 //! # Rooms
 //! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.

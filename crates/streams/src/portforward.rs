@@ -1,5 +1,5 @@
-//! The server's side of port-forward: pairs of data and error streams, over SPDY, the tunnel or channels. Leaves
-//! dialling into the pod to the caller. Upstream: `cri-streaming/pkg/streaming/portforward`.
+//! The server's side of port-forward: pairs of data and error streams over SPDY, the tunnel or channels. The caller
+//! connects to the port of the pod. Upstream: `cri-streaming/pkg/streaming/portforward`.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,12 +19,12 @@ use crate::ws::wire::{ChannelDecode, ChannelEncode, ChannelFormat};
 
 /// The header that names the port in the pod.
 pub const PORT: &str = "port";
-/// The header that pairs a data with an error stream.
+/// The header that pairs a data stream with an error stream.
 pub const REQUEST_ID: &str = "requestID";
 
 /// The time for which the client may still send on a channel after the pod has ended its side. Channels have no
-/// half-close, so the end of the connection is the only end of the stream that such a client sees (containerd waits
-/// equally long).
+/// half-close, so such a client sees the end of the stream only as the end of the connection. containerd waits for the
+/// same time.
 const CHANNEL_LINGER: Duration = Duration::from_secs(1);
 
 /// One forwarded connection.
@@ -32,34 +32,34 @@ const CHANNEL_LINGER: Duration = Duration::from_secs(1);
 pub struct PortForwardPair {
     /// The port in the pod.
     pub port: u16,
-    /// The client's name for the connection.
+    /// The client's identifier of the connection.
     pub request_id: String,
     /// The connection's bytes.
     pub data: Stream,
-    /// The stream for an error of the connection to the port; clients end the whole port-forward when they read one.
+    /// The stream for an error of the connection to the port. Clients end the whole port-forward when they receive one.
     pub error: Stream,
-    /// Held by pairs of channels, which the session counts: it ends when all of them are dropped.
+    /// Held by pairs of channels. The session ends when all of them are dropped.
     channel: Option<mpsc::Sender<()>>,
 }
 
 impl PortForwardPair {
-    /// Carries bytes between the client and `io` until both sides have ended; a client of channels, which cannot end its
-    /// side, gets a second after the end of `io`. A connection that breaks on either side ends this pair only: nothing is
-    /// written to the error stream, since clients take that for the end of everything.
+    /// Copies bytes between the client and `io` until both sides have ended. A client of channels, which cannot end its
+    /// side, gets one more second after the end of `io`. A connection that breaks on either side ends only this pair:
+    /// nothing is written to the error stream, since clients end the whole port-forward then.
     pub async fn relay<T>(self, io: T)
     where
         T: AsyncRead + AsyncWrite + Unpin,
     {
         let Self { mut data, error, channel, .. } = self;
         let linger = channel.is_some().then_some(CHANNEL_LINGER);
-        // A channel has no reset, which would only drop what the pod has sent.
+        // A reset of a channel would only drop the data that the pod has sent.
         if relay(&mut data, io, linger).await.is_err() && channel.is_none() {
             data.reset();
         }
         error.finish();
     }
 
-    /// Sends the client the reason why its port cannot be reached; upstream's message is `error forwarding port PORT to
+    /// Sends the client the reason why its port cannot be reached. Upstream's message is `error forwarding port PORT to
     /// pod POD, uid UID: REASON`.
     pub async fn fail(mut self, message: &str) {
         let _ = self.error.write_all(message.as_bytes()).await;
@@ -87,7 +87,7 @@ pub struct PortForwardSession {
 
 /// The pairs of a legacy WebSocket.
 struct FixedPairs {
-    /// Those that have not been handed out, the first of them last.
+    /// The pairs that have not been returned yet, in reverse order.
     waiting: Vec<PortForwardPair>,
     /// Closed when every pair has been dropped.
     left: mpsc::Receiver<()>,
@@ -112,13 +112,14 @@ impl PortForwardSession {
         Ok(Self { connection, halves: HashMap::new(), fixed })
     }
 
-    /// The connection below.
+    /// The connection that carries the streams.
     pub fn connection(&self) -> &Connection {
         &self.connection
     }
 
-    /// The next forwarded connection; `None` when the client is gone, or when all pairs of a legacy WebSocket have ended:
-    /// that connection is closed then, since its client sees no other end. Streams that make no pair in time are ended.
+    /// Waits for the next forwarded connection. Returns `None` when the client has disconnected, or when all pairs of a
+    /// legacy WebSocket have ended: that connection is closed then, since its client sees no other end. Streams that
+    /// are not paired in time are ended.
     pub async fn next_pair(&mut self) -> Option<PortForwardPair> {
         if let Some(pairs) = &mut self.fixed {
             if let Some(pair) = pairs.waiting.pop() {
@@ -126,7 +127,7 @@ impl PortForwardSession {
             }
             tokio::select! {
                 _ = self.connection.closed() => {}
-                // Nothing is sent there: it yields when the last sender is dropped.
+                // Nothing is sent on this channel. The receiver returns when the last sender is dropped.
                 _ = pairs.left.recv() => self.connection.close().await,
             }
             return None;
@@ -175,7 +176,7 @@ impl PortForwardSession {
             incoming.refuse();
             return None;
         };
-        // Clients from before request IDs create the error stream first and the data stream next.
+        // Old clients without request IDs create the error stream first and the data stream next.
         let request_id = match headers.get(REQUEST_ID) {
             Some(request_id) => request_id.to_owned(),
             None if kind == "error" => incoming.id().to_string(),

@@ -1,5 +1,5 @@
-//! The client's side of port-forward: towards a runtime's streaming server or a kubelet. Leaves the upgrade to `dial`
-//! and listening to the caller. Upstream: `client-go/tools/portforward`.
+//! The client's side of port-forward, to a runtime's streaming server or a kubelet. `dial` performs the upgrade, and
+//! the caller listens for connections. Upstream: `client-go/tools/portforward`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,10 +13,10 @@ use crate::spdy::Headers;
 use crate::ws::Role;
 use crate::ws::tunnel::TunnelStream;
 
-/// Largest failure text this side reads.
+/// The size limit of an error message that this side reads, in bytes.
 const FAILURE_BYTES_MAX: u64 = 64 * 1024;
 
-/// One connection to a server of port-forward.
+/// A connection to a port-forward server.
 #[derive(Debug)]
 pub struct PortForwardClient {
     connection: Connection,
@@ -26,13 +26,13 @@ pub struct PortForwardClient {
 /// One forwarded connection.
 #[derive(Debug)]
 pub struct ForwardedConnection {
-    /// The connection's bytes.
+    /// The data of the connection.
     pub data: Stream,
     error: Stream,
 }
 
 impl PortForwardClient {
-    /// Speaks SPDY over an upgraded connection.
+    /// Starts SPDY over an upgraded connection.
     pub fn spdy<T>(io: T, options: &ConnectionOptions) -> Result<Self, StreamError>
     where
         T: AsyncRead + AsyncWrite + Send + 'static,
@@ -40,7 +40,7 @@ impl PortForwardClient {
         Ok(Self { connection: Connection::spdy_client(io, options)?, next_request: AtomicU64::new(0) })
     }
 
-    /// Speaks SPDY inside an upgraded WebSocket.
+    /// Starts SPDY in an upgraded WebSocket.
     pub fn tunnel<T>(io: T, options: &ConnectionOptions) -> Result<Self, StreamError>
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -48,19 +48,20 @@ impl PortForwardClient {
         Self::spdy(TunnelStream::new(io, Role::Client), options)
     }
 
-    /// The connection below.
+    /// The connection that carries the streams.
     pub fn connection(&self) -> &Connection {
         &self.connection
     }
 
-    /// Opens a connection to a port of the pod. [`ForwardedConnection::failure`] reports a port that refuses it.
+    /// Opens a connection to a port of the pod. If the port refuses it, [`ForwardedConnection::failure`] returns the
+    /// reason.
     pub async fn open(&self, port: u16) -> Result<ForwardedConnection, StreamError> {
         let request = self.next_request.fetch_add(1, Ordering::Relaxed).to_string();
         let headers = |kind| {
             Headers::new().with(STREAM_TYPE, kind).with(PORT, port.to_string()).with(REQUEST_ID, request.clone())
         };
         let error = self.connection.open_stream(headers("error")).await?;
-        // This side writes nothing there.
+        // This side writes nothing to the error stream.
         error.finish();
         let data = self.connection.open_stream(headers("data")).await?;
         Ok(ForwardedConnection { data, error })
@@ -68,10 +69,10 @@ impl PortForwardClient {
 }
 
 impl ForwardedConnection {
-    /// Waits for the end of the error stream: the server's reason, or `None` when there was no failure.
+    /// Waits for the end of the error stream. Returns the server's error message, or `None` if there was no error.
     pub async fn failure(&mut self) -> Option<String> {
         let mut text = Vec::new();
-        // A broken connection is seen on the data stream.
+        // A broken connection is reported by the data stream.
         let _ = (&mut self.error).take(FAILURE_BYTES_MAX).read_to_end(&mut text).await;
         (!text.is_empty()).then(|| String::from_utf8_lossy(&text).into_owned())
     }

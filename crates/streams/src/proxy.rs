@@ -1,6 +1,7 @@
-//! The API server's and the kubelet's role between a client and a backend: bytes spliced after a verified 101, a
-//! WebSocket translated to SPDY, or SPDY taken out of a WebSocket tunnel. Leaves dialling to `dial`.
-//! Upstream: `apiserver/pkg/util/proxy/{streamtranslator,streamtunnel}.go`, `apimachinery/.../upgradeaware.go`.
+//! The role of the API server and the kubelet between a client and a backend: bytes are spliced after a verified 101
+//! response, a WebSocket is translated to SPDY, or SPDY is extracted from a WebSocket tunnel. `dial` connects to the
+//! backend. Upstream: `apiserver/pkg/util/proxy/{streamtranslator,streamtunnel}.go`,
+//! `apimachinery/.../upgradeaware.go`.
 
 use std::future::Future;
 use std::io;
@@ -20,15 +21,15 @@ use crate::status::ExecResult;
 use crate::ws::Role;
 use crate::ws::tunnel::TunnelStream;
 
-/// The time for which the other direction may continue after one has failed.
+/// The time for which one direction may continue after the other has failed.
 const BROKEN_LINGER: Duration = Duration::from_secs(10);
 
-/// Carries bytes both ways until both sides have ended, each end passed on when it comes (half-close). A direction
-/// that breaks ends the other's target, and what is on its way in the other direction is still delivered.
-/// Returns the bytes carried from `a` to `b` and from `b` to `a`.
+/// Copies bytes in both directions until both sides have ended. Each end is passed on when it arrives (half-close). A
+/// direction that breaks ends its target, and data of the other direction is still delivered. Returns the number of
+/// bytes from `a` to `b` and from `b` to `a`.
 ///
 /// # Errors
-/// The first failure, after the other direction has ended or had its time.
+/// Returns the first failure, after the other direction has ended or its time is over.
 pub async fn splice<A, B>(a: A, b: B) -> io::Result<(u64, u64)>
 where
     A: AsyncRead + AsyncWrite + Unpin,
@@ -37,10 +38,10 @@ where
     relay(a, b, None).await
 }
 
-/// The same, until neither direction has carried anything for `idle`: then both ends are let go.
+/// Works like [`splice`], and closes both ends when neither direction has carried data for `idle`.
 ///
 /// # Errors
-/// Fails as [`splice`], and `TimedOut` where nothing was carried for so long.
+/// Fails like [`splice`], and with `TimedOut` after `idle` without data.
 pub async fn splice_until_idle<A, B>(a: A, b: B, idle: Duration) -> io::Result<(u64, u64)>
 where
     A: AsyncRead + AsyncWrite + Unpin,
@@ -65,7 +66,7 @@ where
 #[derive(Debug)]
 struct Activity {
     begun: Instant,
-    /// Milliseconds from `begun` to the last bytes, so that both ways note it without a lock.
+    /// Milliseconds from `begun` to the last bytes. It is atomic so that both directions update it without a lock.
     last: AtomicU64,
 }
 
@@ -82,8 +83,8 @@ impl Activity {
     }
 }
 
-/// Carries bytes both ways as [`splice`] does. With a `linger`, `a` has no half-close: once `b` has ended, `a` may send for
-/// that long, and then both are let go.
+/// Copies bytes in both directions like [`splice`]. With a `linger`, `a` has no half-close: after the end of `b`, `a`
+/// may send for that time, and then both are closed.
 pub(crate) async fn relay<A, B>(a: A, b: B, linger: Option<Duration>) -> io::Result<(u64, u64)>
 where
     A: AsyncRead + AsyncWrite + Unpin,
@@ -114,7 +115,8 @@ where
     Ok((first?, second?))
 }
 
-/// Waits for the second direction: for `linger`, or without limit, after an orderly end of the first, else not for long.
+/// Waits for the second direction. After an orderly end of the first it waits for `linger`, or without limit; after a
+/// failure it waits for [`BROKEN_LINGER`].
 async fn end(
     first: &io::Result<u64>,
     second: impl Future<Output = io::Result<u64>>,
@@ -133,12 +135,13 @@ async fn pump(
     carried: &Activity,
 ) -> io::Result<u64> {
     let outcome = copy_noting(&mut from, &mut to, || carried.note()).await;
-    // Whether the copy ended or broke, the target gets no more. One that is gone cannot be shut down, and needs not.
+    // The target gets no more data, whether the copy ended or failed. A shutdown fails if the target has disconnected,
+    // which does not matter.
     let _ = to.shutdown().await;
     outcome
 }
 
-/// Takes SPDY out of a client's WebSocket tunnel and carries it to a backend that speaks SPDY, and back.
+/// Extracts SPDY from a client's WebSocket tunnel, and exchanges it with a backend that uses SPDY.
 pub async fn tunnel_websocket_to_spdy<A, B>(client: A, backend: B) -> io::Result<(u64, u64)>
 where
     A: AsyncRead + AsyncWrite + Unpin,
@@ -147,8 +150,9 @@ where
     relay(TunnelStream::new(client, Role::Server), backend, None).await
 }
 
-/// Translates a client's WebSocket exec or attach to SPDY for the kubelet. `backend` dials it, and is called once the
-/// client's streams exist, so that a failure to dial reaches the client as the result of its exec, as in upstream.
+/// Translates a client's WebSocket exec or attach to SPDY for the kubelet. `backend` connects to it. It is called after
+/// the client's streams exist, so that the client receives a connection failure as the result of its exec, as in
+/// upstream.
 ///
 /// # Errors
 /// Fails when either connection fails; the client has received the error if its connection still worked.
@@ -182,7 +186,7 @@ where
     let connection = server.connection().clone();
     let outcome = tokio::select! {
         outcome = carry(&mut server, &mut client) => outcome,
-        // The client left: the backend's connection ends with it.
+        // The client has disconnected, so the connection to the backend is closed.
         gone = server_gone(connection) => Err(gone),
     };
     match outcome {
@@ -202,7 +206,7 @@ async fn server_gone(connection: crate::mux::Connection) -> StreamError {
     connection.closed().await.unwrap_or(StreamError::Closed)
 }
 
-/// Moves the streams until the outputs and the result have ended; gives the result as it came.
+/// Copies the streams until the outputs and the result have ended. Returns the bytes of the result.
 async fn carry(server: &mut ExecStreams, client: &mut ExecClient) -> Result<Vec<u8>, StreamError> {
     let (stdin_from, stdin_to) = (server.stdin.take(), client.stdin.take());
     let input = async {
@@ -267,7 +271,7 @@ mod tests {
         };
         let traffic = async {
             let mut byte = [0];
-            // Each way in turn, for longer than the limit and never resting for so long.
+            // Data in each direction in turn, for longer than the limit but never with a pause of that length.
             for n in 0..4 {
                 tokio::time::sleep(Duration::from_secs(45)).await;
                 let (from, to) = if n % 2 == 0 { (&mut client, &mut backend) } else { (&mut backend, &mut client) };

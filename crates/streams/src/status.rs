@@ -1,11 +1,11 @@
-//! How an exec ended, as the error stream carries it. Leaves the streams to `exec` and `exec_client`.
-//! Upstream: `client-go/tools/remotecommand/v4.go`, `cri-streaming/pkg/streaming/remotecommand/status.go`.
+//! The result of an exec, as the error stream carries it. `exec` and `exec_client` handle the streams. Upstream:
+//! `client-go/tools/remotecommand/v4.go`, `cri-streaming/pkg/streaming/remotecommand/status.go`.
 
 use serde_json::{Value, json};
 
 /// The reason of a `Status` that carries an exit code.
 pub const NON_ZERO_EXIT_CODE: &str = "NonZeroExitCode";
-/// The reason of the cause that holds the exit code.
+/// The reason of the cause with the exit code.
 pub const EXIT_CODE_CAUSE: &str = "ExitCode";
 
 /// The result of an exec or attach.
@@ -15,14 +15,14 @@ pub enum ExecResult {
     Success,
     /// The command ended with another exit code.
     ExitCode(i32),
-    /// The command did not run or its end is not known; what the user reads.
+    /// The command did not run, or its end is unknown. The message is for the user.
     Failed(String),
     /// A complete `metav1.Status` as JSON.
     Status(Value),
 }
 
 impl ExecResult {
-    /// An `InternalError`, worded as upstream words failures of running the command.
+    /// Makes an `InternalError` with upstream's message for commands that could not be run.
     pub fn internal_error(error: impl std::fmt::Display) -> Self {
         Self::Status(json!({
             "status": "Failure",
@@ -58,7 +58,7 @@ impl ExecResult {
         if self.is_success() { Vec::new() } else { self.message().into_bytes() }
     }
 
-    /// The command ran and succeeded.
+    /// Reports whether the command ran and succeeded.
     pub fn is_success(&self) -> bool {
         match self {
             ExecResult::Success | ExecResult::ExitCode(0) => true,
@@ -67,7 +67,7 @@ impl ExecResult {
         }
     }
 
-    /// The exit code, where the command's end is known.
+    /// The exit code, if the command's end is known.
     pub fn exit_code(&self) -> Option<i32> {
         match self {
             ExecResult::ExitCode(code) => Some(*code),
@@ -75,7 +75,7 @@ impl ExecResult {
         }
     }
 
-    /// The text for people.
+    /// The message for people.
     pub fn message(&self) -> String {
         match self {
             ExecResult::Success => String::new(),
@@ -87,7 +87,7 @@ impl ExecResult {
         }
     }
 
-    /// Reads an error stream that has ended; an empty one means success.
+    /// Decodes the content of an error stream that has ended. Empty content means success.
     pub fn decode(payload: &[u8], json_status: bool) -> Self {
         if payload.is_empty() {
             return ExecResult::Success;

@@ -1,5 +1,5 @@
-//! JSON with the fields in the order in which their types declare them, as Kubernetes responds and as people compare text. Objects of
-//! unknown structure have sorted fields, both in Kubernetes and here.
+//! JSON with the fields in the order in which their types declare them, as Kubernetes responds and as people compare
+//! documents. Objects of unknown structure have sorted fields, both in Kubernetes and here.
 use kelson_schema::{FieldType, Kind, Schema, TypeId};
 use serde_json::{Map, Value};
 

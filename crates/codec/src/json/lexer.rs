@@ -1,4 +1,4 @@
-//! The grammar of JSON: tokens, strings, numbers and skipping. Error texts are those of Go's scanner.
+//! The grammar of JSON: tokens, strings, numbers and skipping. Error messages are those of Go's scanner.
 use crate::{DecodeError, NESTING_DEPTH_MAX};
 use std::borrow::Cow;
 
@@ -23,7 +23,7 @@ impl<'a> Lexer<'a> {
         self.pos
     }
 
-    /// The text from `start` to the cursor.
+    /// The part of the document from `start` to the cursor.
     pub(super) fn since(&self, start: usize) -> &'a str {
         &self.text[start..self.pos]
     }
@@ -211,7 +211,7 @@ impl<'a> Lexer<'a> {
         Ok(code)
     }
 
-    /// Reads the text of a number. The cursor is on its first byte.
+    /// Reads the digits, point and exponent of a number. The cursor is on its first byte.
     pub(super) fn number(&mut self) -> Result<&'a str, DecodeError> {
         let start = self.pos;
         let digit = |l: &Self| l.bytes().get(l.pos).is_some_and(u8::is_ascii_digit);

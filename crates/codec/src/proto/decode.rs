@@ -261,8 +261,8 @@ fn special(kind: Kind, data: &[u8], budget: &mut Budget) -> Result<Value, Decode
     })
 }
 
-/// Decodes the content of RawExtension, FieldsV1 and JSON: JSON text, or (in RawExtension only) a protobuf document. It may contain
-/// such documents too, so its depth continues from the current one.
+/// Decodes the content of RawExtension, FieldsV1 and JSON: JSON, or (in RawExtension only) a protobuf document. It may
+/// contain such documents too, so its depth continues from the current one.
 fn embedded(kind: Kind, raw: &[u8], budget: &mut Budget) -> Result<Value, DecodeError> {
     if raw.is_empty() {
         return Ok(Value::Null);

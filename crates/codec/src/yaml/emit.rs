@@ -2,8 +2,8 @@
 use super::resolve::{Scalar, resolve};
 use serde_json::Value;
 
-/// A longer key, in bytes, is written after `? `, as Go's emitter does. Readers look only 1,024 characters ahead for the colon of a
-/// simple key (YAML 1.2.2, section 7.4.2) and refuse a longer one.
+/// A longer key, in bytes, is written after `? `, as Go's emitter does. Readers look only 1,024 characters ahead for
+/// the colon of a simple key (YAML 1.2.2, section 7.4.2) and reject a longer one.
 const SIMPLE_KEY_BYTES_MAX: usize = 128;
 
 /// Formats a tree as a YAML document.

@@ -1,5 +1,6 @@
-//! The input of the YAML parser, which bounds how far the parser may look ahead. The parser learns only after the end of a flow
-//! collection whether it is the key of a mapping. Until then it keeps the tokens, each of which is many times as large as its text.
+//! The input of the YAML parser, which bounds how far the parser may look ahead. The parser learns only after the end
+//! of a flow collection whether it is the key of a mapping. Until then it keeps the tokens, each of which takes many
+//! times the memory of its characters.
 use std::cell::Cell;
 use std::rc::Rc;
 

@@ -107,7 +107,7 @@ struct Loader<'a> {
     parser: Parser<'a, Text<'a>>,
     ahead: Ahead,
     text: &'a str,
-    /// The position of the last alias in the text, in characters.
+    /// The position of the last alias in the document, in characters.
     alias_at: usize,
     /// The recorded events of all anchored nodes, with their lines.
     tape: Vec<(Event<'a>, usize)>,
@@ -157,7 +157,7 @@ fn excessive_aliasing(_: crate::Exceeded) -> DecodeError {
 }
 
 impl<'a> Loader<'a> {
-    /// The next event and its line, from a replayed node or from the text.
+    /// The next event and its line, from a replayed node or from the document.
     fn next(&mut self) -> Result<(Event<'a>, usize), DecodeError> {
         if let Some(replay) = self.replays.last_mut() {
             let at = replay.next().ok_or_else(|| error(0, "did not find expected node content"))?;

@@ -31,8 +31,8 @@ pub enum SettingValue {
 /// Reads a document of options, in their order. An empty document has none.
 ///
 /// # Errors
-/// The document is no YAML, is too large, is more than one document, or holds something other than a mapping of names to scalars and
-/// lists of scalars. Aliases are rejected.
+/// The document is not YAML, is too large, is more than one document, or contains something other than a mapping of
+/// names to scalars and lists of scalars. Aliases are rejected.
 pub fn settings(data: &[u8]) -> Result<Vec<Setting>, DecodeError> {
     if data.len() > DOCUMENT_BYTES_MAX {
         return Err(DecodeError::TooLarge);

@@ -1,4 +1,4 @@
-//! Damaged documents: decoding ends with a value or an error for any bytes, and accepted documents survive a round trip.
+//! Damaged documents. Decoding returns a value or an error for any bytes, and accepted documents survive a round trip.
 use kelson_codec::{Encoding, decode, encode, yaml};
 use kelson_schema::Schema;
 use rand::{Rng, SeedableRng, rngs::StdRng};

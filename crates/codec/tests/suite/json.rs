@@ -1,4 +1,4 @@
-//! JSON and YAML decoding: canonical form, strict findings, type errors and limits, with upstream's texts.
+//! JSON and YAML decoding: canonical form, strict findings, type errors and limits, with upstream's messages.
 use kelson_codec::{DecodeError, Decoded, Encoding, NESTING_DEPTH_MAX, TypeMeta, decode, peek, proto};
 use kelson_schema::{Schema, TypeId};
 use serde_json::{Value, json};

@@ -10,7 +10,7 @@ fn round_trips(what: &str, ty: TypeId, object: &Value) {
         let bytes = encode(encoding, Some(ty), &before).unwrap_or_else(|e| panic!("{what}: {encoding:?}: {e}"));
         let decoded = decode(encoding, Some(ty), &bytes, true).unwrap_or_else(|e| panic!("{what}: {encoding:?}: {e}"));
         assert!(decoded.strict.is_empty(), "{what}: {encoding:?}: {}", decoded.strict);
-        // Protobuf does not carry the kinds of embedded objects: the reader knows them.
+        // Protobuf does not carry the kinds of embedded objects. The reader must know them.
         if encoding == Encoding::Protobuf {
             assert_eq!(plain(&decoded.value, 0), plain(object, 0), "{what}: {encoding:?}");
         } else {
@@ -58,8 +58,8 @@ fn every_served_kind() {
     assert!(seen > 60, "only {seen} kinds");
 }
 
-/// A stateful set with what no sample has: lists with several elements, both forms of a port, text of several lines, and names that
-/// look like numbers and booleans.
+/// A stateful set with values that no sample has: lists with several elements, both forms of a port, strings of several
+/// lines, and names that look like numbers and booleans.
 #[test]
 fn a_whole_stateful_set() {
     let ty = Schema::builtin().by_gvk("apps", "v1", "StatefulSet").expect("the kind");

@@ -1,5 +1,5 @@
-//! Normalizing a tree in place and decoding its JSON have the same result: over all kinds, with every value now and then
-//! missing, zero, null, misspelt, of another type or unknown.
+//! Normalizing a tree in place and decoding its JSON have the same result. The trees are of all kinds, and some of
+//! their values are missing, zero, null, misspelt, of another type or unknown.
 use kelson_codec::{canonical_json, json, normalize};
 use kelson_schema::{FieldType, Kind, Schema, TypeId};
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -9,7 +9,7 @@ const DEPTH_MAX: usize = 7;
 
 struct Maker {
     rng: StdRng,
-    /// One value in so many is not what its type wants.
+    /// One in this number of values does not match its type.
     odd: u32,
 }
 
@@ -78,7 +78,7 @@ fn normalising_a_tree_is_decoding_its_json() {
     let (mut valid, mut faulty) = (0, 0);
     for seed in 0..6 {
         for (group, version, kind, ty) in Schema::builtin().kinds() {
-            // Most trees are valid in the one half of the rounds, few in the other.
+            // Most trees are valid in one half of the rounds, and few in the other.
             let odd = if seed % 2 == 0 { 4_000 } else { 12 };
             let mut maker = Maker { rng: StdRng::seed_from_u64(seed), odd };
             let value = maker.object(ty, 0);

@@ -84,7 +84,7 @@ fn hostile_messages_are_refused_or_skipped() {
     assert_eq!(decode(&[0xf2, 0x07, 0x02, 1, 2]).expect("skips"), empty);
     assert_eq!(decode(&[0xf3, 0x07, 0x08, 0x01, 0xf4, 0x07]).expect("skips"), empty);
     assert!(decode(&[0xf3, 0x07].repeat(100)).is_err());
-    // Every truncation of a good document is an error or a value, never a panic.
+    // Every truncation of a valid document gives an error or a value, never a panic.
     let text = json!({"metadata":{"name":"p","labels":{"a":"b"}},"spec":{"containers":[{"name":"c","ports":[{"containerPort":1}]}]}}).to_string();
     let value = kelson_codec::json::decode(Some(pod), text.as_bytes(), false).expect("decodes").value;
     let bytes = proto::encode_message(pod, &value).expect("encodes");
@@ -120,7 +120,7 @@ fn a_zero_time_that_may_be_absent_is_absent() {
     let zero = json!({"metadata": {"name": "p", "deletionTimestamp": "0001-01-01T00:00:00Z"}}).to_string();
     let from_json = kelson_codec::json::decode(Some(pod), zero.as_bytes(), false).expect("decodes").value;
     assert_eq!(from_json["metadata"], json!({"name": "p"}));
-    // Field 9 of the metadata, with a time of no bytes.
+    // Field 9 of the metadata is a time of zero bytes.
     let message = b"\x0a\x05\x0a\x01p\x4a\x00";
     let mut document = b"k8s\0\x0a\x09\x0a\x02v1\x12\x03Pod\x12".to_vec();
     document.push(u8::try_from(message.len()).expect("short"));

@@ -1,5 +1,5 @@
-//! Field management where entries of an object name its fields in other versions than the one that is written: each manager's
-//! fields are compared, kept and removed in the version they are named in. Upstream: structured-merge-diff `merge`, with the
+//! Field management for objects whose entries name fields in other versions than that of the write. Each manager's
+//! fields are compared, kept and removed in the version of its entry. Upstream: structured-merge-diff `merge`, with the
 //! converter of apimachinery `util/managedfields/internal/versionconverter`.
 use super::{
     compare::Comparison,
@@ -12,18 +12,18 @@ use super::{
 use serde_json::Value;
 use std::{collections::BTreeMap, future::Future, pin::Pin, sync::Arc};
 
-/// An object that is on its way to another version.
+/// The conversion of an object to another version, in progress.
 pub type Converting<'a> = Pin<Box<dyn Future<Output = Result<Value, ConvertError>> + Send + 'a>>;
 
-/// The versions in which one object can be seen.
+/// Converts one object between the versions of its kind.
 pub trait Versions: Send + Sync {
-    /// The manager of the same (sub)resource in a version; `None` when that version is not served any more.
+    /// The manager of the same (sub)resource in another version. `None` if that version is no longer served.
     fn manager(&self, api_version: &str) -> Option<Arc<FieldManager>>;
-    /// The object, which names the version it is in, in another one.
+    /// Converts the object from the version that it names to another one.
     fn convert<'a>(&'a self, object: Value, to: &'a str) -> Converting<'a>;
 }
 
-/// The versions other than this one that entries name.
+/// The other versions that entries name.
 fn foreign<'a>(managed: impl IntoIterator<Item = &'a str>, own: &str) -> Vec<String> {
     let mut versions: Vec<String> = managed.into_iter().filter(|v| *v != own).map(str::to_owned).collect();
     versions.sort_unstable();
@@ -59,7 +59,8 @@ impl FieldManager {
         for version in foreign(named_in(live).chain(named_in(Some(new))), self.api_version()) {
             let changed = match live {
                 Some(live) => in_version(live, new, &version, versions).await?,
-                // What a create brings along of other versions is as the client says, as long as there are such versions.
+                // A create cannot change entries of other versions that its client sends, as long as these versions are
+                // served.
                 None => versions.manager(&version).map(|_| Comparison::default()),
             };
             others.insert(version, changed);
@@ -71,7 +72,7 @@ impl FieldManager {
     /// Works like [`FieldManager::apply`], for objects whose entries may name other versions.
     ///
     /// # Errors
-    /// Those of [`FieldManager::apply`], and an object that cannot be converted to one of these versions.
+    /// Those of [`FieldManager::apply`]. Fails also if the object cannot be converted to one of these versions.
     pub async fn apply_across(
         &self,
         live: Option<&Value>,
@@ -138,7 +139,7 @@ impl FieldManager {
         let last = walk::with_named_fields(&last.fields.set(), &shape);
         let mut whole = show(merged, at, versions).await?;
         let mut pruned = without(&shape, &whole, &last);
-        // The version of the removal comes first: what others own there may be needed to convert.
+        // The version of the removal comes first, since a conversion may need the fields that others own in it.
         let first = owned.remove(at).map(|set| (at, set));
         for (version, set) in first.into_iter().chain(owned) {
             let Some(shape) = self.shape_in(version, versions) else { continue };
@@ -149,7 +150,7 @@ impl FieldManager {
             let kept = named(&walk::field_set(&shape, &pruned)).union(&named(&set));
             pruned = without(&shape, &whole, &all.difference(&kept));
         }
-        // What was not this manager's stays, even below something that was.
+        // Fields that this manager did not apply stay, even below a field that it did apply.
         whole = show(whole, at, versions).await?;
         pruned = show(pruned, at, versions).await?;
         let all = walk::with_named_fields(&walk::field_set(&shape, &whole), &shape);
@@ -166,7 +167,7 @@ impl FieldManager {
     }
 }
 
-/// A copy that lacks these fields.
+/// Returns a copy without these fields.
 fn without(shape: &kelson_schema::Shape, value: &Value, fields: &FieldSet) -> Value {
     let mut value = value.clone();
     walk::remove_fields(shape, &mut value, fields);

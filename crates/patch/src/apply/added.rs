@@ -1,4 +1,4 @@
-//! The fields that a new object sets, as a tree of FieldsV1 nodes whose names are borrowed from the object: a create
+//! The fields that a new object sets, as a tree of FieldsV1 nodes that borrow their names from the object. A create
 //! takes no fields from other managers, so no sets are compared or kept. The result equals that of `compare::compare`
 //! with the empty object.
 use super::{
@@ -12,22 +12,22 @@ use kelson_schema::Shape;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Most entries of a create are shorter.
+/// The first size of the output buffer. The entries of most creates are shorter.
 const GUESS_BYTES: usize = 2048;
 
-/// A place that is owned, or has such places below it.
+/// An owned path, or an ancestor of owned paths.
 pub(super) struct Node<'a> {
     name: Name<'a>,
-    /// Whether the place itself is a path of the set.
+    /// Whether the path of this node is in the set.
     member: bool,
     below: Vec<Node<'a>>,
 }
 
-/// The name of a place.
+/// The last element of a node's path.
 enum Name<'a> {
     /// A field, or a key of a map.
     Field(&'a str),
-    /// Any other, as it is spelled in FieldsV1.
+    /// Any other element, as it is spelled in FieldsV1.
     Spelled(String),
 }
 
@@ -52,21 +52,21 @@ impl Name<'_> {
     }
 }
 
-/// The result for one location: whether it is a path itself, and the nodes below it.
+/// The result for one location: whether its path is in the set, and the nodes below it.
 type OfPlace<'a> = (bool, Vec<Node<'a>>);
 
-/// The fields of `new` that are not as in `base`, which is the empty object of the type.
+/// Returns the fields of `new` that differ from `base`, which is the empty object of the type.
 pub(super) fn added_to<'a>(shape: &Shape, base: &Value, new: &'a Value) -> Vec<Node<'a>> {
     // The root is not a path.
     differing(shape, base, new).map(|(_, nodes)| nodes).unwrap_or_default()
 }
 
-/// Takes members of `set` out, and all that is below them.
+/// Removes the members of `set` and everything below them.
 pub(super) fn remove_trees(nodes: &mut Vec<Node<'_>>, set: &FieldSet) {
     remove(nodes, set, true);
 }
 
-/// Takes members of `set` out, and leaves what is below them.
+/// Removes the members of `set`, but not the nodes below them.
 pub(super) fn remove_members(nodes: &mut Vec<Node<'_>>, set: &FieldSet) {
     remove(nodes, set, false);
 }
@@ -99,7 +99,8 @@ pub(super) fn to_map(nodes: Vec<Node<'_>>) -> Map<String, Value> {
     nodes.into_iter().map(value).collect()
 }
 
-/// The JSON of `managedFields` that hold these nodes as the one entry of a plain write; fields stand as their type declares them.
+/// Returns the JSON of a `managedFields` list with one entry for a plain write. The fields are in the order of their
+/// type's declaration.
 pub(super) fn entries(nodes: &[Node<'_>], id: &ManagerId, time: &str) -> Option<String> {
     let mut out = Vec::with_capacity(GUESS_BYTES);
     let mut field = |before: &str, text: &str| {
@@ -117,7 +118,7 @@ pub(super) fn entries(nodes: &[Node<'_>], id: &ManagerId, time: &str) -> Option<
         write_text(&id.subresource, &mut out);
     }
     out.extend_from_slice(b"}]");
-    // It is made of texts alone.
+    // The buffer contains only strings, so this cannot fail.
     String::from_utf8(out).ok()
 }
 
@@ -125,7 +126,7 @@ fn write_node(member: bool, below: &[Node<'_>], out: &mut Vec<u8>) {
     out.push(b'{');
     let dotted = member && !below.is_empty();
     if dotted {
-        // Comes before all names.
+        // The dot sorts before all names.
         out.extend_from_slice(b"\".\":{}");
     }
     for (i, node) in below.iter().enumerate() {
@@ -148,7 +149,7 @@ fn write_node(member: bool, below: &[Node<'_>], out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-/// The node of a place in both objects; `None` when nothing at or below it differs.
+/// Returns the node of a location. Returns `None` if nothing at or below it differs.
 fn differing<'a>(shape: &Shape, base: &Value, new: &'a Value) -> Option<OfPlace<'a>> {
     let kind = walk::atom(shape, Some(new));
     if walk::atom(shape, Some(base)) != kind {
@@ -167,7 +168,7 @@ fn differing<'a>(shape: &Shape, base: &Value, new: &'a Value) -> Option<OfPlace<
             }
             (!nodes.is_empty()).then_some((false, nodes))
         }
-        // The list was empty, so that each element is new, and the list itself is not.
+        // The list was empty, so each element is new, while the list itself is not.
         (Atom::List, Value::Null, Value::Array(items)) if !items.is_empty() => {
             let nodes = whole(shape, new);
             (!nodes.is_empty()).then_some((false, nodes))
@@ -177,7 +178,7 @@ fn differing<'a>(shape: &Shape, base: &Value, new: &'a Value) -> Option<OfPlace<
     }
 }
 
-/// The same by sets, for what an empty object hardly has.
+/// Compares by sets. Used for the values that an empty object rarely has.
 fn compared<'a>(shape: &Shape, base: &Value, new: &Value) -> Option<OfPlace<'a>> {
     let (is_member, set) = compare::changed_or_added(shape, base, new);
     (is_member || !set.is_empty()).then(|| (is_member, nodes_of(&set)))
@@ -200,7 +201,7 @@ fn sorted(mut nodes: Vec<Node<'_>>) -> Vec<Node<'_>> {
     nodes
 }
 
-/// Returns the nodes of a value that did not exist before: all of it belongs to the set, and so does its own path.
+/// Returns the nodes below a value that did not exist before. The path of the value itself is in the set too.
 fn whole<'a>(shape: &Shape, new: &'a Value) -> Vec<Node<'a>> {
     match (walk::atom(shape, Some(new)), new) {
         (Atom::List, Value::Array(items)) => {
@@ -230,7 +231,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// As the sets say it.
+    /// Computes the expected result with the sets of `compare`.
     fn by_sets(shape: &Shape, base: &Value, new: &Value, ignored: &FieldSet) -> Value {
         let mut found = compare::compare(shape, base, new).without(ignored);
         found.modified.absorb(found.added);

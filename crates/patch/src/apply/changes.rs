@@ -1,4 +1,5 @@
-//! What one write changes, in the version of the write and in those that entries name, and what that is to the owners of fields.
+//! The changes of one write, in its version and in the versions that entries name, and their effect on the owners of
+//! fields.
 use super::{
     compare::Comparison,
     fields::FieldSet,
@@ -11,7 +12,8 @@ use std::collections::BTreeMap;
 pub(super) struct Changes {
     /// The comparison in the version of the write.
     pub own: Comparison,
-    /// In others; nothing where the version is gone, and with it what was owned in its terms.
+    /// The comparisons in other versions. `None` means that the version is no longer served; the fields owned in it are
+    /// dropped.
     pub others: BTreeMap<String, Option<Comparison>>,
 }
 
@@ -37,8 +39,8 @@ impl Changes {
         taken.filter(|(_, fields)| !fields.is_empty()).collect()
     }
 
-    /// Takes changed and removed fields from all other managers; returns those that have a new value in the write's
-    /// version.
+    /// Removes changed and removed fields from all other managers. Returns the fields that have a new value in the
+    /// write's version.
     pub(super) fn take(self, managed: &mut Managed, but: Option<&ManagerId>) -> FieldSet {
         managed.0.retain(|id, owned| {
             if Some(id) == but {

@@ -1,4 +1,4 @@
-//! How two trees of one type differ, by schema.
+//! Compares two trees of one type by schema.
 use super::fields::{FieldSet, PathElement, Step};
 use super::walk::{Atom, array, atom, child, element_of, object};
 use kelson_schema::Shape;
@@ -7,16 +7,16 @@ use serde_json::{Map, Value};
 /// The differences of two trees. No path is in more than one of the sets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Comparison {
-    /// Only in the first.
+    /// Fields that only the first tree has.
     pub removed: FieldSet,
-    /// In both, with different values.
+    /// Fields that both trees have with different values.
     pub modified: FieldSet,
-    /// Only in the second.
+    /// Fields that only the second tree has.
     pub added: FieldSet,
 }
 
 impl Comparison {
-    /// Leaves out paths and everything below them.
+    /// Removes paths and everything below them.
     pub fn without(mut self, ignored: &FieldSet) -> Self {
         self.removed.subtract_trees(ignored);
         self.modified.subtract_trees(ignored);
@@ -31,7 +31,7 @@ pub fn compare(shape: &Shape, old: &Value, new: &Value) -> Comparison {
     Comparison { removed: found.removed.below, modified: found.modified.below, added: found.added.below }
 }
 
-/// Of a place in both trees: whether it has another value now, and the paths below it that are new or have another one.
+/// Compares a location of both trees. Returns whether its value differs, and the paths below it that are new or differ.
 pub(super) fn changed_or_added(shape: &Shape, old: &Value, new: &Value) -> (bool, FieldSet) {
     let Difference { modified, added, .. } = compare_at(shape, Some(old), Some(new));
     let mut below = modified.below;
@@ -39,7 +39,7 @@ pub(super) fn changed_or_added(shape: &Shape, old: &Value, new: &Value) -> (bool
     (modified.member || added.member, below)
 }
 
-/// One of the sets of a comparison as it is at a place: whether the place is in it, and the paths below.
+/// The part of one of the sets at a location: whether the location's path is in the set, and the paths below it.
 #[derive(Default)]
 struct Part {
     member: bool,
@@ -61,7 +61,7 @@ struct Difference {
 }
 
 impl Difference {
-    /// Takes over what was found one step below; the element is made only when there is something.
+    /// Adds the difference of a child. The path element is made only if there is one.
     fn put(&mut self, found: Difference, element: impl FnOnce() -> PathElement) {
         let mut parts =
             [(found.removed, &mut self.removed), (found.modified, &mut self.modified), (found.added, &mut self.added)]
@@ -80,7 +80,7 @@ impl Difference {
         }
     }
 
-    /// The place itself differs.
+    /// Marks the location itself as different.
     fn whole(&mut self, old: Option<&Value>, new: Option<&Value>) {
         match (old, new) {
             (None, _) => self.added.member = true,
@@ -133,8 +133,8 @@ fn compare_at(shape: &Shape, old: Option<&Value>, new: Option<&Value>) -> Differ
     out
 }
 
-/// The paths below a value that was not there before; all of them are members, and so is the value's own. Most of what a
-/// create sets is such.
+/// The paths below a value that did not exist before. All of them are in the set, and so is the path of the value. Most
+/// fields that a create sets are such.
 fn all_added(shape: &Shape, new: &Value) -> FieldSet {
     match (atom(shape, Some(new)), new) {
         (Atom::List, Value::Array(items)) => {
@@ -182,7 +182,7 @@ fn compare_maps(
     }
 }
 
-/// The elements of a list by their names, those of one name as they follow each other.
+/// The elements of a list sorted by their path elements. Equal ones keep their order.
 fn by_element<'a>(shape: &Shape, items: &'a [Value]) -> Vec<(PathElement, &'a Value)> {
     let mut out = Vec::with_capacity(items.len());
     out.extend(items.iter().filter_map(|item| Some((element_of(shape, item).ok()?, item))));
@@ -190,7 +190,7 @@ fn by_element<'a>(shape: &Shape, items: &'a [Value]) -> Vec<(PathElement, &'a Va
     out
 }
 
-/// Takes the elements of this name from the front of a list that is sorted by names.
+/// Removes the elements with this name from the front of a sorted list.
 fn next_of<'a, 'b>(rest: &mut &'b [(PathElement, &'a Value)], name: &PathElement) -> &'b [(PathElement, &'a Value)] {
     let count = rest.iter().take_while(|(element, _)| element == name).count();
     let (found, behind) = rest.split_at(count);

@@ -10,19 +10,19 @@ use std::collections::BTreeMap;
 /// One field that another manager owns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
-    /// `"kubectl" using apps/v1 at 2026-01-01T00:00:00Z`.
+    /// The manager's description, such as `"kubectl" using apps/v1 at 2026-01-01T00:00:00Z`.
     pub manager: String,
-    /// Path of the field, as in `.spec.replicas`.
+    /// The path of the field, such as `.spec.replicas`.
     pub field: String,
 }
 
 /// The reason why an apply was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApplyError {
-    /// 409 Conflict, a cause per field (`FieldManagerConflict`, message `conflict with …`).
+    /// 409 Conflict with one cause per field (`FieldManagerConflict`, message `conflict with …`).
     #[error("{}", conflict_message(.0))]
     Conflicts(Vec<Conflict>),
-    /// 400 BadRequest: the configuration is of another version or kind.
+    /// 400 BadRequest: the configuration has another version or kind.
     #[error("invalid object type: {}{version}, Kind={kind}", if .version.contains('/') { "" } else { "/" })]
     OtherType {
         /// The configuration's `apiVersion`.
@@ -30,10 +30,11 @@ pub enum ApplyError {
         /// The configuration's kind.
         kind: String,
     },
-    /// 400 BadRequest: the configuration names owners of fields.
+    /// 400 BadRequest: the configuration contains `managedFields`.
     #[error("metadata.managedFields must be nil")]
     NamesOwners,
-    /// The entries of the live object cannot be read. As all that follows but the last, upstream answers 500 with this text.
+    /// The entries of the live object cannot be read. Upstream answers 500 with this message for all remaining variants
+    /// but the last two.
     #[error("failed to decode managed fields: {0}")]
     Entries(#[from] EntriesError),
     /// The configuration does not fit the schema of its type.
@@ -52,7 +53,7 @@ pub enum ApplyError {
     /// The object cannot be compared in a version that entries name.
     #[error(transparent)]
     Across(#[from] AcrossError),
-    /// 413 RequestEntityTooLarge: the merged object would cost more than a document may.
+    /// 413 RequestEntityTooLarge: the merged object exceeds the limits of a document.
     #[error(transparent)]
     TooLarge(Exceeded),
     /// 413 RequestEntityTooLarge: the merged object exceeds the limit that it shares with the other two.
@@ -68,10 +69,10 @@ pub enum ConvertError {
     NotServed {
         /// The version that the object is in.
         from: String,
-        /// The version that is asked for.
+        /// The requested version.
         to: String,
     },
-    /// The conversion gave nothing.
+    /// The conversion returned no object.
     #[error("the conversion gave no object")]
     NoObject,
     /// The conversion failed with this message.
@@ -106,7 +107,7 @@ fn conflict_message(conflicts: &[Conflict]) -> String {
     format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
 }
 
-/// The fields of one manager, each as a conflict.
+/// Makes a conflict of each of a manager's fields.
 pub(super) fn in_words((id, fields): (&ManagerId, FieldSet)) -> impl Iterator<Item = Conflict> {
     let manager = describe(id);
     fields.paths().into_iter().map(move |field| Conflict { manager: manager.clone(), field })

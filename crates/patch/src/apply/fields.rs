@@ -32,7 +32,8 @@ impl Ord for Scalar {
     }
 }
 
-/// Numbers by value, exactly: were integers beyond 2^53 rounded to compare them with floats, the order would not be total.
+/// Compares numbers by exact value. If integers beyond 2^53 were rounded to compare them with floats, the order would
+/// not be total.
 fn compare_numbers(a: &Number, b: &Number) -> Ordering {
     let integer = |n: &Number| n.as_i64().map(i128::from).or_else(|| n.as_u64().map(i128::from));
     // Adding zero makes a negative zero a positive one.
@@ -46,7 +47,7 @@ fn compare_numbers(a: &Number, b: &Number) -> Ordering {
 }
 
 fn compare_with_float(integer: i128, float: f64) -> Ordering {
-    // A cast of a float beyond the range gives its nearest end, which is beyond every integer of 64 bits.
+    // The cast of a float beyond the range gives the nearest bound, which is beyond every 64-bit integer.
     let whole = float.trunc();
     integer.cmp(&(whole as i128)).then_with(|| 0.0_f64.total_cmp(&(float - whole)))
 }
@@ -60,18 +61,18 @@ impl PartialOrd for Scalar {
 /// One step of a path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PathElement {
-    /// A field or a map's key.
+    /// A field of an object or a key of a map.
     Field(String),
-    /// An element of an associative list, by its keys (sorted by name).
+    /// An element of an associative list, by its keys, which are sorted by name.
     Key(Vec<(String, Scalar)>),
     /// An element of a set.
     Value(Scalar),
-    /// An element by its place.
+    /// An element by its index.
     Index(i64),
 }
 
 impl PathElement {
-    /// Parses a key of a FieldsV1 object; `None` when it is malformed.
+    /// Parses a key of a FieldsV1 object. Returns `None` if it is malformed.
     pub fn parse(text: &str) -> Option<Self> {
         let (kind, rest) = text.split_once(':')?;
         match kind {
@@ -100,7 +101,7 @@ impl PathElement {
     }
 }
 
-/// `.name`, `[name="app"]`, `[="x"]`, `[0]`.
+/// Formats elements like `.name`, `[name="app"]`, `[="x"]` and `[0]`.
 impl fmt::Display for PathElement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -115,16 +116,16 @@ impl fmt::Display for PathElement {
     }
 }
 
-/// Nesting read of a FieldsV1 object.
+/// The nesting depth up to which a FieldsV1 object is read.
 pub(super) const FIELDS_DEPTH_MAX: usize = 100;
 
-/// So many steps are put into a set one by one.
+/// Up to this number of steps are inserted into a set one by one.
 const FEW: usize = 16;
 
 /// A set of paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FieldSet {
-    /// Sorted by element; none of them is empty.
+    /// The steps are sorted by element, and none of them is empty.
     steps: Vec<Step>,
 }
 
@@ -144,7 +145,7 @@ impl Step {
 }
 
 impl FieldSet {
-    /// A set of plain field paths, such as `[["status"], ["metadata", "name"]]`.
+    /// Makes a set of plain field paths, such as `[["status"], ["metadata", "name"]]`.
     pub fn of(paths: &[&[&str]]) -> Self {
         let mut set = Self::default();
         for path in paths {
@@ -155,7 +156,7 @@ impl FieldSet {
     }
 
     fn find(&self, element: &PathElement) -> Result<usize, usize> {
-        // Sets are mostly built in order.
+        // Sets are mostly built in sorted order.
         match self.steps.last() {
             Some(last) if last.element < *element => Err(self.steps.len()),
             None => Err(0),
@@ -163,7 +164,7 @@ impl FieldSet {
         }
     }
 
-    /// The step of an element, made when it is missing; an empty one must not be left behind.
+    /// Returns the step of an element, and adds it if it is missing. The caller must not leave it empty.
     fn step_mut(&mut self, element: &PathElement) -> &mut Step {
         let at = match self.find(element) {
             Ok(at) => at,
@@ -185,7 +186,7 @@ impl FieldSet {
         }
     }
 
-    /// Adds an element and what is below it, unless both are nothing.
+    /// Adds an element and the set below it, unless both are empty.
     pub(super) fn put(&mut self, element: PathElement, member: bool, below: Self) {
         if !member && below.is_empty() {
             return;
@@ -199,12 +200,12 @@ impl FieldSet {
         }
     }
 
-    /// Whether nothing is in the set.
+    /// Reports whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// Whether the one-step path is a member.
+    /// Reports whether the path with only this element is in the set.
     pub(super) fn has_member(&self, element: &PathElement) -> bool {
         self.find(element).is_ok_and(|at| self.steps[at].member)
     }
@@ -218,14 +219,14 @@ impl FieldSet {
         &self.steps
     }
 
-    /// Paths in either.
+    /// Returns the paths that are in at least one of the sets.
     pub fn union(&self, other: &Self) -> Self {
         let mut out = self.clone();
         out.extend(other);
         out
     }
 
-    /// Whether every path of this set is in the other.
+    /// Reports whether every path of this set is in the other.
     pub fn is_within(&self, other: &Self) -> bool {
         self.steps.iter().all(|mine| match other.find(&mine.element) {
             Ok(at) => (!mine.member || other.steps[at].member) && mine.below.is_within(&other.steps[at].below),
@@ -233,7 +234,8 @@ impl FieldSet {
         })
     }
 
-    /// The set of steps in any order; several of one element are one. Linear where they are in order, or in two runs.
+    /// Makes a set of steps in any order. Steps of the same element are merged. The work is linear if the steps are
+    /// sorted, or in two sorted runs.
     pub(super) fn of_steps(mut steps: Vec<Step>) -> Self {
         if steps.is_sorted_by(|a, b| a.element < b.element) {
             return Self { steps };
@@ -252,7 +254,8 @@ impl FieldSet {
         Self { steps: out }
     }
 
-    /// Adds the paths of another set. A few are put where they belong; many are merged, since each would move all behind it.
+    /// Adds the paths of another set. A few steps are inserted one by one. Many steps are merged, since each insertion
+    /// moves all later ones.
     pub fn extend(&mut self, other: &Self) {
         if other.steps.len() > FEW {
             self.absorb(other.clone());
@@ -265,7 +268,7 @@ impl FieldSet {
         }
     }
 
-    /// As [`FieldSet::extend`], for a set that is not needed any more.
+    /// Works like [`FieldSet::extend`] and consumes the other set.
     pub fn absorb(&mut self, other: Self) {
         if self.steps.is_empty() {
             *self = other;
@@ -282,7 +285,7 @@ impl FieldSet {
         }
     }
 
-    /// Paths in both.
+    /// Returns the paths that are in both sets.
     pub fn intersection(&self, other: &Self) -> Self {
         let both = self.steps.iter().filter_map(|mine| {
             let theirs = &other.steps[other.find(&mine.element).ok()?];
@@ -296,19 +299,19 @@ impl FieldSet {
         Self { steps: both.collect() }
     }
 
-    /// Paths of this set that are not in the other.
+    /// Returns the paths of this set that are not in the other.
     pub fn difference(&self, other: &Self) -> Self {
         let mut out = self.clone();
         out.subtract(other);
         out
     }
 
-    /// Takes the paths of another set out of this one.
+    /// Removes the paths of another set from this one.
     pub fn subtract(&mut self, other: &Self) {
         self.take_out(other, false);
     }
 
-    /// Like [`FieldSet::subtract`], and members of the other set take everything below them along.
+    /// Works like [`FieldSet::subtract`], and removes everything below the members of the other set too.
     pub fn subtract_trees(&mut self, other: &Self) {
         self.take_out(other, true);
     }
@@ -331,13 +334,13 @@ impl FieldSet {
             }
             emptied |= mine.is_empty();
         }
-        // All at once: each would move all behind it.
+        // Empty steps are removed together, since each removal moves all later ones.
         if emptied {
             self.steps.retain(|step| !step.is_empty());
         }
     }
 
-    /// All paths as text, members before what is below them, in order.
+    /// Returns all paths as strings in order. A path comes before the paths below it.
     pub fn paths(&self) -> Vec<String> {
         let mut out = Vec::new();
         self.collect("", &mut out);
@@ -351,20 +354,21 @@ impl FieldSet {
         }
     }
 
-    /// The FieldsV1 form of a set that is not needed any more: of many paths, both forms are never there as a whole.
+    /// Converts the set to the FieldsV1 form and consumes it, so that both forms of a large set are never complete at
+    /// the same time.
     pub(super) fn into_fields_v1(self) -> Value {
         let fields =
             self.steps.into_iter().map(|step| written(&step.element, step.member, step.below.into_fields_v1()));
         Value::Object(fields.collect())
     }
 
-    /// The FieldsV1 form.
+    /// Converts the set to the FieldsV1 form.
     pub fn to_fields_v1(&self) -> Value {
         let fields = self.steps.iter().map(|step| written(&step.element, step.member, step.below.to_fields_v1()));
         Value::Object(fields.collect())
     }
 
-    /// Parses the FieldsV1 form; `None` when it is malformed.
+    /// Parses the FieldsV1 form. Returns `None` if it is malformed.
     pub fn from_fields_v1(fields: &Value) -> Option<Self> {
         match fields {
             Value::Null => Some(Self::default()),
@@ -372,7 +376,7 @@ impl FieldSet {
         }
     }
 
-    /// The set of a FieldsV1 object that is known to be well formed; what is not is left out.
+    /// Converts a FieldsV1 object that is known to be well formed. Malformed parts are left out.
     pub(super) fn from_map(map: &Map<String, Value>) -> Self {
         let steps = map.iter().filter_map(|(key, below)| {
             let (element, below) = (PathElement::parse(key)?, below.as_object()?);
@@ -382,7 +386,7 @@ impl FieldSet {
         Self::of_steps(steps.filter(|step| !step.is_empty()).collect())
     }
 
-    /// The set below a node, and whether the node itself is a member.
+    /// Returns the set below a node, and whether the path of the node itself is in the set.
     fn read(node: &Value, depth: usize) -> Option<(Self, bool)> {
         let map = node.as_object()?;
         if depth > FIELDS_DEPTH_MAX {
@@ -403,8 +407,8 @@ impl FieldSet {
     }
 }
 
-/// A step in the FieldsV1 form: its name, and what is below it. A step that is itself a path and has paths below it says so
-/// by a dot.
+/// Returns a step in the FieldsV1 form: its name and the value below it. A dot marks a step that is a path of the set
+/// and has paths below it.
 fn written(element: &PathElement, member: bool, mut below: Value) -> (String, Value) {
     if member
         && let Value::Object(below) = &mut below

@@ -1,5 +1,5 @@
-//! Whether a configuration is of the types of its schema, to the last level: below lists and maps that are owned as one value,
-//! too. The rules and words are those of structured-merge-diff's validation, which shows values as Go prints its own.
+//! Checks a configuration against its schema at every level, including the content of atomic lists and maps. The rules
+//! and messages are those of structured-merge-diff's validation, which prints values in Go's syntax.
 use super::fields::PathElement;
 use super::walk::{ElementError, element_of};
 use crate::printed::printed;
@@ -8,20 +8,21 @@ use kelson_schema::{ListType, Shape};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-/// Faults that are named; a configuration may have any number.
+/// The number of faults that are reported. A configuration may have any number.
 const FAULTS_MAX: usize = 100;
 
 /// Checks a configuration against its schema.
 ///
 /// # Errors
-/// Every fault with its path: fields that are not declared, values of another type, elements without a key or with the same key.
+/// Returns every fault with its path: undeclared fields, values of another type, elements without a key or with a
+/// repeated key.
 pub(super) fn check(shape: &Shape, config: &Value) -> Result<(), Misfits> {
     let mut check = Check { path: Vec::new(), faults: Vec::new() };
     check.value(shape, config);
     if check.faults.is_empty() { Ok(()) } else { Err(Misfits(check.faults)) }
 }
 
-/// Everything that is wrong with a configuration; at least one fault.
+/// The faults of a configuration, at least one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", list(.0))]
 pub struct Misfits(Vec<Misfit>);
@@ -65,26 +66,26 @@ fn prefix(path: &[PathElement]) -> String {
 /// The kind of a mismatch, with the messages of structured-merge-diff.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MisfitKind {
-    /// It is of another type.
+    /// The value has another type.
     #[error("expected {expected}, got {found}")]
     Type {
-        /// The type of the schema.
+        /// The expected type.
         expected: &'static str,
         /// The value, or its type, as Go prints it.
         found: String,
     },
-    /// The schema has no such field.
+    /// The schema does not have the field.
     #[error("field not declared in schema")]
     Undeclared,
-    /// An element of a list has no name.
+    /// An element of a list cannot be identified.
     #[error("element {index}: {error}")]
     Element {
-        /// The number of the element, from 0.
+        /// The index of the element, from 0.
         index: usize,
-        /// The reason why it has no name.
+        /// Why it cannot be identified.
         error: ElementError,
     },
-    /// Two elements of a list have the same name.
+    /// Two elements of a list have the same key.
     #[error("duplicate entries for key {0}")]
     Duplicate(PathElement),
 }
@@ -110,7 +111,7 @@ impl Check {
     fn value(&mut self, shape: &Shape, value: &Value) {
         let unfit = |expected| Some(MisfitKind::Type { expected, found: format!("&{{{}}}", printed(value)) });
         let why = match (shape.form(), value) {
-            // Null is a value of every type.
+            // Null is valid for every type.
             (_, Value::Null) => None,
             (Form::Map | Form::Any, Value::Object(fields)) => return self.fields(shape, fields),
             (Form::List | Form::Any, Value::Array(items)) => return self.items(shape, items),
@@ -143,7 +144,7 @@ impl Check {
                 ListType::Atomic => PathElement::Index(i64::try_from(i).unwrap_or(i64::MAX)),
                 ListType::Set | ListType::Map => match element_of(shape, item) {
                     Ok(element) => element,
-                    // Without the name of the element the paths below it and of the elements after it are unknown.
+                    // Without the key of the element, the paths below it and of the later elements are unknown.
                     Err(error) => return self.fault(MisfitKind::Element { index: i, error }),
                 },
             };
@@ -155,7 +156,7 @@ impl Check {
     }
 }
 
-/// Checks a value at a location for scalars of one type; returns the mismatch.
+/// Checks a scalar against the expected type. Returns the mismatch.
 fn misfit(ty: ScalarType, value: &Value) -> Option<MisfitKind> {
     let (expected, found) = match ty {
         ScalarType::Numeric if !value.is_number() => ("numeric (int or float)", go_type(value).to_owned()),
@@ -180,7 +181,7 @@ fn go_type(value: &Value) -> &'static str {
     }
 }
 
-/// A value as it would stand in Go's source.
+/// Formats a value in Go's syntax.
 fn go_syntax(value: &Value) -> String {
     let between = |all: Vec<String>| format!("{}{{{}}}", go_type(value), all.join(", "));
     match value {
@@ -293,7 +294,7 @@ mod tests {
         ] {
             fails(("", "v1", kind), config, want);
         }
-        // What is any JSON is not looked into.
+        // Fields of any JSON are not checked further.
         let revision = ("apps", "v1", "ControllerRevision");
         fails(revision, json!({"data": {"a": [{"b": 1}]}, "revision": 1}), "");
         fails(revision, json!({"data": "x"}), ".data: expected map, got &{x}");

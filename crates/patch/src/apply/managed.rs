@@ -3,7 +3,7 @@ use super::owned::OwnedFields;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Entries of plain writes kept per object; older ones are merged into `ancient-changes`.
+/// The number of entries of plain writes per object. Older ones are merged into `ancient-changes`.
 pub const UPDATE_MANAGERS_MAX: usize = 10;
 
 /// The kind of write that made an entry.
@@ -24,21 +24,21 @@ impl Operation {
     }
 }
 
-/// The identity of a field manager. Two writes belong to one entry when their ids are equal.
+/// The identity of a field manager. Writes with equal ids share an entry.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ManagerId {
     /// The manager's name.
     pub manager: String,
     /// Kind of write.
     pub operation: Operation,
-    /// The version the fields were written in; empty for [`Operation::Apply`], which has one entry for all versions.
+    /// The version of the written fields. Empty for [`Operation::Apply`], which has one entry for all versions.
     pub api_version: String,
     /// The subresource written through; empty for the main resource.
     pub subresource: String,
 }
 
 impl ManagerId {
-    /// An id; applies drop the version.
+    /// Makes an id. The version is dropped for applies.
     pub fn new(manager: &str, operation: Operation, api_version: &str, subresource: &str) -> Self {
         let api_version = if operation == Operation::Apply { "" } else { api_version };
         let manager = if manager.is_empty() { "unknown" } else { manager };
@@ -54,11 +54,11 @@ impl ManagerId {
 /// The fields that a manager owns.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Owned {
-    /// The paths that are owned.
+    /// The owned paths.
     pub fields: OwnedFields,
-    /// The version they are named in.
+    /// The API version in which the paths are named.
     pub api_version: String,
-    /// The time of the entry's last change, RFC 3339; absent for entries that never had one.
+    /// The time of the last change, RFC 3339. Absent for entries that never had one.
     pub time: Option<String>,
 }
 
@@ -66,21 +66,21 @@ pub struct Owned {
 /// numbered from 0.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EntriesError {
-    /// An entry is of neither kind of write.
+    /// The operation of an entry is neither `Apply` nor `Update`.
     #[error("operation must be `Apply` or `Update`")]
     Operation,
-    /// An entry does not say in which version its fields are named.
+    /// An entry has no `apiVersion`.
     #[error("apiVersion must not be empty")]
     ApiVersion,
-    /// An entry does not say how its fields are written.
+    /// An entry has no `fieldsType`.
     #[error("missing fieldsType in managed fields entry {0}")]
     NoFieldsType(usize),
-    /// Fields are written in another way than `FieldsV1`.
+    /// The `fieldsType` of an entry is not `FieldsV1`.
     #[error("invalid fieldsType {found:?} in managed fields entry {entry}")]
     FieldsType {
-        /// The value of the entry.
+        /// The value in the entry.
         found: String,
-        /// The number of the entry.
+        /// The index of the entry.
         entry: usize,
     },
     /// `fieldsV1` is not a set of paths.
@@ -96,7 +96,7 @@ impl Managed {
     /// Reads an object's entries.
     ///
     /// # Errors
-    /// The first entry that cannot be read.
+    /// Fails at the first entry that cannot be read.
     pub fn read(object: &Value) -> Result<Self, EntriesError> {
         Self::of_entries(object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default())
     }
@@ -133,7 +133,8 @@ impl Managed {
         Ok(Self(out))
     }
 
-    /// Whether the object asks for its entries to be forgotten: an empty list, or one empty entry.
+    /// Reports whether the object requests the removal of its entries: `managedFields` is an empty list or one empty
+    /// entry.
     pub fn is_reset(object: &Value) -> bool {
         match object["metadata"]["managedFields"].as_array().map(Vec::as_slice) {
             Some([]) => true,
@@ -142,7 +143,7 @@ impl Managed {
         }
     }
 
-    /// Writes the entries, in upstream's order; none removes the field.
+    /// Writes the entries in upstream's order. Without entries the field is removed.
     pub fn write(self, object: &mut Value) {
         let Some(metadata) =
             object.as_object_mut().map(|o| o.entry("metadata").or_insert_with(|| Value::Object(Map::new())))
@@ -182,7 +183,7 @@ impl Managed {
         metadata.insert("managedFields".into(), Value::Array(entries.collect()));
     }
 
-    /// Merges the oldest plain writers of a version into one entry until there are few enough.
+    /// Merges the oldest plain writes of a version into one entry until the number of entries is within the limit.
     pub(super) fn cap(&mut self) {
         let mut updaters: Vec<ManagerId> =
             self.0.keys().filter(|id| id.operation == Operation::Update).cloned().collect();
@@ -220,7 +221,7 @@ impl Managed {
         }
     }
 
-    /// Whether two objects differ in nothing but their entries; `bare` has none.
+    /// Reports whether two objects differ only in their entries. `bare` has no entries.
     pub(super) fn is_all_that_differs(object: &Value, bare: &Value) -> bool {
         let (Some(object), Some(bare)) = (object.as_object(), bare.as_object()) else { return object == bare };
         let same = |(key, value): (&String, &Value)| match (key.as_str(), value, bare.get(key)) {
@@ -233,12 +234,12 @@ impl Managed {
         object.len() == bare.len() && object.iter().all(same)
     }
 
-    /// Forgets an object's entries and gives them.
+    /// Removes an object's entries and returns them.
     pub(super) fn take(object: &mut Value) -> Option<Value> {
         object.get_mut("metadata").and_then(Value::as_object_mut)?.remove("managedFields")
     }
 
-    /// Forgets an object's entries.
+    /// Removes an object's entries.
     pub fn clear(object: &mut Value) {
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.remove("managedFields");
@@ -246,12 +247,11 @@ impl Managed {
     }
 }
 
-/// Undoes a write that changes nothing but the times of entries: gives `new` the old entries back, so that storing it is
-/// seen to change nothing. Call it when defaulting and admission are done, as upstream's
-/// `IgnoreManagedFieldsTimestampsTransformer` is.
+/// Undoes a write that changes only the times of entries: `new` gets the old entries back, so the store sees no change.
+/// It is called after defaulting and admission, like upstream's `IgnoreManagedFieldsTimestampsTransformer`.
 pub fn keep_times(old: &Value, new: &mut Value) {
     let entries = |object: &Value| object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
-    // Most writes change something else: that is seen without looking at the entries.
+    // Most writes change something else, which is detected without reading the entries.
     if !same_but_entries(old, new) || old["metadata"]["managedFields"] == new["metadata"]["managedFields"] {
         return;
     }
@@ -261,7 +261,7 @@ pub fn keep_times(old: &Value, new: &mut Value) {
     }
 }
 
-/// The entries without their times, in an order that does not depend on them.
+/// Returns the entries without their times, in an order that does not depend on the times.
 fn bare(mut entries: Vec<Value>) -> Vec<Value> {
     for entry in &mut entries {
         if let Some(entry) = entry.as_object_mut() {
@@ -272,7 +272,7 @@ fn bare(mut entries: Vec<Value>) -> Vec<Value> {
     entries
 }
 
-/// Whether two objects differ in nothing but their entries.
+/// Reports whether two objects differ only in their entries.
 fn same_but_entries(old: &Value, new: &Value) -> bool {
     let (Some(old), Some(new)) = (old.as_object(), new.as_object()) else { return false };
     let same_metadata = |a: &Value, b: &Value| match (a.as_object(), b.as_object()) {

@@ -1,5 +1,5 @@
-//! Field management of one write: tracks who set what on every create, update and patch, and carries out server-side apply.
-//! The order of steps is that of apimachinery `util/managedfields`.
+//! Field management of one write. It records on every create, update and patch which manager set which field, and
+//! performs server-side apply. The order of steps is that of apimachinery `util/managedfields`.
 use super::{
     added,
     changes::Changes,
@@ -21,7 +21,7 @@ use std::{
 };
 
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// Bytes that the annotations of an object may have together.
+/// The size limit of all annotations of an object together, in bytes.
 const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
 
 /// Manages the fields of objects of one kind in one version, written through one (sub)resource.
@@ -57,13 +57,14 @@ impl FieldManager {
         }
     }
 
-    /// Tracks a create (`live` is `None`), update or patch: writes `managedFields` of `new`. `now` is RFC 3339 in seconds.
-    /// Entries that name other versions are taken to mean the same fields; see [`FieldManager::update_across`].
+    /// Tracks a create (`live` is `None`), update or patch: writes `managedFields` of `new`. `now` is RFC 3339 in
+    /// seconds. Entries in other versions are treated as if they named fields of this version; see
+    /// [`FieldManager::update_across`].
     pub fn update(&self, live: Option<&Value>, new: &mut Value, manager: &str, now: &str) {
         self.update_with(live, new, manager, now, BTreeMap::new());
     }
 
-    /// The same, with what the write changes in other versions.
+    /// Works like [`FieldManager::update`]. `others` are the changes of the write in other versions.
     pub(super) fn update_with(
         &self,
         live: Option<&Value>,
@@ -73,7 +74,7 @@ impl FieldManager {
         others: BTreeMap<String, Option<Comparison>>,
     ) {
         let mut managed = self.live_or_new(live, new);
-        // Objects from before field management stay without it until they are applied.
+        // Objects from before field management stay without entries until they are applied.
         if managed.0.is_empty() && live.is_some_and(|l| l["metadata"]["uid"].as_str().is_some_and(|u| !u.is_empty())) {
             return;
         }
@@ -106,9 +107,9 @@ impl FieldManager {
         nodes
     }
 
-    /// Returns `managedFields` of a new object that brings none, as JSON whose fields are in the order of their type's
-    /// declaration; `None` where no field is set. [`FieldManager::update`] would put the same into the object, but
-    /// builds a tree of it.
+    /// Returns `managedFields` of a new object without entries, as JSON with the fields in the order of their type's
+    /// declaration. Returns `None` if no field is set. [`FieldManager::update`] would write the same value, but as a
+    /// tree.
     pub fn of_create(&self, new: &Value, manager: &str, now: &str) -> Option<String> {
         let nodes = self.set_by_create(new);
         if nodes.is_empty() {
@@ -118,7 +119,7 @@ impl FieldManager {
         added::entries(&nodes, &id, now)
     }
 
-    /// Returns the entries to continue with; those of `new` are removed from it.
+    /// Returns the entries that this write updates, and removes the entries of `new` from it.
     fn live_or_new(&self, live: Option<&Value>, new: &mut Value) -> Managed {
         let reset = Managed::is_reset(new);
         let given = Managed::take(new);
@@ -137,7 +138,7 @@ impl FieldManager {
         }
     }
 
-    /// Returns the version, such as `apps/v1`.
+    /// Returns the group and version, such as `apps/v1`.
     pub(super) fn api_version(&self) -> &str {
         &self.api_version
     }
@@ -151,7 +152,7 @@ impl FieldManager {
         compare::compare(&self.shape, live, new).without(&self.ignored)
     }
 
-    /// The bookkeeping of a plain write.
+    /// Updates the entries for a write that is not an apply.
     fn track(&self, changes: Changes, managed: &mut Managed, manager: &str, now: Option<&str>) {
         let mut set = changes.take(managed, None);
         set.subtract(server_fields());
@@ -165,8 +166,8 @@ impl FieldManager {
         managed.cap();
     }
 
-    /// Applies a configuration. `live` is `None` when the object does not exist yet. Gives the merged object with its
-    /// `managedFields`; equal to `live` when nothing changes.
+    /// Applies a configuration. `live` is `None` if the object does not exist yet. Returns the merged object with its
+    /// `managedFields`. The result equals `live` if nothing changes.
     pub fn apply(
         &self,
         live: Option<&Value>,
@@ -183,8 +184,8 @@ impl FieldManager {
         Ok(self.renew_last_applied(kept, config, manager))
     }
 
-    /// Returns the outcome of an apply: the object, the refusal, or nothing when it must be repeated with force. That
-    /// happens when kubectl migrates from client-side apply: the fields in its annotation are not conflicts.
+    /// Returns the result of an apply: the object, an error, or `None` if the apply must be repeated with force. That
+    /// is the case when kubectl migrates from client-side apply: the fields in its annotation are not conflicts.
     pub(super) fn moves_from_client_side(
         &self,
         kept: Result<Value, ApplyError>,
@@ -200,8 +201,8 @@ impl FieldManager {
         if foreign.is_empty() { Ok(None) } else { Err(ApplyError::Conflicts(foreign)) }
     }
 
-    /// Returns the fields that a client-side `kubectl apply` set and that have not changed since. `None` where the
-    /// annotation is missing, or is not of an object of this kind in this version.
+    /// Returns the fields that a client-side `kubectl apply` set and that have not changed since. Returns `None` if the
+    /// annotation is missing, or if its object has another kind or version.
     fn last_applied(&self, live: &Value) -> Option<FieldSet> {
         let text = live["metadata"]["annotations"][LAST_APPLIED].as_str().filter(|t| !t.is_empty())?;
         let applied: Value = serde_json::from_str(text).ok()?;
@@ -217,7 +218,8 @@ impl FieldManager {
         Some(unchanged)
     }
 
-    /// Keeps kubectl's annotation the same as what it applies now. An annotation that does not fit is removed.
+    /// Updates kubectl's annotation to the applied configuration. The annotation is removed if the annotations would be
+    /// too large.
     pub(super) fn renew_last_applied(&self, mut object: Value, config: &Value, manager: &str) -> Value {
         let has = object["metadata"]["annotations"][LAST_APPLIED].as_str().is_some_and(|t| !t.is_empty());
         if manager == "kubectl" && has {
@@ -264,7 +266,7 @@ impl FieldManager {
         self.finish(pending, object, BTreeMap::new(), force, now)
     }
 
-    /// The merge, and the entry of who applies.
+    /// Merges the configuration and makes the entry of its manager.
     pub(super) fn begin<'a>(
         &'a self,
         live: Option<&'a Value>,
@@ -308,7 +310,7 @@ impl FieldManager {
         Ok(Pending { managed, base, id, last, released, merged })
     }
 
-    /// Looks for conflicts and writes the entries.
+    /// Checks for conflicts and writes the entries.
     pub(super) fn finish(
         &self,
         pending: Pending<'_>,
@@ -320,7 +322,7 @@ impl FieldManager {
         let Pending { mut managed, base, id, last, .. } = pending;
         drop(last);
         let mut own = self.compared(base, &object);
-        // The object before has its entries still.
+        // The previous object still has its entries.
         own.removed.subtract_trees(&FieldSet::of(&[&["metadata", "managedFields"]]));
         let changes = Changes { own, others };
         if !force {
@@ -343,7 +345,7 @@ impl FieldManager {
     }
 
     /// Removes the fields that this manager applied before and does not apply now, unless another manager owns them
-    /// too. Nothing is removed where it applies all that it applied before.
+    /// too. The caller skips this if the manager still applies all of its previous fields in the same version.
     fn prune(&self, merged: &mut Value, managed: &Managed, last: &FieldSet) {
         let named = |set: &FieldSet| walk::with_named_fields(set, &self.shape);
         let last = named(last);
@@ -351,7 +353,7 @@ impl FieldManager {
         let mut gone = all.clone();
         gone.subtract(&named(&walk::fields_without(&self.shape, merged, &last)));
         managed.0.values().for_each(|manager| gone.subtract(&named(&manager.fields.set())));
-        // What was not this manager's stays, even below something that was.
+        // Fields that this manager did not apply stay, even below a field that it did apply.
         let kept = named(&walk::fields_without(&self.shape, merged, &gone));
         walk::remove_fields(&self.shape, merged, &all.difference(&kept).intersection(&last));
     }
@@ -365,13 +367,13 @@ pub(super) struct Pending<'a> {
     id: ManagerId,
     /// The fields of the manager's previous apply.
     pub last: Option<Owned>,
-    /// Whether some of that is applied no more.
+    /// Whether this apply lacks some of the fields of the previous apply.
     pub released: bool,
     pub merged: Value,
 }
 
-/// Bytes that the sets of fields take for each value of the object and of the configuration: who owned it, who applies it,
-/// what changed, and how that is written.
+/// The bytes that the sets of fields take for each value of the object and of the configuration: the previous owners,
+/// the applied fields, the changes and the written entry.
 const FIELD_BYTES: usize = 128;
 
 /// Returns the limits of the merged tree, less what its two sources use.

@@ -1,4 +1,4 @@
-//! The merge of an applied configuration into a live object, by schema.
+//! Merges an applied configuration into a live object by its schema.
 use super::fields::PathElement;
 use super::fit::{self, Misfit, MisfitKind, Misfits};
 use super::walk::{Atom, array, atom, child, element_of, object};
@@ -13,13 +13,13 @@ pub enum MergeError {
     /// The configuration does not fit its schema.
     #[error(transparent)]
     Unfit(#[from] Misfits),
-    /// The merged tree would cost more than the budget has.
+    /// The merged tree exceeds the budget.
     #[error(transparent)]
     TooLarge(#[from] Exceeded),
 }
 
-/// Merges an applied configuration into a live tree, after a check that it is of the schema's types. The budget is charged for
-/// the merged tree, and a step for each element of a list that is merged.
+/// Merges an applied configuration into a live tree, after a check against the schema. The budget is charged for the
+/// merged tree, and one step for each element of a merged list.
 ///
 /// # Errors
 /// See [`MergeError`].
@@ -32,7 +32,8 @@ fn merge_checked(shape: &Shape, live: &Value, config: &Value, budget: &mut Budge
     Ok(merge_at(shape, Some(live), Some(config), &mut Vec::new(), budget)?.unwrap_or(Value::Null))
 }
 
-/// As [`merge`], of a configuration that was checked, and `metadata.managedFields` of the live object is left out: it may be as large as the rest.
+/// Works like [`merge`] for a configuration that is already checked, and leaves out `metadata.managedFields` of the
+/// live object, which may be as large as the rest.
 pub(super) fn merge_bare(
     shape: &Shape,
     live: &Value,
@@ -58,7 +59,7 @@ fn locate(path: &[PathElement], fault: MisfitKind) -> MergeError {
     MergeError::Unfit(Misfit { path: path.to_vec(), fault }.into())
 }
 
-/// A part of one of the two trees goes into the merged one as it is.
+/// Copies a part of one of the two trees and charges the budget for it.
 fn take_over(value: &Value, budget: &mut Budget) -> Result<Value, Exceeded> {
     budget.tree(value)?;
     Ok(value.clone())
@@ -93,8 +94,8 @@ fn merge_at(
     }
 }
 
-/// Merges two maps, with the fields of the live object first, so that nothing is copied only to be overwritten. The
-/// caller handles the fields that are passed over.
+/// Merges two maps. The fields that only the live object has come first, so no value is copied and then overwritten.
+/// The fields in `passed_over` are left to the caller.
 fn merge_maps(
     shape: &Shape,
     live: Option<&Map<String, Value>>,
@@ -133,7 +134,8 @@ fn append(out: &mut Vec<Value>, value: Value, budget: &mut Budget) -> Result<(),
     Ok(())
 }
 
-/// The configuration's order wins; elements that only the live list has stay where they were between their neighbours.
+/// Merges two lists. The order is that of the configuration. Elements that only the live list has keep their position
+/// relative to their neighbours.
 fn merge_lists(
     shape: &Shape,
     live: &[Value],
@@ -153,7 +155,7 @@ fn merge_lists(
     if let Some(twice) = right.iter().find(|e| !named.insert(*e)) {
         return Err(locate(path, MisfitKind::Duplicate(twice.clone())));
     }
-    // A live element that is there twice has no value to merge with.
+    // A repeated live element has no value to merge with.
     let mut live_values: BTreeMap<&PathElement, Option<&Value>> = BTreeMap::new();
     for (element, value) in left.iter().zip(live) {
         live_values.entry(element).and_modify(|value| *value = None).or_insert(Some(value));
@@ -170,7 +172,7 @@ fn merge_lists(
         if l < left.len() && !equal {
             let shared_here = named.contains(&left[l]);
             if r < right.len() && shared_here && next_shared.is_some_and(|s| *s != left[l]) {
-                // It moved: it comes when the configuration's order reaches it.
+                // The element has moved. It is added when the loop reaches it in the configuration.
                 l += 1;
                 continue;
             }

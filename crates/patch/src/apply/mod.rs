@@ -1,9 +1,9 @@
-//! Server-side apply (KEP-555): who owns which field, and what an applied configuration changes.
-//! `fields` has sets of field paths and their FieldsV1 form; `walk` says what a place is and prunes trees by schema,
-//! `compare` and `merge` are what their names say;
-//! `added` is the short way for creates, `conflict` what an apply is refused by; `changes` are a write's, and what they take from whom;
-//! `managed` reads and writes `metadata.managedFields`, `owned` is one entry's fields; `manager` ties them together for one write,
-//! `across` where entries name other versions, `scale` is the view that the subresource of this name has of the entries.
+//! Server-side apply (KEP-555): the ownership of fields, and the changes of an applied configuration. `fields` has sets
+//! of field paths and their FieldsV1 form. `walk` classifies locations and prunes trees by schema. `compare` and
+//! `merge` work on two trees. `added` is a shortcut for creates. `conflict` has the errors of an apply, and `changes`
+//! the effect of a write on the owners of fields. `managed` reads and writes `metadata.managedFields`, and `owned`
+//! holds the fields of one entry. `manager` performs the steps of one write, and `across` does it for entries of other
+//! versions. `scale` converts entries for the `scale` subresource.
 mod across;
 mod added;
 mod changes;

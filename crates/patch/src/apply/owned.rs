@@ -1,6 +1,6 @@
 //! The fields of one `managedFields` entry. A parsed entry keeps its FieldsV1 form and is changed in place: most writes
-//! touch a few fields of one manager, and parsing and writing all sets again would cost more than the rest of the
-//! bookkeeping.
+//! touch a few fields of one manager, and parsing and writing all sets again would cost more than the rest of field
+//! management.
 use super::fields::{FIELDS_DEPTH_MAX, FieldSet, PathElement};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -11,7 +11,7 @@ pub struct OwnedFields(Form);
 
 #[derive(Debug, Clone)]
 enum Form {
-    /// A FieldsV1 object whose keys are spelled as [`PathElement::serialize`] spells them, with no superfluous node.
+    /// A FieldsV1 object whose keys are spelled as [`PathElement::serialize`] spells them, without superfluous nodes.
     Json(Map<String, Value>),
     Set(FieldSet),
 }
@@ -35,7 +35,7 @@ impl From<FieldSet> for OwnedFields {
     }
 }
 
-/// Two entries are equal when they hold the same paths.
+/// Two entries are equal if they contain the same paths.
 impl PartialEq for OwnedFields {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
@@ -48,7 +48,7 @@ impl PartialEq for OwnedFields {
 impl Eq for OwnedFields {}
 
 impl OwnedFields {
-    /// Takes a FieldsV1 object; `None` when it is malformed.
+    /// Converts a FieldsV1 object. Returns `None` if it is malformed.
     pub fn from_fields_v1(fields: Value) -> Option<Self> {
         if let Value::Object(map) = &fields
             && !map.contains_key(".")
@@ -60,7 +60,7 @@ impl OwnedFields {
         FieldSet::from_fields_v1(&fields).map(Self::from)
     }
 
-    /// The FieldsV1 form.
+    /// Converts the fields to the FieldsV1 form.
     pub fn into_fields_v1(self) -> Value {
         match self.0 {
             Form::Json(map) => Value::Object(map),
@@ -76,7 +76,7 @@ impl OwnedFields {
         }
     }
 
-    /// Whether nothing is owned.
+    /// Reports whether there are no fields.
     pub fn is_empty(&self) -> bool {
         match &self.0 {
             Form::Json(map) => map.is_empty(),
@@ -84,7 +84,7 @@ impl OwnedFields {
         }
     }
 
-    /// Takes paths away.
+    /// Removes the paths of a set.
     pub fn subtract(&mut self, other: &FieldSet) {
         match &mut self.0 {
             Form::Json(map) => subtract(map, other),
@@ -92,7 +92,7 @@ impl OwnedFields {
         }
     }
 
-    /// Adds the paths of a set that is not needed any more.
+    /// Adds the paths of a set and consumes the set.
     pub fn absorb(&mut self, other: FieldSet) {
         match &mut self.0 {
             Form::Json(map) => extend(map, &other),
@@ -105,7 +105,7 @@ fn void() -> Value {
     Value::Object(Map::new())
 }
 
-/// Whether the object is what [`FieldSet::to_fields_v1`] would make of it.
+/// Reports whether the object is in the form that [`FieldSet::to_fields_v1`] writes.
 fn is_canonical(map: &Map<String, Value>, depth: usize) -> bool {
     let mut steps = 0;
     let sound = map.iter().all(|(key, below)| {
@@ -184,7 +184,7 @@ mod tests {
         set
     }
 
-    /// The set's paths, the slow and obvious way.
+    /// Lists the paths of a set in the slow and obvious way.
     fn paths(set: &FieldSet) -> std::collections::BTreeSet<String> {
         set.paths().into_iter().collect()
     }

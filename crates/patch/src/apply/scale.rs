@@ -1,5 +1,5 @@
-//! The entries of an object as its `scale` subresource has them, and back: a `Scale` has one field that can be owned, the count
-//! that is wanted. Upstream: apimachinery `util/managedfields/scalehandler`.
+//! Converts the `managedFields` entries of an object to those of its `scale` subresource and back. A `Scale` has one
+//! field that can be owned, the desired number of replicas. Upstream: apimachinery `util/managedfields/scalehandler`.
 use super::{
     fields::{FieldSet, PathElement},
     managed::{EntriesError, Managed, ManagerId, Operation, Owned},
@@ -7,10 +7,10 @@ use super::{
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The version that a `Scale` is written in.
+/// The API version of `Scale`.
 pub const SCALE_VERSION: &str = "autoscaling/v1";
 
-/// The path of the replica count in each version of a kind, or nothing for a version without `scale`. Entries of other
+/// The path of the replica count in each version of a kind, or `None` for a version without `scale`. Entries of other
 /// versions are dropped.
 pub type ReplicaPaths = BTreeMap<String, Option<Vec<String>>>;
 
@@ -36,10 +36,10 @@ fn keyed(id: &ManagerId, api_version: &str) -> ManagerId {
     }
 }
 
-/// Gives a `Scale` the entries of those who own the count of the object whose view it is.
+/// Writes to a `Scale` the entries of the managers that own the replica count of its object.
 ///
 /// # Errors
-/// Fails when the entries do not read.
+/// Fails if the entries of the object cannot be read.
 pub fn to_scale(parent: &Value, paths: &ReplicaPaths, scale: &mut Value) -> Result<(), EntriesError> {
     let mut out = Managed::default();
     for (id, owned) in Managed::read(parent)?.0 {
@@ -54,11 +54,11 @@ pub fn to_scale(parent: &Value, paths: &ReplicaPaths, scale: &mut Value) -> Resu
     Ok(())
 }
 
-/// Gives an object the entries that it has after its `Scale` was written in `version` of the object's kind: `parent` has the
-/// entries from before.
+/// Writes the entries of an object after a write of its `Scale`. `version` is the version of the object's kind, and
+/// `parent` is the object before the write.
 ///
 /// # Errors
-/// Fails when the entries do not read.
+/// Fails if the entries cannot be read.
 pub fn to_parent(
     parent: &Value,
     scale: &Value,

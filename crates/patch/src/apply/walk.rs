@@ -1,5 +1,5 @@
-//! Walks over trees by schema: what a place is, which fields a tree sets, and the removal of fields. The rules are those of
-//! structured-merge-diff v6 `typed`.
+//! Walks over trees by schema: the classification of a location, the fields that a tree sets, and the removal of
+//! fields. The rules are those of structured-merge-diff v6 `typed`.
 use super::fields::{FieldSet, PathElement, Scalar, Step};
 use kelson_schema::shape::Form;
 use kelson_schema::{Kind, ListType, Shape};
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-/// The treatment of a location.
+/// The treatment of a location in field management.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Atom {
     Scalar,
@@ -30,7 +30,7 @@ pub(super) fn atom(shape: &Shape, value: Option<&Value>) -> Atom {
             Kind::SchemaOrBool(_) | Kind::SchemaOrArray(_) | Kind::SchemaOrStringArray(_) => atomic(value),
             _ => Atom::Scalar,
         },
-        // Null is of the type of its place, and a map where that has none.
+        // Null has the type of its location. Without a type it counts as a map.
         Shape::Dynamic(_) | Shape::Untyped => match (value, shape.form()) {
             (Some(Value::Object(_)), _) | (Some(Value::Null), Form::Map | Form::Any) => map(shape.is_atomic()),
             (Some(Value::Array(_)), _) | (Some(Value::Null), Form::List) => list(shape.list_type()),
@@ -51,25 +51,25 @@ pub(super) fn child(shape: &Shape, key: &str) -> Shape {
     shape.child(key).unwrap_or(Shape::Untyped)
 }
 
-/// The reason why an element of an associative list has no name, with the messages of structured-merge-diff.
+/// Why an element of an associative list cannot be identified, with the messages of structured-merge-diff.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ElementError {
-    /// A map in a list whose elements are names themselves.
+    /// The list is a set, and the element is a map.
     #[error("associative list without keys has an element that's a map type")]
     MapInSet,
-    /// A list in such a list.
+    /// The list is a set, and the element is a list.
     #[error("not supported: associative list with lists as elements")]
     ListInSet,
-    /// A null in such a list.
+    /// The list is a set, and the element is null.
     #[error("associative list without keys has an element that's an explicit null")]
     NullInSet,
-    /// A null in a list whose elements are named by keys.
+    /// The elements of the list are identified by keys, and the element is null.
     #[error("associative list with keys may not have a null element")]
     Null,
-    /// Neither a map nor a null in such a list.
+    /// The elements of the list are identified by keys, and the element is neither a map nor null.
     #[error("associative list with keys may not have non-map elements")]
     NotMap,
-    /// A map without any of the keys.
+    /// The element has none of the keys.
     #[error(
         "associative list with keys has an element that omits all key fields {0:?} (and doesn't have default values for any key fields)"
     )]
@@ -112,7 +112,7 @@ pub fn field_set(shape: &Shape, value: &Value) -> FieldSet {
     collect(shape, value, None).below
 }
 
-/// The fields that a tree sets when those of `removed` are taken out of it, as [`remove_fields`] does.
+/// The fields that a tree sets after [`remove_fields`] with `removed`.
 pub(super) fn fields_without(shape: &Shape, value: &Value, removed: &FieldSet) -> FieldSet {
     collect(shape, value, Some(removed)).below
 }
@@ -120,11 +120,11 @@ pub(super) fn fields_without(shape: &Shape, value: &Value, removed: &FieldSet) -
 /// The fields that a location sets.
 #[derive(Default)]
 struct Found {
-    /// Whether the location is a path itself.
+    /// Whether the path of the location itself is in the set.
     leaf: bool,
     /// The paths below it.
     below: FieldSet,
-    /// Whether it is an object in which nothing is left.
+    /// Whether the location is an object without remaining members.
     empty: bool,
 }
 
@@ -173,7 +173,7 @@ fn collect_list(shape: &Shape, items: &[Value], removed: Option<&FieldSet>) -> F
     FieldSet::of_steps(steps)
 }
 
-/// What of an element of a list is left without the removed fields: it may lose a key, and have another name then.
+/// Returns a list element without the removed fields. It may lose a key and so be identified differently.
 fn pruned<'a>(shape: &Shape, item: &'a Value, removed: Option<&FieldSet>) -> Option<Cow<'a, Value>> {
     let Some(removed) = removed else { return Some(Cow::Borrowed(item)) };
     let element = element_of(shape, item).ok()?;
@@ -186,7 +186,7 @@ fn pruned<'a>(shape: &Shape, item: &'a Value, removed: Option<&FieldSet>) -> Opt
     Some(Cow::Owned(rest))
 }
 
-/// Removes the fields of a set from a tree. What becomes empty stays, empty.
+/// Removes the fields of a set from a tree. Objects and lists that become empty stay.
 pub fn remove_fields(shape: &Shape, value: &mut Value, remove: &FieldSet) {
     match (atom(shape, Some(value)), value) {
         (Atom::List, Value::Array(items)) => {
@@ -218,7 +218,7 @@ pub fn remove_fields(shape: &Shape, value: &mut Value, remove: &FieldSet) {
     }
 }
 
-/// Adds the named fields on the way to every path: a set of `.a.b.c` also owns `.a` when `a` is a declared field.
+/// Adds the declared fields on the way to every path: a set with `.a.b.c` also gets `.a` if `a` is a declared field.
 pub(super) fn with_named_fields(set: &FieldSet, shape: &Shape) -> FieldSet {
     let mut out = FieldSet::default();
     for step in set.steps() {
@@ -264,7 +264,7 @@ mod tests {
             vec![field("metadata"), field("annotations")],
             vec![field("spec"), field("containers"), keyed("c")],
             vec![field("spec"), field("containers"), keyed("c"), field("image")],
-            // The element loses its name.
+            // The element loses its key.
             vec![field("spec"), field("containers"), keyed("c"), field("name")],
             vec![field("spec"), field("containers"), keyed("c"), field("args"), PathElement::Index(0)],
             vec![field("spec"), field("containers"), keyed("c"), field("env"), keyed("e"), field("value")],

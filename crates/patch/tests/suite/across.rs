@@ -7,7 +7,7 @@ use kelson_patch::{ApplyError, FieldManager, FieldSet};
 use kelson_schema::Shape;
 use serde_json::{Value, json};
 
-/// Two versions of one kind: what is `spec.size` in v1 is `spec.scale.size` in v2.
+/// Two versions of one kind: `spec.size` in v1 is `spec.scale.size` in v2.
 struct Sizes(std::sync::Arc<FieldManager>, std::sync::Arc<FieldManager>);
 
 fn things(version: &str) -> FieldManager {
@@ -82,7 +82,7 @@ fn fields_of_other_versions_are_compared_there() {
     let (v1, v2) = (things("v1"), things("v2"));
     let first = ready(v1.apply_across(None, &thing("v1", json!({"size": 3, "a": 1})), "one", false, T1, &versions));
     let live = seen_in(first.unwrap(), "v2");
-    // Another value of the same thing under its other name is a conflict, in the owner's words.
+    // Another value of the field under its other name is a conflict, which names the field as the owner does.
     let other = thing("v2", json!({"scale": {"size": 4}}));
     let refused = ready(v2.apply_across(Some(&live), &other, "two", false, T2, &versions)).unwrap_err();
     let ApplyError::Conflicts(conflicts) = refused else { panic!("{refused:?}") };
@@ -90,13 +90,14 @@ fn fields_of_other_versions_are_compared_there() {
     let forced = ready(v2.apply_across(Some(&live), &other, "two", true, T2, &versions)).unwrap();
     assert_eq!(owned(&forced, "one"), ["f:a"]);
     assert_eq!(owned(&forced, "two"), ["f:scale"]);
-    // A plain write in the newer version takes the field from the owner in the older one, and leaves the rest to it.
+    // A plain write in the newer version takes the field from its owner in the older version, and leaves the other
+    // fields.
     let mut written = live.clone();
     written["spec"]["scale"]["size"] = json!(5);
     ready(v2.update_across(Some(&live), &mut written, "three", T3, &versions)).unwrap();
     assert_eq!(owned(&written, "one"), ["f:a"]);
     assert_eq!(owned(&written, "three"), ["f:scale"]);
-    // Who writes nothing of it takes nothing.
+    // A manager that does not change the field does not get it.
     let mut same = live.clone();
     same["spec"]["b"] = json!(true);
     ready(v2.update_across(Some(&live), &mut same, "four", T3, &versions)).unwrap();
@@ -109,17 +110,17 @@ fn what_was_applied_in_another_version_is_released_there() {
     let (v1, v2) = (things("v1"), things("v2"));
     let first = ready(v1.apply_across(None, &thing("v1", json!({"size": 3, "a": 1})), "one", false, T1, &versions));
     let live = seen_in(first.unwrap(), "v2");
-    // The same configuration in the other version: nothing goes, and the entry is in that version now.
+    // The same configuration in the other version removes nothing, and the entry is in that version now.
     let moved = thing("v2", json!({"scale": {"size": 3}, "a": 1}));
     let kept = ready(v2.apply_across(Some(&live), &moved, "one", false, T2, &versions)).unwrap();
     assert_eq!(kept["spec"], json!({"scale": {"size": 3}, "a": 1}));
     assert_eq!(entry(&kept, "one", "Apply")["apiVersion"], "x.io/v2");
     assert_eq!(managers(&kept), ["one"]);
-    // Without the size, what was applied as `spec.size` is gone, and nothing else.
+    // Without the size, the field that was applied as `spec.size` is removed, and nothing else.
     let less = ready(v2.apply_across(Some(&live), &thing("v2", json!({"a": 1})), "one", false, T2, &versions)).unwrap();
     assert_eq!(less["spec"]["scale"]["size"], Value::Null);
     assert_eq!(less["spec"]["a"], 1);
-    // A field that another manager owns stays, whichever version that manager used.
+    // A field that another manager owns stays, whatever version that manager used.
     let shared = thing("v2", json!({"scale": {"size": 3}}));
     let shared = ready(v2.apply_across(Some(&live), &shared, "two", false, T2, &versions)).unwrap();
     let kept =

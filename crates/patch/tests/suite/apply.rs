@@ -1,4 +1,4 @@
-//! Server-side apply (KEP-555): ownership, conflicts, removal, lists, custom resources; and laws that hold for any trees.
+//! Server-side apply (KEP-555): ownership, conflicts, removal, lists, custom resources, and properties of random trees.
 
 use crate::common::{T1, T2, T3, deployment, deployments, entry, managers};
 use kelson_patch::{ApplyError, FieldManager, FieldSet};
@@ -361,7 +361,7 @@ fn laws_of_apply() {
             latest[who] = Some(config);
             live = Some(object);
         }
-        // When all managers release all fields, nothing is left.
+        // When all managers release all fields, nothing remains.
         for (who, config) in latest.iter().enumerate() {
             if config.is_some() {
                 let object = manager

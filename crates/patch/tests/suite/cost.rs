@@ -1,5 +1,5 @@
-//! What patches cost: work grows with the input and not with its square, and no patch makes a document that is too deep or
-//! too large. Work is counted in the budget's steps, never in seconds.
+//! The cost of patches: work is linear in the input, and no patch makes a document too deep or too large. Work is
+//! counted in the budget's steps, never in seconds.
 use kelson_codec::{Budget, Limits, NESTING_DEPTH_MAX};
 use kelson_patch::{FieldManager, FieldSet, PatchError, json_patch, json_patch_within, strategic_merge_patch_within};
 use kelson_schema::Shape;
@@ -11,7 +11,7 @@ fn pod() -> Shape {
     Shape::of_kind("", "v1", "Pod")
 }
 
-/// Steps that a strategic merge takes.
+/// Returns the steps that a strategic merge takes.
 #[track_caller]
 fn steps(original: Value, patch: Value) -> usize {
     let mut budget = Budget::new(Limits::TRUSTED);
@@ -23,7 +23,7 @@ fn containers(count: usize, tag: &str) -> Vec<Value> {
     (0..count).map(|i| json!({"name": format!("c{i}"), "image": tag})).collect()
 }
 
-/// Each kind of merge, on lists of `n` elements.
+/// Returns an example of each kind of merge, on lists of `n` elements.
 fn merges(n: usize) -> Vec<(&'static str, Value, Value)> {
     let old = json!({"spec": {"containers": containers(n, "old")}});
     let order: Vec<Value> = (0..n).rev().map(|i| json!({"name": format!("c{i}")})).collect();
@@ -91,7 +91,7 @@ fn refused(mut document: Value, patch: Value) -> PatchError {
 #[test]
 fn json_patches_nest_no_deeper_than_documents() {
     let too_deep = PatchError::BadRequest("exceeded max depth".into());
-    // Each operation puts the whole document one level deeper.
+    // Each operation nests the whole document one level deeper.
     let wrap = [
         json!({"op": "add", "path": "/b", "value": {}}),
         json!({"op": "move", "from": "/a", "path": "/b/a"}),
@@ -99,7 +99,7 @@ fn json_patches_nest_no_deeper_than_documents() {
     ];
     let wraps: Vec<Value> = wrap.iter().cycle().take(900).cloned().collect();
     assert_eq!(refused(json!({"a": 1}), Value::from(wraps)), too_deep);
-    // Deeper at the end of the path each time.
+    // The value at the end of the path is nested deeper each time.
     let nested = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!([inner]));
     let path = |levels: usize| "/0".repeat(levels);
     let mut deep = nested(100);
@@ -138,10 +138,10 @@ fn copies_are_charged_for_memory_and_not_for_text_alone() {
     assert_eq!(error, PatchError::TooLarge("decoding the document takes more than 18874368 bytes of memory".into()));
 }
 
-/// What an apply of many names does to another manager's names takes as long as they are many, whatever their order.
+/// The work of an apply with many keys is linear in their number, whatever their order.
 #[test]
 fn sets_of_fields_are_merged_and_not_moved_about() {
-    // In this order each element belongs before the one that came before it.
+    // In this order each element belongs before the previous one.
     let names = |tag: &str| (0..30_000).rev().map(|i| format!("{tag}{i:06}").into()).collect::<Vec<Value>>();
     let config =
         |tag: &str| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "finalizers": names(tag)}});
@@ -153,13 +153,13 @@ fn sets_of_fields_are_merged_and_not_moved_about() {
     assert_eq!(found.len(), 60_000, "the first manager's old names went, the second's stayed");
 }
 
-/// A kind whose every field is a field of its own, `count` of them named after `tag`.
+/// Returns a configuration with `count` fields whose names begin with `tag`.
 fn config(tag: &str, count: usize) -> Value {
     let fields: serde_json::Map<String, Value> = (0..count).map(|i| (format!("{tag}{i}"), json!({"a": 0}))).collect();
     json!({"apiVersion": "v1", "kind": "A", "metadata": {"name": "a"}, "spec": fields})
 }
 
-/// An object that could not be written as a whole is not made by applies that each are small enough.
+/// Many small applies cannot make an object that is too large to be written at once.
 #[test]
 fn what_an_apply_makes_is_no_larger_than_a_document() {
     let merged = |count: usize| {
@@ -171,7 +171,7 @@ fn what_an_apply_makes_is_no_larger_than_a_document() {
     assert_eq!(refused, "decoding the document takes more than 33554432 bytes of memory");
 }
 
-/// What would take 64 MB while it is applied is refused, whichever of the three trees is the large one.
+/// An apply that would take 64 MB is rejected, whichever of the three trees is the large one.
 #[test]
 fn the_trees_of_an_apply_share_one_limit() {
     let manager = FieldManager::new(Shape::Untyped, "v1", "A", "", FieldSet::default());
@@ -188,7 +188,7 @@ fn the_trees_of_an_apply_share_one_limit() {
     refused(&first, "b", 14_000, "the object after it is too large");
     refused(&first, "b", 50_000, "the configuration is too large");
     refused(&config("a", 50_000), "b", 1, "the object before it is too large");
-    // What is applied again takes the place of what is there.
+    // An apply of the same manager replaces its previous fields.
     apply(Some(&first), &config("a", 11_000), "first").map(drop).expect("nothing grows");
     apply(Some(&first), &config("b", 1_000), "second").map(drop).expect("little is added");
 }

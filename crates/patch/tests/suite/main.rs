@@ -1,4 +1,4 @@
-//! Tests of patches from outside: strategic merge, apply, managed fields across versions, cost.
+//! Tests of the public interface: strategic merge, apply, managed fields across versions, cost.
 
 mod across;
 mod apply;

@@ -1,4 +1,4 @@
-//! A connection's handle: opens, accepts, closes. Leaves the bytes to `driver` and the rules to `state`.
+//! The handle of a connection: it opens, accepts and closes. `driver` moves the bytes, and `state` has the rules.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::spdy::Headers;
 use crate::spdy::frame::reset;
 use crate::spdy::wire::{SpdyDecode, SpdyEncode};
 
-/// A multiplexed connection. Clones are handles of the same connection; it ends when all of them and of its streams
-/// are dropped, or on [`Connection::close`].
+/// A multiplexed connection. Clones are handles of the same connection. It ends on [`Connection::close`], or when all
+/// handles of it and of its streams are dropped.
 #[derive(Debug, Clone)]
 pub struct Connection {
     guard: Arc<Guard>,
@@ -23,7 +23,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// SPDY on the side that sent the upgrade request.
+    /// Starts SPDY on the side that sent the upgrade request.
     pub fn spdy_client<T>(io: T, options: &ConnectionOptions) -> Result<Self, StreamError>
     where
         T: AsyncRead + AsyncWrite + Send + 'static,
@@ -31,7 +31,7 @@ impl Connection {
         Ok(Self::start(io, Shared::new(true, []), SpdyDecode::new(true), SpdyEncode::new(true)?, options))
     }
 
-    /// SPDY on the side that answered the upgrade request.
+    /// Starts SPDY on the side that answered the upgrade request.
     pub fn spdy_server<T>(io: T, options: &ConnectionOptions) -> Result<Self, StreamError>
     where
         T: AsyncRead + AsyncWrite + Send + 'static,
@@ -39,7 +39,7 @@ impl Connection {
         Ok(Self::start(io, Shared::new(false, []), SpdyDecode::new(false), SpdyEncode::new(false)?, options))
     }
 
-    /// A connection of numbered channels that exist from the start.
+    /// Starts a connection of numbered channels, which exist from the start.
     pub(crate) fn channels<T, D, E>(
         io: T,
         channels: u8,
@@ -78,7 +78,7 @@ impl Connection {
         &self.options
     }
 
-    /// Opens a stream and waits for the peer's answer, since spdystream drops data that comes before its own reply.
+    /// Opens a stream and waits for the peer's reply, because spdystream drops data that arrives before its reply.
     pub async fn open_stream(&self, headers: Headers) -> Result<Stream, StreamError> {
         let id = self.shared().open(headers)?;
         let stream = Stream::new(id, self.guard.clone());
@@ -104,7 +104,8 @@ impl Connection {
         }
     }
 
-    /// The next stream the peer opened; `None` when the connection ends. One task at a time may wait here.
+    /// Waits for the next stream that the peer opened. Returns `None` when the connection ends. Only one task at a time
+    /// may wait here.
     pub async fn next_stream(&self) -> Option<IncomingStream> {
         poll_fn(|cx| {
             let mut core = self.shared().core.lock();
@@ -122,16 +123,16 @@ impl Connection {
         .await
     }
 
-    /// Waits for the end of the connection: an error if it broke, `None` if it was closed by either side.
+    /// Waits for the end of the connection. Returns an error if it broke, and `None` if either side closed it.
     pub async fn closed(&self) -> Option<StreamError> {
         let mut phase = self.shared().phase.subscribe();
-        // The sender lives as long as this handle.
+        // This handle keeps the sender alive.
         let _ = phase.wait_for(|phase| *phase > Phase::Open).await;
         self.shared().core.lock().error.clone()
     }
 
-    /// Ends the connection in order: everything written is sent, then the farewell. Returns when that is done or the
-    /// peer is gone; what the peer still sends is thrown away.
+    /// Ends the connection in order: sends everything written, then the final frame. Returns when that is done or the
+    /// peer has disconnected. Data that still arrives from the peer is discarded.
     pub async fn close(&self) {
         self.shared().close();
         let mut phase = self.shared().phase.subscribe();
@@ -144,24 +145,24 @@ impl Connection {
 pub struct IncomingStream(Option<Stream>);
 
 impl IncomingStream {
-    /// The headers the peer sent.
+    /// The headers that the peer sent.
     pub fn headers(&self) -> Headers {
         self.0.as_ref().map(Stream::headers).unwrap_or_default()
     }
 
-    /// The stream's number.
+    /// The identifier of the stream.
     pub fn id(&self) -> u32 {
         self.0.as_ref().map(Stream::id).unwrap_or_default()
     }
 
-    /// Answers the peer and takes the stream.
+    /// Replies to the peer and returns the stream.
     pub fn accept(mut self) -> Stream {
         let stream = self.0.take().expect("taken only here and on drop");
         stream.accept();
         stream
     }
 
-    /// Refuses the stream; the peer receives a reset.
+    /// Rejects the stream. The peer receives a reset.
     pub fn refuse(self) {}
 }
 

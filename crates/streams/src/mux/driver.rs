@@ -1,4 +1,4 @@
-//! Moves a connection's bytes: one task reads, one writes, one keeps time. Leaves what they mean to `state`.
+//! Moves a connection's bytes: one task reads, one writes, and one handles timeouts. The frames are handled in `state`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,16 +14,16 @@ use super::table::Phase;
 use super::{ConnectionOptions, Decode, Encode, Inbound, LINGER, Outbound};
 use crate::error::StreamError;
 
-/// The size of a read from a peer that sends little.
+/// The size of the first reads, in bytes.
 const READ_BYTES: usize = 8 * 1024;
 /// The size of a read after a read that filled its buffer.
 const READ_BYTES_MAX: usize = 128 * 1024;
-/// Small frames are gathered up to this before they are written.
+/// Small frames are collected up to this size before they are written.
 const BATCH_BYTES: usize = 64 * 1024;
-/// The longest time that the orderly end may wait for a peer that does not read.
+/// The time that an orderly end may take without progress, when the peer does not read.
 const CLOSE_STALL: Duration = Duration::from_secs(60);
 
-/// Starts the tasks of a connection; they end by themselves with it.
+/// Starts the tasks of a connection. They end with the connection.
 pub(super) fn spawn<T, D, E>(io: T, shared: Arc<Shared>, decode: D, encode: E, options: ConnectionOptions)
 where
     T: AsyncRead + AsyncWrite + Send + 'static,
@@ -37,7 +37,7 @@ where
     tasks.spawn("stream-time", OnPanic::Contain, keep_time(shared, options));
 }
 
-/// Ends the connection with the task that holds this, however the task ends: by a panic or with its group, too.
+/// Ends the connection when the task that holds this ends, also by a panic or with its task group.
 struct EndsWith(Option<Arc<Shared>>);
 
 impl Drop for EndsWith {
@@ -80,7 +80,7 @@ async fn read_loop<T: AsyncRead>(mut io: ReadHalf<T>, shared: Arc<Shared>, mut d
                         _ => room,
                     };
                 }
-                // TLS peers often leave without a farewell; the framings above have their own.
+                // TLS peers often close without `close_notify`. The framings above TLS have an end of their streams.
                 Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => break StreamError::Aborted,
                 Err(error) => break error.into(),
             },
@@ -95,13 +95,13 @@ async fn read_loop<T: AsyncRead>(mut io: ReadHalf<T>, shared: Arc<Shared>, mut d
     shared.input_ended(error);
 }
 
-/// Waits until this side has said farewell and the peer had its time to read it, or the connection is dead.
+/// Waits until this side has sent its final frame and the peer had time to read it, or until the connection is dead.
 async fn lingered(mut phase: watch::Receiver<Phase>) {
     let _ = phase.wait_for(|phase| *phase >= Phase::Written).await;
     let _ = tokio::time::timeout(LINGER, phase.wait_for(|phase| *phase == Phase::Dead)).await;
 }
 
-/// Applies a frame; gives the stream that is full now, if one is.
+/// Handles a frame. Returns the stream that is full now, if any.
 fn handle(shared: &Shared, frame: Inbound) -> Result<Option<u32>, StreamError> {
     match frame {
         Inbound::Open { id, headers, fin } => shared.opened(id, headers, fin)?,
@@ -133,10 +133,10 @@ async fn write_loop<T: AsyncWrite>(mut io: WriteHalf<T>, shared: Arc<Shared>, en
         outcome = write_frames(&mut io, &shared, encode) => outcome,
         _ = phase.wait_for(|phase| *phase == Phase::Dead) => Ok(()),
     };
-    // A transport that cannot even be shut down is gone already; a peer that does not read must not hold the task.
+    // If the shutdown fails, the transport is closed already. The timeout ends the task even if the peer does not read.
     let _ = tokio::time::timeout(LINGER, io.shutdown()).await;
     shared.output_ended(outcome.err());
-    // In order: what the peer still sends is read on.
+    // This task ended in order, so the read task continues to read.
     end.0 = None;
 }
 

@@ -1,5 +1,5 @@
-//! How a connection ends, from either side, in order or not: the transitions of all its streams at once. Leaves single
-//! streams to `state`.
+//! The transitions that end a connection from either side, in order or not, with all of its streams. `state` has the
+//! transitions of single streams.
 
 use tokio::time::Instant;
 
@@ -8,7 +8,7 @@ use super::table::{Core, End, Phase};
 use crate::error::StreamError;
 
 impl Shared {
-    /// Starts the orderly end: queued bytes go out, then the farewell. What comes in is thrown away.
+    /// Starts the orderly end: queued bytes are sent, then the final frame. Received data is discarded.
     pub fn close(&self) {
         let mut core = self.core.lock();
         if core.phase != Phase::Open {
@@ -35,7 +35,7 @@ impl Shared {
         self.announce(phase);
     }
 
-    /// Ends with an error: streams that have not ended break.
+    /// Ends with an error. Streams that have not ended break.
     pub fn fail(&self, error: StreamError) {
         let mut core = self.core.lock();
         if core.phase == Phase::Open && !core.peer_gone {
@@ -48,7 +48,7 @@ impl Shared {
         self.announce(phase);
     }
 
-    /// The peer closed the connection in order: what has come is complete and stays readable, nothing can be sent.
+    /// Handles the peer's close message: received data is complete and stays readable, and nothing more can be sent.
     pub fn peer_closed(&self) {
         let mut core = self.core.lock();
         core.peer_gone = true;
@@ -59,7 +59,8 @@ impl Shared {
         self.announce(phase);
     }
 
-    /// The peer said farewell: streams that have not ended are complete with what has come.
+    /// Handles the peer's GOAWAY: it opens no more streams, and streams that have not ended are complete with the
+    /// received data.
     pub fn peer_farewell(&self) {
         let mut core = self.core.lock();
         core.peer_gone = true;
@@ -68,7 +69,7 @@ impl Shared {
         }
     }
 
-    /// Nothing more can be read.
+    /// Handles the end of the input.
     pub fn input_ended(&self, error: StreamError) {
         let mut core = self.core.lock();
         let complete = core.peer_gone || core.phase > Phase::Open && core.error.is_none();
@@ -81,7 +82,7 @@ impl Shared {
         self.announce(Phase::Dead);
     }
 
-    /// Nothing more will be written.
+    /// Handles the end of the output.
     pub fn output_ended(&self, error: Option<StreamError>) {
         let mut core = self.core.lock();
         core.output_ended = true;
@@ -92,7 +93,7 @@ impl Shared {
         }
         core.unsent_bytes = 0;
         core.control.clear();
-        // What still comes is read on after a failed write: the peer may have sent all it has before it left.
+        // After a failed write the input is still read, since the peer may have sent all its data before it closed.
         if core.phase == Phase::Open {
             core.error.get_or_insert(error.unwrap_or(StreamError::Closed));
             return;

@@ -1,5 +1,5 @@
-//! What happens to a connection's streams, under one short lock: pure transitions of `table`, no IO. `driver` moves the
-//! bytes, `ending` has the transitions by which a connection as a whole comes to its end.
+//! The state changes of a connection's streams, under one lock that is held briefly. They are pure transitions of
+//! `table` without IO. `driver` moves the bytes, and `ending` has the transitions that end the whole connection.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,19 +15,19 @@ use crate::error::StreamError;
 use crate::spdy::Headers;
 use crate::spdy::frame::reset;
 
-/// Received pieces below this are copied out of the read buffer.
+/// Received pieces below this size are copied out of the read buffer.
 const COPY_BELOW_BYTES: usize = 2 * 1024;
 
 /// The state that the handles and the driver of one connection share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub core: Mutex<Core>,
-    /// There is something to send, or the phase changed.
+    /// Notified when there is data to send or the phase has changed.
     pub send: Notify,
-    /// There is room to receive, or the phase changed.
+    /// Notified when there is room to receive or the phase has changed.
     pub room: Notify,
     pub phase: watch::Sender<Phase>,
-    /// The framing opens streams by frames, which channels do not.
+    /// Whether the framing opens streams by frames. Channels exist from the start.
     dynamic: bool,
     client: bool,
 }
@@ -72,7 +72,7 @@ impl Shared {
         }
     }
 
-    /// Queues a control frame; false when the queue is full.
+    /// Queues a control frame. Returns false if the queue is full.
     fn queue(&self, core: &mut Core, frame: Outbound) -> bool {
         if core.control.len() >= CONTROL_QUEUE_MAX {
             return false;
@@ -84,7 +84,7 @@ impl Shared {
 
     pub fn ping(&self) {
         let mut core = self.core.lock();
-        // One ping in the queue is as good as many.
+        // One queued ping is enough.
         if !core.control.iter().any(|frame| matches!(frame, Outbound::Ping)) {
             self.queue(&mut core, Outbound::Ping);
         }
@@ -95,7 +95,7 @@ impl Shared {
         if self.queue(&mut core, Outbound::Pong(data)) { Ok(()) } else { Err(StreamError::Limit("queued pongs")) }
     }
 
-    /// A stream of this side.
+    /// Opens a stream from this side.
     pub fn open(&self, headers: Headers) -> Result<u32, StreamError> {
         let mut core = self.core.lock();
         if let Some(error) = core.refusal() {
@@ -115,7 +115,7 @@ impl Shared {
         Ok(id)
     }
 
-    /// Registers a stream that the peer opened: it is reset when it breaks a rule, and otherwise queued for the
+    /// Registers a stream that the peer opened. A stream that breaks a rule is reset, and others are queued for the
     /// acceptor.
     pub fn opened(&self, id: u32, headers: Headers, fin: bool) -> Result<(), StreamError> {
         let mut core = self.core.lock();
@@ -166,7 +166,7 @@ impl Shared {
         }
     }
 
-    /// Bytes of the peer; true when the connection may be read on.
+    /// Adds received bytes. Returns whether the connection may be read further.
     pub fn received(&self, id: u32, data: Bytes, fin: bool) -> bool {
         let mut core = self.core.lock();
         core.active = Instant::now();
@@ -212,7 +212,7 @@ impl Shared {
         core.sent(unsent);
     }
 
-    /// Ends a stream abruptly from this side; what is unread and unsent is dropped.
+    /// Resets a stream from this side. Unread and unsent data is dropped.
     pub fn reset(&self, id: u32, status: u32) {
         let mut core = self.core.lock();
         let dynamic = self.dynamic;
@@ -236,7 +236,8 @@ impl Shared {
         }
     }
 
-    /// The handle of a stream is gone: what it wrote is still sent and ended, what comes is thrown away.
+    /// Marks a stream whose handle was dropped: written data and its end are still sent, and received data is
+    /// discarded.
     pub fn orphan(&self, id: u32) {
         let mut core = self.core.lock();
         let Some(state) = core.streams.get_mut(&id) else { return };
@@ -257,7 +258,7 @@ impl Shared {
         self.room.notify_one();
     }
 
-    /// Ends this side of a stream behind what it wrote.
+    /// Ends this side of a stream after the written data.
     pub fn finish(&self, id: u32) {
         let mut core = self.core.lock();
         if let Some(state) = core.streams.get_mut(&id)
@@ -269,7 +270,7 @@ impl Shared {
         }
     }
 
-    /// Returns what to write next; frames are made one at a time, by the streams in turn.
+    /// Returns what to write next. Each call returns one frame, and the streams take turns.
     pub fn next(&self) -> Next {
         let mut core = self.core.lock();
         if core.phase >= Phase::Written {
@@ -333,7 +334,7 @@ mod tests {
     use super::super::{CONNECTION_RECEIVE_BYTES_MAX, CONNECTION_SEND_BYTES_MAX, STREAM_RECEIVE_BYTES_MAX};
     use super::*;
 
-    /// A server's side with so many streams that the client has opened.
+    /// Makes a server's side with this number of streams that the client has opened.
     fn with_streams(count: u32) -> (Shared, Vec<u32>) {
         let shared = Shared::new(false, []);
         let ids: Vec<u32> = (0..count).map(|n| 2 * n + 1).collect();

@@ -1,4 +1,4 @@
-//! One stream as an `AsyncRead + AsyncWrite`. Leaves opening and accepting to `connection`.
+//! One stream as an `AsyncRead + AsyncWrite`. `connection` opens and accepts streams.
 
 use std::io;
 use std::pin::Pin;
@@ -17,9 +17,9 @@ use crate::spdy::frame::reset;
 
 /// One stream of a connection.
 ///
-/// Reading ends with zero bytes where the peer ended or reset the stream, after all data that it had sent before;
-/// [`Stream::was_reset`] distinguishes the two. It fails where the connection broke. `shutdown` ends this side only.
-/// Dropping the handle sends what was written, ends this side, and discards what still arrives.
+/// Reading ends with zero bytes when the peer has ended or reset the stream, after all data that it had sent before;
+/// [`Stream::was_reset`] distinguishes the two. Reading fails if the connection broke. `shutdown` ends this side only.
+/// Dropping the handle sends the written data, ends this side, and discards data that still arrives.
 #[derive(Debug)]
 pub struct Stream {
     id: u32,
@@ -39,22 +39,22 @@ impl Stream {
         self.shared().core.lock().streams.get(&self.id).map(look)
     }
 
-    /// The stream's number on its connection.
+    /// The identifier of the stream on its connection.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// The headers the stream was created with; none on WebSocket channels.
+    /// The headers with which the stream was opened. WebSocket channels have none.
     pub fn headers(&self) -> Headers {
         self.peek(|state| state.headers.clone()).unwrap_or_default()
     }
 
-    /// Ends both directions abruptly and drops what is unread and unsent. Other streams are not touched.
+    /// Resets the stream in both directions and drops unread and unsent data. Other streams are not affected.
     pub fn reset(&self) {
         self.shared().reset(self.id, reset::CANCEL);
     }
 
-    /// Either side has reset the stream.
+    /// Reports whether either side has reset the stream.
     pub fn was_reset(&self) -> bool {
         self.peek(|state| state.receive_end == End::Reset || state.send_end == End::Reset).unwrap_or(true)
     }
@@ -70,7 +70,7 @@ impl Stream {
         }
     }
 
-    /// Puts a few bytes before everything else that is written.
+    /// Writes a few bytes before all other data.
     pub(crate) fn preload(&self, data: &[u8]) {
         let shared = self.shared();
         let mut core = shared.core.lock();
@@ -82,7 +82,7 @@ impl Stream {
         }
     }
 
-    /// Ends this side behind what was written, without waiting for it to be sent.
+    /// Ends this side after the written data, without waiting until it is sent.
     pub(crate) fn finish(&self) {
         self.shared().finish(self.id);
     }

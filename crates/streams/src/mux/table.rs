@@ -1,4 +1,4 @@
-//! The table of a connection's streams: how far each has come, what waits in it, and how much of all waits together.
+//! The table of a connection's streams: their progress, and the buffered bytes of each and of all together.
 
 use std::collections::{HashMap, VecDeque};
 use std::task::Waker;
@@ -10,7 +10,7 @@ use super::{CONNECTION_RECEIVE_BYTES_MAX, CONNECTION_SEND_BYTES_MAX, Outbound, S
 use crate::error::StreamError;
 use crate::spdy::Headers;
 
-/// The overhead of a waiting piece besides its bytes, counted so that tiny frames cannot exceed the limit.
+/// The overhead of a buffered piece, in bytes. It is counted so that tiny frames cannot exceed the limit.
 pub(super) const PIECE_BYTES: usize = 64;
 
 /// The progress of one direction of a stream towards its end.
@@ -28,11 +28,11 @@ pub(super) enum End {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
     Open,
-    /// Flush what is queued, say farewell, end.
+    /// Queued data and the final frame are being sent.
     Closing,
-    /// This side has said farewell and writes no more.
+    /// This side has sent its final frame and writes no more.
     Written,
-    /// Both sides are done.
+    /// Both sides have ended.
     Dead,
 }
 
@@ -42,21 +42,21 @@ pub(super) struct StreamState {
     pub received: VecDeque<Bytes>,
     pub received_bytes: usize,
     pub receive_end: End,
-    /// The reader is gone, so incoming data is discarded.
+    /// Whether the reader was dropped, so received data is discarded.
     pub discard: bool,
     pub reader: Option<Waker>,
     pub send: BytesMut,
     /// Whether an empty message must be sent, which only WebSocket channels support.
     pub send_empty: bool,
-    /// `Fin` when this side has asked for its end, which may still be queued.
+    /// `Fin` if this side has requested its end, which may still be queued.
     pub send_end: End,
     pub fin_sent: bool,
     pub writer: Option<Waker>,
     pub in_ready: bool,
-    /// The peer has answered, or needs not.
+    /// Whether the peer has replied, or need not reply.
     pub replied: bool,
     pub opener: Option<Waker>,
-    /// The handle is gone; forget the stream once its end is sent.
+    /// Whether the handle was dropped. The stream is removed once its end is sent.
     pub orphan: bool,
 }
 
@@ -91,19 +91,19 @@ impl StreamState {
 #[derive(Debug)]
 pub(super) struct Core {
     pub streams: HashMap<u32, StreamState>,
-    /// Unread bytes of all streams together.
+    /// The unread bytes of all streams together.
     pub received_bytes: usize,
-    /// Unsent bytes of all streams together.
+    /// The unsent bytes of all streams together.
     pub unsent_bytes: usize,
-    /// Streams with something to send, served in turn.
+    /// The streams with data to send, which take turns.
     pub ready: VecDeque<u32>,
     pub control: VecDeque<Outbound>,
-    /// Streams that the peer opened and that have not been accepted yet.
+    /// The streams that the peer opened and that have not been accepted yet.
     pub incoming: VecDeque<u32>,
     pub acceptor: Option<Waker>,
     pub next_id: u32,
     pub last_peer_id: u32,
-    /// The peer said farewell: it opens nothing more and its streams are complete.
+    /// Whether the peer has announced its end: it opens no more streams, and its streams are complete.
     pub peer_gone: bool,
     pub phase: Phase,
     pub error: Option<StreamError>,
@@ -111,9 +111,9 @@ pub(super) struct Core {
     pub active: Instant,
     /// The time of the last read.
     pub heard: Instant,
-    /// The connection is not being read, because a stream is full.
+    /// Whether reading is paused because a stream is full.
     pub stalled: bool,
-    /// Nothing can be written any more.
+    /// Whether nothing can be written any more.
     pub(super) output_ended: bool,
 }
 
@@ -122,13 +122,13 @@ impl StreamState {
         self.discard || self.received_bytes < STREAM_RECEIVE_BYTES_MAX
     }
 
-    /// Drops what is unread; how much the connection counted for it.
+    /// Drops unread data. Returns the number of bytes that the connection counted for it.
     pub(super) fn forget_received(&mut self) -> usize {
         self.received.clear();
         std::mem::take(&mut self.received_bytes)
     }
 
-    /// Drops what is unsent; how much that was.
+    /// Drops unsent data. Returns its number of bytes.
     pub(super) fn forget_unsent(&mut self) -> usize {
         let len = self.send.len();
         self.send.clear();
@@ -137,18 +137,18 @@ impl StreamState {
 }
 
 impl Core {
-    /// Whether more may be read for a stream. What is thrown away anyway needs no room.
+    /// Whether more may be read for a stream. Discarded data needs no room.
     pub fn has_room(&self, id: u32) -> bool {
         let Some(state) = self.streams.get(&id) else { return true };
         state.discard || state.has_room() && self.received_bytes < CONNECTION_RECEIVE_BYTES_MAX
     }
 
-    /// Unsent bytes that a stream may still take.
+    /// The number of bytes that may still be buffered for sending.
     pub fn send_room(&self) -> usize {
         CONNECTION_SEND_BYTES_MAX.saturating_sub(self.unsent_bytes)
     }
 
-    /// Subtracts sent bytes; wakes the writers that waited for the connection's limit.
+    /// Subtracts sent bytes, and wakes the writers that waited for the connection's limit.
     pub fn sent(&mut self, bytes: usize) {
         let was_full = self.send_room() == 0;
         self.unsent_bytes -= bytes;
@@ -157,7 +157,7 @@ impl Core {
         }
     }
 
-    /// Returns the reason why no new stream can begin, if any.
+    /// Returns why no new stream can be opened, if so.
     pub fn refusal(&self) -> Option<StreamError> {
         if self.phase == Phase::Open && !self.peer_gone && self.error.is_none() {
             return None;

@@ -1,5 +1,6 @@
-//! Answers upgrade requests: chooses the transport and the protocol version, or refuses. `exec`, `portforward` and
-//! `proxy` serve the upgraded connection. Upstream: `httpstream.go` (`Handshake`), `wsstream/conn.go`.
+//! Answers upgrade requests: chooses the transport and the protocol version, or rejects the request. `exec`,
+//! `portforward` and `proxy` serve the upgraded connection. Upstream: `httpstream.go` (`Handshake`),
+//! `wsstream/conn.go`.
 mod protocol;
 
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEPT, UPGRADE};
@@ -11,13 +12,13 @@ use crate::ws::accept_key;
 
 pub use protocol::{ExecOptions, ExecProtocol, PortForwardProtocol, RemoteCommandVersion};
 
-/// The transport upstream names in `Upgrade`.
+/// The value of the `Upgrade` header for SPDY.
 pub const SPDY_31: &str = "SPDY/3.1";
 
-/// Protocol versions a SPDY client offers, and the one the server chose.
+/// The header with the protocol versions that a SPDY client offers, and in the response with the chosen one.
 pub const STREAM_PROTOCOL_VERSION: HeaderName = HeaderName::from_static("x-stream-protocol-version");
 
-/// Protocol versions the server would have taken.
+/// The header of a rejection with the protocol versions that the server accepts.
 pub const ACCEPTED_STREAM_PROTOCOL_VERSIONS: HeaderName =
     HeaderName::from_static("x-accepted-stream-protocol-versions");
 
@@ -29,19 +30,19 @@ pub const PORT_FORWARD_TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
 
 const WEBSOCKET_PROTOCOL: &str = "sec-websocket-protocol";
 
-/// Ports one legacy WebSocket port-forward may name, two channels each.
+/// The limit of ports in one legacy WebSocket port-forward. Each port takes two channels.
 pub const CHANNEL_PORTS_MAX: usize = 64;
 
-/// An upgrade that may go on: send the response, then hand the upgraded connection over with the protocol.
+/// An accepted upgrade. The caller sends the response and passes the upgraded connection on with the protocol.
 #[derive(Debug)]
 pub struct Accepted<P> {
-    /// The 101 to answer with.
+    /// The response, with status 101.
     pub response: Response<()>,
     /// The agreed protocol.
     pub protocol: P,
 }
 
-/// The refusal of an upgrade, in plain text as upstream sends it.
+/// The response to a rejected upgrade, in plain text as in upstream.
 pub type Refusal = Box<Response<String>>;
 
 fn refusal(status: StatusCode, message: String) -> Refusal {
@@ -64,30 +65,30 @@ fn mentions(headers: &HeaderMap, name: &HeaderName, word: &str) -> bool {
     values.any(|value| value.to_ascii_lowercase().contains(word))
 }
 
-/// The request wants its connection upgraded.
+/// Reports whether the request asks for an upgrade of its connection.
 pub fn is_upgrade_request(headers: &HeaderMap) -> bool {
     mentions(headers, &CONNECTION, "upgrade")
 }
 
-/// The request wants a WebSocket.
+/// Reports whether the request asks for a WebSocket.
 pub fn is_websocket_request(headers: &HeaderMap) -> bool {
     let upgrade = headers.get(UPGRADE).and_then(|value| value.to_str().ok());
     is_upgrade_request(headers) && upgrade.is_some_and(|value| value.eq_ignore_ascii_case("websocket"))
 }
 
-/// The subprotocols a WebSocket client offers, in its order.
+/// The subprotocols that a WebSocket client offers, in its order.
 pub fn offered_websocket_protocols(headers: &HeaderMap) -> Vec<String> {
     listed(headers, &HeaderName::from_static(WEBSOCKET_PROTOCOL))
 }
 
-/// Returns whether the request is for a WebSocket whose client can end stdin (`v5.channel.k8s.io`): the API server
-/// translates it to SPDY for the kubelet and passes others through.
+/// Reports whether the request is for a WebSocket whose client can end stdin (`v5.channel.k8s.io`). The API server
+/// translates it to SPDY for the kubelet and passes other requests through.
 pub fn wants_stream_close(headers: &HeaderMap) -> bool {
     is_websocket_request(headers)
         && offered_websocket_protocols(headers).iter().any(|name| name == RemoteCommandVersion::V5.name())
 }
 
-/// The request wants SPDY in a WebSocket.
+/// Reports whether the request asks for SPDY in a WebSocket.
 pub fn is_tunnel_request(headers: &HeaderMap) -> bool {
     is_websocket_request(headers)
         && offered_websocket_protocols(headers)
@@ -95,7 +96,7 @@ pub fn is_tunnel_request(headers: &HeaderMap) -> bool {
             .any(|name| name.starts_with("SPDY/3.1+") && name.ends_with(".k8s.io"))
 }
 
-/// Negotiates an exec or attach, as its server.
+/// Negotiates an exec or attach on the server's side.
 pub fn accept_exec(parts: &Parts) -> Result<Accepted<ExecProtocol>, Refusal> {
     if !is_websocket_request(&parts.headers) {
         let names = RemoteCommandVersion::SPDY_SERVER.map(RemoteCommandVersion::name);
@@ -117,7 +118,7 @@ pub fn accept_exec(parts: &Parts) -> Result<Accepted<ExecProtocol>, Refusal> {
     Ok(Accepted { response, protocol: ExecProtocol::WebSocket { version, base64 } })
 }
 
-/// Negotiates a port-forward, as its server.
+/// Negotiates a port-forward on the server's side.
 pub fn accept_port_forward(parts: &Parts) -> Result<Accepted<PortForwardProtocol>, Refusal> {
     if !is_websocket_request(&parts.headers) {
         let (response, _) = accept_spdy(&parts.headers, &[PORT_FORWARD_V1])?;
@@ -191,11 +192,11 @@ fn accept_spdy(headers: &HeaderMap, known: &[&str]) -> Result<(Response<()>, usi
     Ok((response, chosen))
 }
 
-/// Negotiates a WebSocket, as its server, with one of the known subprotocols (`""`: none was named). Returns the index
-/// of the chosen one.
+/// Negotiates a WebSocket on the server's side, with one of the known subprotocols (`""` if the client names none).
+/// Returns the index of the chosen one.
 ///
 /// # Errors
-/// The refusal to answer with.
+/// Returns the response to send if the request is rejected.
 pub fn accept_websocket(
     method: &http::Method,
     headers: &HeaderMap,

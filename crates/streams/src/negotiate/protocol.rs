@@ -1,12 +1,13 @@
-//! What is agreed on: the versions of a remote command, its options, how streams travel.
+//! The results of a negotiation: the version of a remote command, its options, and the protocol that carries its
+//! streams.
 use kelson_meta::url::Query;
 
 /// The versions of the remote command protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RemoteCommandVersion {
-    /// The unnumbered first one.
+    /// The first version, which has no number.
     V1,
-    /// Streams end properly.
+    /// The end of each stream is signalled.
     V2,
     /// Adds a stream for the size of the terminal.
     V3,
@@ -17,7 +18,7 @@ pub enum RemoteCommandVersion {
 }
 
 impl RemoteCommandVersion {
-    /// The versions a SPDY server takes.
+    /// The versions that a SPDY server accepts.
     pub const SPDY_SERVER: [Self; 4] = [Self::V4, Self::V3, Self::V2, Self::V1];
 
     /// The name on the wire.
@@ -31,7 +32,7 @@ impl RemoteCommandVersion {
         }
     }
 
-    /// The version of a name; no name means the first, as upstream has it.
+    /// Returns the version with this name. An empty name means the first version, as in upstream.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::V1, Self::V2, Self::V3, Self::V4, Self::V5]
             .into_iter()
@@ -52,20 +53,20 @@ impl RemoteCommandVersion {
 pub struct ExecOptions {
     /// The client sends input.
     pub stdin: bool,
-    /// The client wants output.
+    /// The client receives output.
     pub stdout: bool,
-    /// The client wants error output; never together with `tty`.
+    /// The client receives error output. Never together with `tty`.
     pub stderr: bool,
     /// Whether the command has a terminal, whose size may change.
     pub tty: bool,
 }
 
 impl ExecOptions {
-    /// Reads the query of the kubelet's and the runtime's paths, `input=1&output=1&error=1&tty=1`, or of the API's,
-    /// `stdin=true&stdout=true&stderr=true&tty=true`. Error output is dropped where there is a terminal.
+    /// Parses the query of the kubelet's and the runtime's paths, `input=1&output=1&error=1&tty=1`, or of the API's,
+    /// `stdin=true&stdout=true&stderr=true&tty=true`. Error output is dropped if there is a terminal.
     ///
     /// # Errors
-    /// Fails when no stream at all is asked for, with upstream's message.
+    /// Fails if the query requests no stream, with upstream's message.
     pub fn from_query(query: Option<&str>) -> Result<Self, String> {
         let mut options = Self::default();
         for (name, value) in Query::parse(query).pairs() {
@@ -85,7 +86,7 @@ impl ExecOptions {
         Ok(options)
     }
 
-    /// The query of the kubelet's and the runtime's paths.
+    /// Formats the query of the kubelet's and the runtime's paths.
     pub fn to_query(self) -> String {
         let named = [("input", self.stdin), ("output", self.stdout), ("error", self.stderr), ("tty", self.tty)];
         let set: Vec<_> = named.iter().filter(|(_, set)| *set).map(|(name, _)| format!("{name}=1")).collect();
@@ -96,13 +97,13 @@ impl ExecOptions {
 /// The protocols that carry the streams of an exec or attach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExecProtocol {
-    /// Each of the streams is a SPDY stream, on a connection that was upgraded to SPDY/3.1.
+    /// Each stream is a SPDY stream on a connection that was upgraded to SPDY/3.1.
     Spdy(RemoteCommandVersion),
     /// The first byte of each WebSocket message names the stream.
     WebSocket {
-        /// V1 where the client named no version.
+        /// The version. V1 if the client named none.
         version: RemoteCommandVersion,
-        /// Messages are base64 text.
+        /// Whether messages are base64 strings.
         base64: bool,
     },
 }
@@ -118,7 +119,7 @@ pub enum PortForwardProtocol {
     Channels {
         /// The ports, in the order of their channels.
         ports: Vec<u16>,
-        /// Messages are base64 text.
+        /// Whether messages are base64 strings.
         base64: bool,
     },
 }

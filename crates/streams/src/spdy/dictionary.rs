@@ -1,8 +1,8 @@
-//! The preset dictionary of SPDY/3 header compression, built from its words. Leaves compressing to `headers`.
+//! The preset dictionary of SPDY/3 header compression. `headers` uses it.
 
 use std::sync::OnceLock;
 
-/// The words that stand in the dictionary with a 32-bit length before each, in order.
+/// The strings of the dictionary that have a 32-bit length before each of them, in order.
 const WORDS: &[&str] = &[
     "options",
     "head",
@@ -71,7 +71,7 @@ const WORDS: &[&str] = &[
     "origin",
 ];
 
-/// The rest of the dictionary, which has no lengths.
+/// The remaining part of the dictionary, which has no lengths.
 const TAIL: &str = concat!(
     "100101201202205206300302303304305306307402405406407408409410411412413414415416417502504505",
     "203 Non-Authoritative Information204 No Content301 Moved Permanently400 Bad Request401 Unauthorized",
@@ -81,7 +81,7 @@ const TAIL: &str = concat!(
     "text/javascript,publicprivatemax-age=gzip,deflate,sdchcharset=utf-8charset=iso-8859-1,utf-,*,enq=0.",
 );
 
-/// The dictionary's bytes, made once per process.
+/// Returns the bytes of the dictionary, which are built once per process.
 pub(super) fn dictionary() -> &'static [u8] {
     static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
     BYTES.get_or_init(|| {

@@ -1,11 +1,11 @@
-//! The frames of SPDY/3.1 from and to bytes. Leaves streams, replies and limits per stream to `mux`.
+//! The frames of SPDY/3.1 from and to bytes. `mux` handles streams, replies and limits per stream.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::headers::{HeaderCompressor, HeaderDecompressor, Headers};
 use crate::error::StreamError;
 
-/// Largest control frame this side reads; stream headers of Kubernetes need a few hundred bytes.
+/// The size limit of a received control frame, in bytes. Stream headers of Kubernetes need a few hundred bytes.
 pub const CONTROL_FRAME_BYTES_MAX: usize = 64 * 1024;
 /// The version that every control frame carries.
 const VERSION: u16 = 3;
@@ -22,11 +22,11 @@ const GOAWAY: u16 = 7;
 const HEADERS: u16 = 8;
 const WINDOW_UPDATE: u16 = 9;
 
-/// Reasons of a RST_STREAM that this side sends.
+/// The reasons of the RST_STREAM frames that this side sends.
 pub mod reset {
     /// The peer broke the protocol on this stream.
     pub const PROTOCOL_ERROR: u32 = 1;
-    /// The stream was not wanted and nothing of it was processed.
+    /// The stream was rejected before any processing.
     pub const REFUSED_STREAM: u32 = 3;
     /// The sender no longer needs the stream.
     pub const CANCEL: u32 = 5;
@@ -39,86 +39,86 @@ pub enum Frame {
     SynStream {
         /// The stream's identifier, chosen by the sender.
         id: u32,
-        /// The stream this one belongs to, or zero.
+        /// The associated stream, or zero.
         associated: u32,
-        /// 0 is the highest, 7 the lowest.
+        /// The priority: 0 is the highest, 7 the lowest.
         priority: u8,
-        /// The sender will send nothing more.
+        /// Whether the sender will send nothing more.
         fin: bool,
-        /// The receiver may send nothing.
+        /// Whether the receiver may send nothing.
         unidirectional: bool,
         /// The stream's headers.
         headers: Headers,
     },
-    /// The answer to a new stream.
+    /// The reply to a new stream.
     SynReply {
-        /// The stream answered.
+        /// The stream that the reply is for.
         id: u32,
-        /// The sender will send nothing more.
+        /// Whether the sender will send nothing more.
         fin: bool,
-        /// Headers; Kubernetes sends none.
+        /// The headers. Kubernetes sends none.
         headers: Headers,
     },
-    /// The abrupt end of a stream.
+    /// Ends a stream abruptly.
     RstStream {
-        /// The stream ended.
+        /// The stream to end.
         id: u32,
-        /// The reason, never zero.
+        /// The reason, which is never zero.
         status: u32,
     },
-    /// Settings; carried for completeness, as spdystream ignores them.
+    /// Settings. They are decoded for completeness; spdystream ignores them.
     Settings(Vec<(u32, u32)>),
     /// A ping, or its answer.
     Ping(u32),
     /// The sender accepts no more streams and reads no further.
     GoAway {
-        /// The last stream the sender accepted.
+        /// The last stream that the sender accepted.
         last_good: u32,
-        /// 0 for a normal end.
+        /// The reason. 0 is a normal end.
         status: u32,
     },
-    /// More headers of a stream.
+    /// Further headers of a stream.
     Headers {
-        /// The stream that is opened.
+        /// The stream of the headers.
         id: u32,
-        /// The sender will send nothing more.
+        /// Whether the sender will send nothing more.
         fin: bool,
-        /// The headers that open the stream.
+        /// The headers to add.
         headers: Headers,
     },
-    /// Room in a flow control window; spdystream neither sends nor obeys it.
+    /// Room in a flow control window. spdystream neither sends nor obeys it.
     WindowUpdate {
         /// The stream, or zero for the connection.
         id: u32,
-        /// Bytes of room added.
+        /// The number of bytes of added room.
         delta: u32,
     },
-    /// Bytes of a stream. A long frame comes in several parts; only the last carries `fin`.
+    /// Data of a stream. A long frame is decoded in several parts, and only the last part carries `fin`.
     Data {
         /// The stream that the bytes belong to.
         id: u32,
-        /// The sender will send nothing more.
+        /// Whether the sender will send nothing more.
         fin: bool,
-        /// The bytes, perhaps none.
+        /// The data, which may be empty.
         data: Bytes,
     },
 }
 
-/// Takes frames off a byte buffer.
+/// Decodes frames from a byte buffer.
 pub struct FrameDecoder {
     inflate: HeaderDecompressor,
-    /// The data frame whose payload is being read: stream, bytes left, fin.
+    /// The data frame whose payload is being read: stream, remaining bytes, fin.
     partial: Option<(u32, usize, bool)>,
 }
 
 impl FrameDecoder {
-    /// A decoder at the start of a connection.
+    /// Makes a decoder for the start of a connection.
     pub fn new() -> Self {
         Self { inflate: HeaderDecompressor::new(), partial: None }
     }
 
-    /// The next frame of `input`, or `None` when more bytes are needed. After an error the connection is lost,
-    /// because the compression state is.
+    /// Returns the next frame of `input`, or `None` if more bytes are needed. After an error the connection cannot be
+    /// used further, because the state of the compression is lost.
     pub fn decode(&mut self, input: &mut BytesMut) -> Result<Option<Frame>, StreamError> {
         if let Some(frame) = self.rest_of_data(input) {
             return Ok(Some(frame));
@@ -237,7 +237,7 @@ fn stream_id(body: &mut &[u8]) -> Result<u32, StreamError> {
     }
 }
 
-/// Appends a control frame; `Data` frames are written by [`put_data_header`], without copying their payload.
+/// Appends a control frame. `Data` frames are written by [`put_data_header`] without copying their payload.
 pub fn encode(frame: &Frame, deflate: &mut HeaderCompressor, out: &mut BytesMut) -> Result<(), StreamError> {
     let mut body = Vec::new();
     let fin_flag = |fin: bool| if fin { FLAG_FIN } else { 0 };
@@ -299,7 +299,7 @@ pub fn encode(frame: &Frame, deflate: &mut HeaderCompressor, out: &mut BytesMut)
     Ok(())
 }
 
-/// Appends the header of a data frame whose payload of `length` bytes (below 2^24) follows.
+/// Appends the header of a data frame. Its payload of `length` bytes (below 2^24) follows.
 pub fn put_data_header(id: u32, fin: bool, length: usize, out: &mut BytesMut) {
     out.put_u32(id);
     out.put_u32(u32::from(if fin { FLAG_FIN } else { 0 }) << 24 | length as u32);

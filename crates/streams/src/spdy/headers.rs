@@ -1,4 +1,4 @@
-//! Header blocks: one zlib stream per direction for a connection's whole life. Leaves framing to `frame`.
+//! Header blocks: one zlib stream per direction for the whole life of a connection. `frame` implements the framing.
 
 use std::fmt;
 
@@ -8,36 +8,36 @@ use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, 
 use super::dictionary::dictionary;
 use crate::error::StreamError;
 
-/// Most bytes a header block may inflate to.
+/// The size limit of an inflated header block, in bytes.
 pub const HEADER_BLOCK_BYTES_MAX: usize = 64 * 1024;
-/// Most names a header block may hold.
+/// The limit of names in a header block.
 pub const HEADER_COUNT_MAX: u32 = 256;
 /// The number of bytes that are inflated or deflated in one step.
 const STEP_BYTES: usize = 4 * 1024;
 
-/// The headers of a stream: names in lower case, in the order of the wire, several values of one name as several
+/// The headers of a stream: names in lower case, in the order of the wire. A name with several values has several
 /// entries.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Headers(Vec<(String, String)>);
 
 impl Headers {
-    /// An empty block, which is what data without metadata is opened with.
+    /// Makes an empty block. Data streams without metadata are opened with it.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds one value; the name is stored in lower case as the wire wants it.
+    /// Adds one value. The name is converted to lower case, as the wire requires.
     pub fn add(&mut self, name: &str, value: impl Into<String>) {
         self.0.push((name.to_ascii_lowercase(), value.into()));
     }
 
-    /// The headers with one value added.
+    /// Returns the headers with one value added.
     pub fn with(mut self, name: &str, value: impl Into<String>) -> Self {
         self.add(name, value);
         self
     }
 
-    /// The first value of a name, whatever its case; empty values count as absent, as they do upstream.
+    /// Returns the first value of a name in any case. Empty values count as absent, as in upstream.
     pub fn get(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
@@ -50,13 +50,13 @@ impl fmt::Debug for Headers {
     }
 }
 
-/// The compressing side of one direction.
+/// Compresses the header blocks of one direction.
 pub struct HeaderCompressor(Compress);
 
 impl HeaderCompressor {
-    /// A fresh zlib stream with the dictionary set.
+    /// Starts a zlib stream with the dictionary.
     pub fn new() -> Result<Self, StreamError> {
-        // The default window, since peers inflate with the same; blocks are tiny, so a fast level loses nothing.
+        // Peers inflate with the default window. Blocks are tiny, so a fast level compresses equally well.
         let mut compress = Compress::new(Compression::fast(), true);
         compress.set_dictionary(dictionary()).map_err(|error| StreamError::Protocol(error.to_string()))?;
         Ok(Self(compress))
@@ -99,16 +99,17 @@ impl HeaderCompressor {
     }
 }
 
-/// The inflating side of one direction. Every block of the connection must pass through it, also a refused stream's.
+/// Decompresses the header blocks of one direction. Every block of the connection must pass through it, including those
+/// of rejected streams.
 pub struct HeaderDecompressor(Decompress);
 
 impl HeaderDecompressor {
-    /// A fresh zlib stream; the dictionary is set when the first block asks for it.
+    /// Starts a zlib stream. The dictionary is set when the first block requires it.
     pub fn new() -> Self {
         Self(Decompress::new(true))
     }
 
-    /// Inflates one block and takes it apart.
+    /// Inflates and parses one block.
     pub fn decode(&mut self, block: &[u8]) -> Result<Headers, StreamError> {
         let plain = self.inflate(block)?;
         parse(&plain)

@@ -1,4 +1,4 @@
-//! SPDY/3.1 as Kubernetes speaks it: frames and header compression. What the frames mean is left to `mux`.
+//! SPDY/3.1 as Kubernetes uses it: frames and header compression. `mux` handles the frames.
 
 mod dictionary;
 pub mod frame;

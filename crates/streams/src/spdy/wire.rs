@@ -1,4 +1,4 @@
-//! SPDY/3.1 for the multiplexer: frames to events and back. Leaves framing to `frame`.
+//! SPDY/3.1 for the multiplexer: converts frames to events and back. `frame` implements the framing.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -7,7 +7,7 @@ use super::headers::{HeaderCompressor, Headers};
 use crate::error::StreamError;
 use crate::mux::{Decode, Encode, Inbound, Outbound};
 
-/// Payloads up to this are copied behind their header, so that several frames make one write.
+/// Payloads up to this size are copied after their header, so that several frames take one write.
 const GATHER_BYTES: usize = 4 * 1024;
 
 /// The reading half.
@@ -31,7 +31,7 @@ impl Decode for SpdyDecode {
             Frame::RstStream { id, .. } => Inbound::Reset { id },
             Frame::Headers { id, fin, .. } => Inbound::Data { id, data: Bytes::new(), fin },
             Frame::Data { id, fin, data } => Inbound::Data { id, data, fin },
-            // Clients use odd ping identifiers, servers even ones; a ping of the peer's parity must be sent back.
+            // Clients use odd ping identifiers and servers even ones. A ping with the peer's parity must be sent back.
             Frame::Ping(id) if (id % 2 == 1) == self.client => Inbound::Pong,
             Frame::Ping(id) => Inbound::Ping(Bytes::copy_from_slice(&id.to_be_bytes())),
             Frame::GoAway { .. } => Inbound::GoAway,

@@ -1,12 +1,12 @@
-//! RFC 6455 frames from and to bytes, in pieces, so that no message is ever held whole. Leaves what a message means
-//! to `wire` and `tunnel`.
+//! RFC 6455 frames from and to bytes, in pieces, so that no message is ever buffered as a whole. `wire` and `tunnel`
+//! interpret the messages.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::Role;
 use crate::error::StreamError;
 
-/// Most payload bytes of a control frame (RFC 6455 section 5.5).
+/// The size limit of a control frame's payload, in bytes (RFC 6455 section 5.5).
 const CONTROL_BYTES_MAX: usize = 125;
 /// A normal end of the connection.
 pub const CLOSE_NORMAL: u16 = 1000;
@@ -16,7 +16,7 @@ pub const CLOSE_PROTOCOL_ERROR: u16 = 1002;
 /// The type of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opcode {
-    /// More of the message before.
+    /// A further frame of the same message.
     Continuation,
     /// A text message.
     Text,
@@ -55,25 +55,25 @@ impl Opcode {
     }
 }
 
-/// An item that was read.
+/// A decoded event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A piece of a message.
     Message {
-        /// The message is text.
+        /// Whether the message is text.
         text: bool,
-        /// This is the message's first piece.
+        /// Whether this is the first piece of the message.
         first: bool,
-        /// This is the message's last piece.
+        /// Whether this is the last piece of the message.
         last: bool,
         /// The bytes, unmasked.
         data: Bytes,
     },
-    /// A ping that wants these bytes back.
+    /// A ping, which must be answered with these bytes.
     Ping(Bytes),
     /// The answer to a ping.
     Pong(Bytes),
-    /// The peer ends the connection, with its status code if it gave one.
+    /// The peer closes the connection, with its status code if it sent one.
     Close(Option<u16>),
 }
 
@@ -85,21 +85,21 @@ struct Current {
     fin: bool,
 }
 
-/// Takes frames off a byte buffer.
+/// Decodes frames from a byte buffer.
 pub struct Decoder {
     role: Role,
     current: Option<Current>,
-    /// The open message: text or not, and whether a piece of it was already given out.
+    /// The current message: whether it is text, and whether a piece of it was already returned.
     message: Option<(bool, bool)>,
 }
 
 impl Decoder {
-    /// Creates a decoder for this side's role; the server's requires masks and the client's refuses them.
+    /// Creates a decoder for this side's role. A server requires masked frames, and a client rejects them.
     pub fn new(role: Role) -> Self {
         Self { role, current: None, message: None }
     }
 
-    /// The next event of `input`, or `None` when more bytes are needed.
+    /// Returns the next event of `input`, or `None` if more bytes are needed.
     pub fn decode(&mut self, input: &mut BytesMut) -> Result<Option<Event>, StreamError> {
         loop {
             if self.current.is_some() {

@@ -1,5 +1,5 @@
-//! A WebSocket as a plain byte stream: binary messages in and out (KEP-4006, `SPDY/3.1+portforward.k8s.io`). The reader
-//! of the bytes decodes SPDY.
+//! A WebSocket as a plain byte stream: binary messages in both directions (KEP-4006, `SPDY/3.1+portforward.k8s.io`).
+//! The bytes are SPDY frames, which the caller decodes.
 
 use std::io;
 use std::pin::Pin;
@@ -12,13 +12,13 @@ use super::Role;
 use super::frame::{CLOSE_NORMAL, Decoder, Event, Opcode, put_frame};
 use crate::error::StreamError;
 
-/// Encoded bytes that may wait for the transport before a write has to wait.
+/// The encoded bytes that are buffered before a write waits for the transport.
 const SEND_BUFFER_BYTES_MAX: usize = 256 * 1024;
 /// The number of bytes that are read from the transport at a time.
 const READ_BYTES: usize = 32 * 1024;
-/// Longest message this side writes: with its header it fills four records of TLS, and no fifth.
+/// The longest message that this side writes. With its header it fills exactly four TLS records.
 const MESSAGE_BYTES_MAX: usize = 4 * 16 * 1024 - 16;
-/// Pongs owed that may wait; a peer that sends pings and does not read their answers gets no more.
+/// The limit of buffered pongs, in bytes. A peer that sends pings and does not read the pongs gets no more of them.
 const PONG_BUFFER_BYTES_MAX: usize = 2 * SEND_BUFFER_BYTES_MAX;
 
 /// The byte stream inside a WebSocket's binary messages.
@@ -31,8 +31,8 @@ pub struct TunnelStream<T> {
     output: BytesMut,
     ended: bool,
     close_sent: bool,
-    /// The task that writes. The reading side writes pongs too and may have taken its place at the transport, so it
-    /// wakes the writer again.
+    /// The task that writes. The reading side also writes pongs and may have registered at the transport instead of the
+    /// writer, so it wakes the writer.
     writer: Option<Waker>,
 }
 
@@ -89,7 +89,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> TunnelStream<T> {
         Ok(())
     }
 
-    /// Writes what can be written now; the rest goes with the next write or flush.
+    /// Writes as much as possible now. The remaining bytes are written with the next write or flush.
     fn flush_soon(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         let outcome = self.poll_drain(cx);
         if let Some(writer) = self.writer.take() {
@@ -128,7 +128,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for TunnelStream<T> {
                 ready!(std::future::Future::poll(pinned.as_mut(), cx))?
             };
             if read == 0 {
-                // The peer went away without a close message, so the last bytes may be missing.
+                // The peer disconnected without a close message, so the last bytes may be missing.
                 this.ended = true;
                 return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }
@@ -149,7 +149,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TunnelStream<T> {
         let take = data.len().min(MESSAGE_BYTES_MAX);
         if take > 0 {
             put_frame(this.role, Opcode::Binary, &[&data[..take]], &mut this.output);
-            // Hand it down at once where possible; a full transport is waited for by the next write.
+            // Bytes are passed to the transport at once if possible. If it is full, the next write waits for it.
             if let Poll::Ready(Err(error)) = this.poll_drain(cx) {
                 return Poll::Ready(Err(error));
             }

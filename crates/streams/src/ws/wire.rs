@@ -1,5 +1,5 @@
-//! The channel subprotocols for the multiplexer: the first byte of a message names its channel. Leaves RFC 6455 to
-//! `frame`. Upstream: `wsstream/conn.go`.
+//! The channel subprotocols for the multiplexer: the first byte of a message is its channel. `frame` implements RFC
+//! 6455. Upstream: `wsstream/conn.go`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,19 +10,19 @@ use super::frame::{CLOSE_NORMAL, CLOSE_PROTOCOL_ERROR, Decoder, Event, Opcode, p
 use crate::error::StreamError;
 use crate::mux::{Decode, Encode, Inbound, Outbound};
 
-/// Says instead of a channel that the channel in the next byte ends (`v5.channel.k8s.io`).
+/// The channel of a message that ends the channel in its second byte (`v5.channel.k8s.io`).
 const CLOSE_SIGNAL: u8 = 255;
-/// Largest base64 message, which must be held whole.
+/// The size limit of a base64 message, which must be buffered as a whole.
 const BASE64_MESSAGE_BYTES_MAX: usize = 1024 * 1024;
-/// Payloads up to this are copied behind their header, so that several messages make one write.
+/// Payloads up to this size are copied after their header, so that several messages take one write.
 const GATHER_BYTES: usize = 4 * 1024;
 
 /// The encoding of messages in a subprotocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChannelFormat {
-    /// Text messages of base64, the channel as a digit.
+    /// Whether messages are text with base64 content, and the channel is a digit.
     pub base64: bool,
-    /// The client may end a channel by a signal.
+    /// Whether the client can end a channel by a message.
     pub close_signal: bool,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct ChannelDecode {
     format: ChannelFormat,
     /// The channel of the message being read.
     channel: Option<u8>,
-    /// The part of a message that is held: base64, or a close signal without its channel.
+    /// The buffered part of a message: base64, or a close signal without its channel.
     held: Vec<u8>,
 }
 
@@ -133,7 +133,8 @@ impl Encode for ChannelEncode {
     }
 
     fn fin(&mut self, id: u32, out: &mut BytesMut) {
-        // Servers never signal: client-go takes the signal for an unknown channel and complains on the terminal.
+        // Servers never send the signal: client-go treats it as an unknown channel and prints a warning on the
+        // terminal.
         if self.format.close_signal && self.role == Role::Client {
             put_frame(self.role, Opcode::Binary, &[&[CLOSE_SIGNAL, id as u8]], out);
         }

@@ -1,5 +1,5 @@
-//! How streams end: every combination of streams and protocol against every way of ending, and port-forwards over channels,
-//! which have no half-close.
+//! The ends of streams: every combination of streams and protocol with every kind of end, and port-forwards over
+//! channels, which have no half-close.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use tokio::time::Instant;
 
 const PIPE_BYTES: usize = 64 * 1024;
 
-/// The way in which an exec ends.
+/// The kind of end of an exec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     /// The command ends by itself.
     Command,
     /// The command ends when its input has ended.
     Input,
-    /// The client leaves.
+    /// The client disconnects.
     Client,
     /// The command could not be run.
     Error,
@@ -63,7 +63,7 @@ async fn read(from: Option<Stream>) -> Option<String> {
     Some(text)
 }
 
-/// The client's part; gives up after a minute, in which nothing here takes any time.
+/// The client's part. It gives up after a minute of the paused clock.
 async fn exec(io: DuplexStream, protocol: ExecProtocol, wanted: ExecOptions, ending: Ending, what: &str) {
     let mut client = exec_client(io, protocol, wanted, &options()).await.expect("connects");
     if ending == Ending::Client {
@@ -98,7 +98,7 @@ fn protocols() -> impl Iterator<Item = ExecProtocol> {
     [V1, V2, V3, V4].map(ExecProtocol::Spdy).into_iter().chain(channels)
 }
 
-/// Every set of streams that may be asked for.
+/// Every set of streams that a request may ask for.
 fn streams() -> impl Iterator<Item = ExecOptions> {
     let all = (1..16).map(|bits| ExecOptions {
         stdin: bits & 1 > 0,
@@ -172,7 +172,7 @@ impl Channels {
         self.io.write_all(&out).await.expect("sent");
     }
 
-    /// All messages to the farewell, put together by channel.
+    /// Returns all messages up to the close message, joined by channel.
     async fn rest(&mut self, channels: usize) -> Vec<Vec<u8>> {
         let mut received = vec![Vec::new(); channels];
         let mut at = None;
@@ -204,11 +204,11 @@ impl Channels {
 /// The behaviour of the port of the pod.
 #[derive(Clone, Copy, Debug)]
 enum Behind {
-    /// Answers one byte and closes.
+    /// The port answers one byte and closes.
     Answers,
     /// Nothing listens on the port.
     Nothing,
-    /// Says nothing until its input has ended.
+    /// The port sends nothing until its input has ended.
     Waits,
 }
 
@@ -266,7 +266,7 @@ async fn a_forward_over_channels_lasts_as_long_as_one_of_its_connections() {
     let mut client = forward(vec![(80, Behind::Answers), (81, Behind::Nothing), (82, Behind::Waits)]);
     client.send(0, b"a").await;
     assert!(tokio::time::timeout(Duration::from_secs(600), client.rest(6)).await.is_err(), "one still waits");
-    // The client's own end lets go of the last one.
+    // The client's own end releases the last pair.
     let mut client = forward(vec![(82, Behind::Waits)]);
     client.io.shutdown().await.expect("ends");
     let mut rest = Vec::new();

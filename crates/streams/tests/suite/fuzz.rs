@@ -1,4 +1,5 @@
-//! Seeded nonsense for the parsers: no panic, no memory beyond the named limits. A failing seed is in the message.
+//! Random input for the parsers, by seed. They must not panic or exceed the named memory limits. A failure names its
+//! seed.
 
 use bytes::BytesMut;
 use kelson_streams::spdy::Headers;
@@ -49,7 +50,7 @@ fn frames(dice: &mut Dice) -> Vec<Frame> {
     frames
 }
 
-/// Joins the parts of data frames that the decoder gives out as they come.
+/// Joins the parts of data frames that the decoder returns.
 fn joined(parts: Vec<Frame>, whole: &[Frame]) -> Vec<Frame> {
     let mut parts = parts.into_iter();
     let mut joined = Vec::new();
@@ -122,7 +123,7 @@ fn spdy_nonsense_is_refused_without_a_panic() {
                     }
                 }
             }
-            // Only an unfinished control frame may wait.
+            // Only an incomplete control frame may stay in the buffer.
             assert!(input.len() <= 64 * 1024 + 8, "seed {seed}");
         }
     }

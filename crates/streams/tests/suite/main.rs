@@ -1,4 +1,4 @@
-//! Tests of the stream protocols from outside: both ends against each other, and random input.
+//! Tests of the public interface: both ends of each protocol, and random input.
 
 mod endings;
 mod fuzz;

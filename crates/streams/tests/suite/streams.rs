@@ -28,7 +28,7 @@ fn options() -> ConnectionOptions {
     ConnectionOptions::default()
 }
 
-/// A block of bytes that is different for every index.
+/// Returns a block of bytes that is different for every index.
 fn block(index: u64, bytes: usize) -> Vec<u8> {
     let mut state = index.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = |_| {
@@ -92,7 +92,7 @@ async fn stdin_ends_and_the_output_goes_on() {
         let server = tokio::spawn(async move {
             let mut streams = ExecStreams::serve(ours, protocol, ALL, &options()).await.expect("serves");
             let mut input = Vec::new();
-            // Ends only when the client's end of input comes through.
+            // This ends only when the client's end of input arrives.
             streams.stdin.as_mut().expect("stdin").read_to_end(&mut input).await.expect("reads");
             input.reverse();
             streams.stdout.as_mut().expect("stdout").write_all(&input).await.expect("writes");
@@ -182,7 +182,7 @@ async fn pings_do_not_count_as_activity_and_silence_can_be_limited() {
     assert!(matches!(server.closed().await, Some(StreamError::Idle)));
     assert!(start.elapsed() >= Duration::from_secs(60) && start.elapsed() < Duration::from_secs(62));
     drop(client);
-    // A peer that answers nothing is given up long before.
+    // A peer that does not answer is disconnected long before.
     let (ours, _theirs) = duplex(PIPE_BYTES);
     let start = tokio::time::Instant::now();
     let server = ExecStreams::serve(ours, protocol, ALL, &idle).await.expect("serves");
@@ -412,7 +412,7 @@ async fn a_splice_that_carries_nothing_for_long_is_let_go() {
     let (b_near, mut b) = duplex(100);
     let begun = tokio::time::Instant::now();
     let proxy = tokio::spawn(splice_until_idle(a_near, b_near, limit));
-    // A byte either way counts, at whatever time.
+    // A byte in either direction counts as activity.
     let mut byte = [0];
     for _ in 0..3 {
         tokio::time::sleep(Duration::from_secs(50)).await;

@@ -1,5 +1,5 @@
-//! Typed decoding. The tree is built in canonical form, unknown and duplicate fields are noted with their paths, and a value of a wrong
-//! type is reported with the text of Go's decoder. Names are case-sensitive, as in `sigs.k8s.io/json`.
+//! Typed decoding to the canonical form. Unknown and duplicate fields are noted with their paths, and a value of a wrong
+//! type is reported with Go's message. Names are case-sensitive, as in `sigs.k8s.io/json`.
 mod names;
 mod numbers;
 mod peek;

@@ -1,7 +1,7 @@
 //! Conversion of numbers as Go does it.
 use serde_json::Number;
 
-/// An integer if the text has no point and the number fits, otherwise a float.
+/// An integer if the number has no point and fits, otherwise a float.
 pub(super) fn untyped_number(text: &str) -> Option<Number> {
     if !text.contains('.')
         && let Ok(integer) = text.parse::<i64>()

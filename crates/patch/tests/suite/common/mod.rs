@@ -1,4 +1,4 @@
-//! What the tests of field management share: times, a kind, and a look into `managedFields`.
+//! Helpers of the field management tests: times, a kind, and a reader of `managedFields`.
 use kelson_patch::{FieldManager, FieldSet};
 use serde_json::{Value, json};
 

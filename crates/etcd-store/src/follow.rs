@@ -22,6 +22,8 @@ use crate::reach::ask;
 /// The pause between two attempts to start a watch.
 const PAUSE: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// The number of watches in which a store that starts reads the history, if each of them breaks.
+const REPLAYS_MAX: usize = 10;
 /// Requests on a watch's stream that etcd has not taken: one to begin with, and those for progress.
 const REQUESTS_MAX: usize = 4;
 /// Values up to this size in all are decoded where they arrive.
@@ -37,8 +39,8 @@ enum Ended {
     Compacted,
     /// Values that could not be decrypted can be decrypted now.
     Unlocked,
-    /// Everything up to the revision that was asked for is shown; `complete` unless a value could not be decoded.
-    Reached { complete: bool },
+    /// Everything up to the revision that was asked for is shown.
+    Reached,
     /// Etcd is behind what it once said: another one, or a former state of this one.
     Back { revision: u64 },
 }
@@ -48,9 +50,9 @@ pub(crate) async fn run(core: &Arc<Core>) {
     let mut pause = PAUSE;
     loop {
         let begun_at = core.mirror.revision();
-        match watch(core, None).await {
+        match watch(core, None, &mut true).await {
             // Asked for no revision, it ends at none.
-            Ended::Reached { .. } => {}
+            Ended::Reached => {}
             Ended::Lost(why) => {
                 tracing::warn!(why, "the watch on etcd failed; restarting it");
                 tell(core, Some(format!("watching etcd failed: {why}")));
@@ -97,17 +99,32 @@ fn tell(core: &Core, fault: Option<String>) {
 /// Shows the changes up to a revision. Returns whether all of them were shown; otherwise everything must be read again.
 pub(crate) async fn replay(core: &Arc<Core>, until: u64) -> bool {
     tokio::select! {
-        ended = watch(core, Some(until)) => matches!(ended, Ended::Reached { complete: true }),
+        complete = replayed(core, until) => complete,
         never = ask(core, until) => match never {},
     }
 }
 
-/// One watch, from what is shown already until it ends, or shows the revision `until`.
-async fn watch(core: &Arc<Core>, until: Option<u64>) -> Ended {
+/// Watches up to a revision. A watch that breaks continues where it broke, at another member if there is one.
+async fn replayed(core: &Arc<Core>, until: u64) -> bool {
+    let mut complete = true;
+    for _ in 0..REPLAYS_MAX {
+        match watch(core, Some(until), &mut complete).await {
+            Ended::Reached => return complete,
+            Ended::Lost(why) => tracing::warn!(why, "reading the history of etcd failed; continuing where it failed"),
+            Ended::Compacted | Ended::Unlocked | Ended::Back { .. } => return false,
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    false
+}
+
+/// One watch, from what is shown already until it ends, or shows the revision `until`. Sets `complete` to false if a value could
+/// not be decoded.
+async fn watch(core: &Arc<Core>, until: Option<u64>, complete: &mut bool) -> Ended {
     let (requests, stream) = mpsc::channel(REQUESTS_MAX);
     let shown = core.mirror.revision();
     if until.is_some_and(|until| shown >= until) {
-        return Ended::Reached { complete: true };
+        return Ended::Reached;
     }
     if requests.send(create(core, shown + 1)).await.is_err() {
         return Ended::Lost("the stream of requests ended".to_owned());
@@ -121,7 +138,7 @@ async fn watch(core: &Arc<Core>, until: Option<u64>) -> Ended {
         Ok(answers) => answers,
         Err(status) => return lost(status.message().to_owned()),
     };
-    let (mut events, mut complete) = (Vec::new(), true);
+    let mut events = Vec::new();
     // After a call has found that the member does not answer, the watch on it would stay silent.
     let left = core.connection.left(turn);
     let unlocked = core.unlocked();
@@ -165,11 +182,11 @@ async fn watch(core: &Arc<Core>, until: Option<u64>) -> Ended {
             core.mirror.apply(Vec::new(), revision);
         }
         match show(core, std::mem::take(&mut events)).await {
-            Ok(all) => complete &= all,
+            Ok(all) => *complete &= all,
             Err(why) => return Ended::Lost(why),
         }
         if until.is_some_and(|until| core.mirror.revision() >= until) {
-            return Ended::Reached { complete };
+            return Ended::Reached;
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use kelson_etcd::proto::RangeRequest;
@@ -12,8 +13,10 @@ use crate::core::{Core, DECODE, Fault, Unreadable};
 
 /// Pairs in a page (upstream reads as many at most).
 const PAGE: i64 = 10_000;
-/// The number of attempts to read everything when etcd is compacted meanwhile.
+/// The number of attempts to read everything when etcd is compacted meanwhile, or a member fails.
 const ATTEMPTS_MAX: usize = 5;
+/// The pause after a read that failed.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// The reasons why the data could not be read completely.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +66,16 @@ pub(crate) async fn load(core: &Arc<Core>) -> Result<Loaded, LoadError> {
 /// # Errors
 /// As [`load`]; etcd has compacted the revision.
 pub(crate) async fn load_at(core: &Arc<Core>, revision: u64) -> Result<Loaded, LoadError> {
+    for _ in 1..ATTEMPTS_MAX {
+        match pages(core, revision).await {
+            // The connection may be with another member now.
+            Err(LoadError::Call(CallError::Failed(why))) => {
+                tracing::warn!(why, revision, "reading etcd failed; retrying");
+                tokio::time::sleep(PAUSE).await;
+            }
+            other => return other,
+        }
+    }
     pages(core, revision).await
 }
 

@@ -5,8 +5,12 @@ use std::time::Duration;
 use kelson_etcd_store::EtcdStore;
 use kelson_store::{StoreError, Write};
 use kelson_tasks::Tasks;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::{UnixListener, UnixStream};
 
-use super::fixture::{Etcd, PATIENCE, body, config_map, create, key, lines, meta, resource, shown, until, update};
+use super::fixture::{
+    Etcd, PATIENCE, body, config_map, create, key, lines, meta, options, resource, shown, until, update,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_kill_everything_acknowledged_is_there_and_watches_go_on() {
@@ -133,4 +137,48 @@ async fn one_of_several_servers_compacts_what_was_replaced() {
     }
     let written = stores[1].commit(Write::create(key("configmaps", "n"), body(&config_map("n", "1")), meta())).await;
     assert!(written.is_ok(), "both go on");
+}
+
+/// Passes connections on to an etcd, and breaks each of the first ones after so many bytes of answers.
+async fn break_early(listener: UnixListener, etcd: String, breaks: usize, bytes: u64) {
+    for n in 0.. {
+        let (stream, _) = listener.accept().await.unwrap();
+        let upstream = UnixStream::connect(&etcd).await.unwrap();
+        let limit = if n < breaks { bytes } else { u64::MAX };
+        tokio::spawn(async move {
+            let (mut from_client, mut to_client) = stream.into_split();
+            let (from_etcd, mut to_etcd) = upstream.into_split();
+            let mut answers = from_etcd.take(limit);
+            tokio::select! {
+                _ = tokio::io::copy(&mut from_client, &mut to_etcd) => {}
+                _ = tokio::io::copy(&mut answers, &mut to_client) => {}
+            }
+        });
+    }
+}
+
+/// A member that fails while a server starts does not cost the server's clients their watches.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_whose_connection_breaks_has_the_whole_history() {
+    const WRITES: usize = 300;
+    let (dir, etcd) = (tempfile::tempdir().unwrap(), Etcd::start().await);
+    let first = etcd.open().await;
+    let value = "x".repeat(1000);
+    let begun = create(&first, "m", "1").await.unwrap();
+    for n in 0..WRITES {
+        create(&first, &format!("m{n}"), &value).await.unwrap();
+    }
+    let socket = dir.path().join("breaks");
+    let upstream = etcd.address().trim_start_matches("unix://").to_owned();
+    // Less than what happened, and more than what was there before: the watch breaks, not the read of the objects.
+    tokio::spawn(break_early(UnixListener::bind(&socket).unwrap(), upstream, 2, 100 << 10));
+    let tasks = Tasks::root("test");
+    let through = options(vec![format!("unix://{}", socket.display())], &tasks, None);
+    let store = EtcdStore::open(through).await.unwrap().store;
+    let mut watch = store.watch(resource("configmaps"), begun.revision).unwrap();
+    let mut events = 0;
+    while events < WRITES {
+        events += watch.next().await.unwrap().len();
+    }
+    assert_eq!(events, WRITES);
 }

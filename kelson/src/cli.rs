@@ -18,7 +18,7 @@ use crate::k3s::MigrateCommand;
 use crate::member::MemberCommand;
 use crate::member_flags::MemberArgs;
 use crate::node::args::{NodeArgs, NodeCommand};
-use crate::snapshot_flags::SnapshotCommand;
+use crate::snapshot_flags::{ScheduleArgs, SnapshotCommand};
 use crate::tracing_flags::TracingArgs;
 use crate::{config, flags, k3s};
 
@@ -197,6 +197,8 @@ pub struct ServerArgs {
     pub etcd: EtcdArgs,
     #[command(flatten)]
     pub member: MemberArgs,
+    #[command(flatten)]
+    pub snapshots: ScheduleArgs,
     #[command(flatten)]
     pub metrics: MetricsArgs,
     #[command(flatten)]

@@ -35,6 +35,7 @@ use crate::identity_files::IdentityFiles;
 use crate::leading::Part;
 use crate::own_objects::OwnObjects;
 use crate::process::within;
+use crate::snapshot_schedule::ScheduledSnapshots;
 use crate::token::Token;
 use crate::{etcd_member, host, leading, manifests, modes, own_objects, snapshot, storage, token};
 
@@ -56,6 +57,7 @@ pub struct ControlPlane {
     api: Running,
     controllers: Part,
     scheduler: Part,
+    snapshots: Option<Part>,
     pki: CurrentPki,
     local_url: String,
     token: Token,
@@ -84,9 +86,8 @@ impl ControlPlane {
         let (dir, now) = (&args.data_dir, Timestamp::now());
         let cluster = settings(args, ranges)?;
         place::settle(dir).with_context(|| format!("data directory {}", dir.display()))?;
-        let given = [&args.encryption_provider_config, &args.token_auth_file].into_iter().flatten();
-        modes::check(dir, &given.map(PathBuf::as_path).collect::<Vec<_>>());
-        snapshot::discard_unfetched(dir);
+        tidy_files(args);
+        let scheduled = ScheduledSnapshots::read(&args.snapshots, dir)?;
         let address = advertised(args);
         let encryption = at_rest::start(args, &tasks).await?;
         let at_rest = encryption.clone().map(|encryption| encryption as Arc<dyn AtRest>);
@@ -108,7 +109,7 @@ impl ControlPlane {
             config.registries.extend(etcd);
             at_rest::show(encryption.clone(), &mut config);
             etcd_member::show(member.as_ref(), &mut config);
-            config.registries.push(files.registry());
+            config.registries.extend([files.registry(), scheduled.registry()]);
             ApiServer::start(config).await.with_context(|| format!("data directory {}", dir.display()))?
         };
         api.ready().await;
@@ -133,6 +134,7 @@ impl ControlPlane {
         let (signing, signed_with) = watch::channel(authorities::of_controllers(&pki));
         let elected = elected(args, &ranges, &api, &pki, (address, is_shared), signed_with, &tasks).await?;
         let (controllers, scheduler) = (elected.start_controllers(&manager)?, elected.start_scheduler(&scheduling)?);
+        let snapshots = elected.start_snapshots(scheduled, &api);
         for name in ["controller-manager", "scheduler"] {
             api.register_component(name, Box::new(running(&tasks)));
         }
@@ -146,7 +148,7 @@ impl ControlPlane {
             Follower { dir, pki, api: api_of, ports, signing, certificates, masters, urls, cluster: cluster_of };
         follower.start(&tasks);
         tracing::info!(url = local_url, kubeconfig = %admin.display(), "API server is ready");
-        Ok(Self { tasks, api, controllers, scheduler, pki: authorities, local_url, token, cluster, member })
+        Ok(Self { tasks, api, controllers, scheduler, snapshots, pki: authorities, local_url, token, cluster, member })
     }
 
     /// Returns the URL for clients on this machine, `https://HOST:PORT`.
@@ -181,7 +183,12 @@ impl ControlPlane {
 
     /// Stops the components in order: writers first, then the API server, then the store, then its etcd member.
     pub async fn shutdown(self) {
-        tokio::join!(self.scheduler.shutdown(), self.controllers.shutdown());
+        let snapshots = async {
+            if let Some(snapshots) = self.snapshots {
+                snapshots.shutdown().await;
+            }
+        };
+        tokio::join!(self.scheduler.shutdown(), self.controllers.shutdown(), snapshots);
         if let Some(member) = &self.member {
             within(PART_END_MAX, "leadership of etcd", member.hand_over()).await;
         }
@@ -194,6 +201,14 @@ impl ControlPlane {
             member.shutdown().await;
         }
     }
+}
+
+/// Removes snapshots that were never fetched, and warns of files with secrets that other users can read.
+fn tidy_files(args: &ServerArgs) {
+    snapshot::discard_unfetched(&args.data_dir);
+    let snapshots = [&args.snapshots.snapshot_passphrase_file, &args.snapshots.s3.s3_credentials_file];
+    let given = [&args.encryption_provider_config, &args.token_auth_file].into_iter().chain(snapshots).flatten();
+    modes::check(&args.data_dir, &given.map(PathBuf::as_path).collect::<Vec<_>>());
 }
 
 /// Prepares the components that one server runs for the cluster, with the address of this server and whether others have

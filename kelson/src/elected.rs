@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
+use kelson_apiserver::Running;
 use kelson_auth::token::{IssuerOptions, TokenIssuer};
 use kelson_auth::user;
 use kelson_client::{Client, Transport};
@@ -21,6 +22,7 @@ use crate::args::feature_gates;
 use crate::cli::{BuiltIn, ServerArgs};
 use crate::election::Election;
 use crate::leading::{Candidate, Elector, Part, Term};
+use crate::snapshot_schedule::ScheduledSnapshots;
 
 const CONTROLLERS: &str = "kube-controller-manager";
 const SCHEDULER: &str = "kube-scheduler";
@@ -89,6 +91,11 @@ impl Elected<'_> {
         };
         let component = Candidate { name: SCHEDULER, end_max: self.end_max, start: Box::new(start) };
         Ok(Part::start(component, self.elector(user::KUBE_SCHEDULER, SCHEDULER), self.tasks))
+    }
+
+    /// Starts the scheduled snapshots, or a candidate for them.
+    pub fn start_snapshots(&self, scheduled: ScheduledSnapshots, api: &Running) -> Option<Part> {
+        scheduled.start(api, self.identity.clone(), &self.reserved_names.server_node, self.tasks)
     }
 
     fn elector(&self, user: &str, name: &str) -> Option<Elector> {

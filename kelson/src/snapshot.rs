@@ -4,20 +4,26 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufReader, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use http::Method;
 use jiff::Timestamp;
-use kelson_bundle::{Passphrase, Staged, StoreSummary, is_sealed};
+use kelson_bundle::{Passphrase, Staged, StoreSummary, TOTAL_BYTES_MAX, is_sealed};
+use kelson_client::Client;
 use kelson_etcd_store::migrate::place;
 use kelson_platform::files::{exchange, make_private_dir, private, sync_names};
+use kelson_s3::S3Bucket;
 use kelson_store::Contents;
+use kelson_tasks::Lane;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
+use tempfile::TempDir;
 
 use crate::bundle::{self, STORE, STORE_FILE};
 use crate::lock::DataDirLock;
+use crate::s3_flags::S3Args;
 use crate::snapshot_flags::{SnapshotCommand, passphrase};
 use crate::snapshot_list;
 use crate::token;
@@ -26,6 +32,10 @@ use crate::token;
 pub const DIR: &str = "snapshots";
 const DIGEST_BYTES: usize = 32;
 const COPY_BUFFER_BYTES: usize = 1 << 20;
+/// The prefix of directories for snapshots on their way to or from a bucket.
+const FETCHED: &str = ".kelson-snapshot.";
+/// One at a time: each seals all objects.
+static WRITING: Lane = Lane::new("snapshot-bundle", 1);
 /// The path of the API for creating a snapshot.
 const PATH: &str = "/kelson/snapshots";
 /// The first bytes of a store's file, with which snapshots of earlier releases begin.
@@ -49,43 +59,143 @@ struct Saved {
     path: PathBuf,
 }
 
+/// A snapshot that was written.
+pub struct SavedBundle {
+    /// Its file.
+    pub file: PathBuf,
+    /// What it contains.
+    pub contents: Contents,
+}
+
 /// Runs a subcommand.
 pub async fn run(command: SnapshotCommand) -> anyhow::Result<()> {
     match command {
-        SnapshotCommand::Save { file, seal, data_dir } => {
-            save(&file, passphrase(seal.passphrase_file.as_ref())?.as_ref(), &data_dir).await
+        SnapshotCommand::Save { file, seal, s3, data_dir } => {
+            save_as_asked(file.as_deref(), passphrase(seal.passphrase_file.as_ref())?, &s3, &data_dir).await
         }
-        SnapshotCommand::Restore { file, open, objects_only, data_dir } => {
-            restore(&file, passphrase(open.passphrase_file.as_ref())?.as_ref(), objects_only, &data_dir)
+        SnapshotCommand::Restore { file, open, s3, objects_only, data_dir } => {
+            // Locked only to make the directory and to see that no server runs; the restore locks it again.
+            let dir = || DataDirLock::make(&data_dir).map(|_| data_dir.clone());
+            let source = Source::of(file, &s3, dir).await?;
+            restore(&source.file, passphrase(open.passphrase_file.as_ref())?.as_ref(), objects_only, &data_dir)
         }
-        SnapshotCommand::Verify { file, open } => check(&file, passphrase(open.passphrase_file.as_ref())?.as_ref()),
-        SnapshotCommand::List { dir } => snapshot_list::list(&dir),
-        SnapshotCommand::Prune { dir, keep } => snapshot_list::prune(&dir, keep),
+        SnapshotCommand::Verify { file, open, s3 } => {
+            let source = Source::of(file, &s3, || Ok(std::env::temp_dir())).await?;
+            check(&source.file, passphrase(open.passphrase_file.as_ref())?.as_ref())
+        }
+        SnapshotCommand::List { dir, s3 } => {
+            let files = match (s3.bucket()?, dir) {
+                (Some(bucket), _) => snapshot_list::of_bucket(&bucket).await?,
+                (None, dir) => snapshot_list::of_dir(&dir.context("DIR or --s3 is required")?)?,
+            };
+            out!("{}", snapshot_list::table(&files));
+            Ok(())
+        }
+        SnapshotCommand::Prune { dir, s3, keep } => {
+            let deleted = match (s3.bucket()?, dir) {
+                (Some(bucket), _) => snapshot_list::prune_bucket(&bucket, keep).await?,
+                (None, dir) => snapshot_list::prune_dir(&dir.context("DIR or --s3 is required")?, keep)?,
+            };
+            for name in deleted {
+                outln!("deleted {name}");
+            }
+            Ok(())
+        }
     }
 }
 
-async fn save(target: &Path, passphrase: Option<&Passphrase>, data_dir: &Path) -> anyhow::Result<()> {
-    let is_dir = target.is_dir();
-    if target.exists() && !is_dir {
+/// A snapshot to read.
+struct Source {
+    file: PathBuf,
+    /// The directory into which it was fetched, which is deleted afterwards.
+    _fetched: Option<TempDir>,
+}
+
+impl Source {
+    /// Returns the file of this name, or with --s3 the object of this name, fetched into a directory below `dir`.
+    async fn of(file: PathBuf, s3: &S3Args, dir: impl FnOnce() -> anyhow::Result<PathBuf>) -> anyhow::Result<Self> {
+        let Some(bucket) = s3.bucket()? else { return Ok(Self { file, _fetched: None }) };
+        let name = file.to_str().context("the name of the snapshot is not text")?;
+        let dir = tempfile::Builder::new().prefix(FETCHED).tempdir_in(dir()?)?;
+        let to = dir.path().join("bundle");
+        let fetched = bucket.get(name, &to, TOTAL_BYTES_MAX).await;
+        fetched.with_context(|| format!("get {name} from {}", bucket.base()))?;
+        Ok(Self { file: to, _fetched: Some(dir) })
+    }
+}
+
+/// Saves a snapshot of the server with this data directory into a file or directory, and with --s3 into the bucket.
+async fn save_as_asked(
+    target: Option<&Path>,
+    passphrase: Option<Passphrase>,
+    s3: &S3Args,
+    data_dir: &Path,
+) -> anyhow::Result<()> {
+    let bucket = s3.bucket()?;
+    let new_dir = || tempfile::Builder::new().prefix(FETCHED).tempdir_in(data_dir);
+    let temporary = target.is_none().then(new_dir).transpose()?;
+    let target = temporary.as_ref().map(TempDir::path).or(target).context("FILE or --s3 is required")?;
+    if target.exists() && !target.is_dir() {
         bail!("{} already exists", target.display());
     }
     let client = token::admin(data_dir)?;
+    let SavedBundle { file, contents } = save(&client, data_dir, target, passphrase.map(Arc::new)).await?;
+    if temporary.is_none() {
+        outln!("{}: {}", file.display(), told(&contents));
+    }
+    if let Some(bucket) = bucket {
+        let name = upload(&bucket, &file).await?;
+        outln!("{name} in {}: {}", bucket.base(), told(&contents));
+    }
+    Ok(())
+}
+
+/// Stores a snapshot in a bucket, under the name of its file, which is returned.
+///
+/// # Errors
+/// The bucket does not take it.
+pub async fn upload(bucket: &S3Bucket, file: &Path) -> anyhow::Result<String> {
+    let name = file.file_name().and_then(|name| name.to_str()).context("the name of the snapshot is not text")?;
+    bucket.put(name, file).await.with_context(|| format!("put {name} into {}", bucket.base()))?;
+    Ok(name.to_owned())
+}
+
+/// Saves a snapshot of the server of `client`, which runs on this machine with this data directory, into a new file or
+/// into a directory.
+///
+/// # Errors
+/// The server does not answer, or the file cannot be written.
+pub async fn save(
+    client: &Client,
+    data_dir: &Path,
+    target: &Path,
+    passphrase: Option<Arc<Passphrase>>,
+) -> anyhow::Result<SavedBundle> {
     let answer = client.call(Method::POST, PATH, "application/json", Bytes::new()).await;
     let answer = token::reaching(data_dir, answer.map_err(Into::into))?;
     let saved: Saved = kelson_meta::from_json(&answer).context("read the server's answer")?;
+    let (data_dir, target) = (data_dir.to_owned(), target.to_owned());
+    WRITING.run(move || write_saved(&saved.path, &data_dir, &target, passphrase.as_deref())).await?
+}
+
+/// Makes a bundle of the store that a server has saved, and deletes that.
+fn write_saved(
+    saved: &Path,
+    data_dir: &Path,
+    target: &Path,
+    passphrase: Option<&Passphrase>,
+) -> anyhow::Result<SavedBundle> {
     // The file is verified by reading it again, since the server's answer only says what it wrote.
-    let written = verify(&saved.path, &saved.path).and_then(|contents| {
-        let file = match is_dir {
+    let written = verify(saved, saved).and_then(|contents| {
+        let file = match target.is_dir() {
             true => target.join(snapshot_list::name(Timestamp::now(), contents.revision)),
             false => target.to_owned(),
         };
-        write(data_dir, &saved.path.join(STORE_FILE), &contents, passphrase, &file)?;
-        Ok((file, contents))
+        write(data_dir, &saved.join(STORE_FILE), &contents, passphrase, &file)?;
+        Ok(SavedBundle { file, contents })
     });
-    fs::remove_dir_all(&saved.path).with_context(|| format!("remove {}", saved.path.display()))?;
-    let (file, contents) = written?;
-    outln!("{}: {}", file.display(), told(&contents));
-    Ok(())
+    fs::remove_dir_all(saved).with_context(|| format!("remove {}", saved.display()))?;
+    written
 }
 
 /// Writes a bundle under a temporary name first, so that a file with the final name is whole.
@@ -201,7 +311,7 @@ pub fn discard_unfetched(data_dir: &Path) {
 }
 
 /// Puts a store in a temporary directory in place of the present one.
-fn restore_store(fresh: tempfile::TempDir, file: &Path, data_dir: &Path) -> anyhow::Result<()> {
+fn restore_store(fresh: TempDir, file: &Path, data_dir: &Path) -> anyhow::Result<()> {
     let contents = verify(fresh.path(), file)?;
     // The whole snapshot is on disk before the first rename.
     sync_names(fresh.path()).and_then(|()| sync_names(data_dir)).context("sync the snapshot")?;

@@ -97,7 +97,7 @@ pub async fn start(
     }
     let options = options(args, address, tasks)?;
     if !has_member {
-        kelson_members::check_program(&options).await.context("etcd member")?;
+        kelson_members::check_program(&options, None).await.context("etcd member")?;
         move_embedded(args, at_rest).await?;
     }
     let member = match Member::start(options.clone(), start).await {

@@ -62,13 +62,14 @@ impl Contact {
         Ok(Self { server: server.to_owned(), pin: token.pin(), client })
     }
 
-    /// Requests the keys of the cluster, sealed with the token.
+    /// Requests the keys of the cluster, sealed with the token. Returns the minor version of its etcd as well, if that is known.
     ///
     /// # Errors
     /// The server rejects the request.
-    pub async fn keys(&self) -> anyhow::Result<Vec<u8>> {
+    pub async fn keys(&self) -> anyhow::Result<(Vec<u8>, Option<u32>)> {
         let answer: SealedKeys = self.post(&JoinRequest::new(self.pin.clone(), None)).await?;
-        STANDARD.decode(answer.sealed).with_context(|| format!("the keys from {}", self.server))
+        let sealed = STANDARD.decode(answer.sealed).with_context(|| format!("the keys from {}", self.server))?;
+        Ok((sealed, answer.etcd_minor))
     }
 
     /// Requests that the member of this server, which has a listener at these URLs, is added to the cluster. Waits for its turn.

@@ -52,8 +52,11 @@ pub async fn receive(args: &ServerArgs, address: IpAddr, tasks: &Tasks) -> anyho
         }
         return Ok(());
     }
-    if kelson_members::settings(&args.data_dir).await?.is_some() {
-        tracing::info!("this server is a member of a cluster already; --server and --token have no effect");
+    if let Some(settings) = kelson_members::settings(&args.data_dir).await? {
+        match settings.phase {
+            Phase::Joining => tracing::info!("continuing to join the cluster"),
+            _ => tracing::info!("this server is a member of a cluster already; --server and --token have no effect"),
+        }
         return Ok(());
     }
     if args.member.cluster_init {

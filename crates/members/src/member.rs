@@ -94,7 +94,8 @@ impl Member {
             events,
             metrics,
         };
-        if let Err(error) = member.until_ready().await {
+        let ready = member.until_ready().await.and_then(|()| member.supervised.started(&member.layout));
+        if let Err(error) = ready {
             member.supervised.stop().await;
             return Err(error);
         }
@@ -193,6 +194,11 @@ impl Member {
     /// Returns the name of the member.
     pub fn name(&self) -> &str {
         &self.admitter.own_name
+    }
+
+    /// Returns the minor version of the cluster, 5 for 3.5, if it is known.
+    pub fn cluster_minor(&self) -> Option<u32> {
+        self.settings.lock().cluster_minor
     }
 
     /// Returns the addresses for the API server, as of `--etcd-servers`.
@@ -313,12 +319,13 @@ impl Joiner {
     }
 }
 
-/// Checks that there is an etcd program for a member, before anything is changed for it.
+/// Checks that there is an etcd program for a member, before anything is changed for it: one that can run in a cluster of the
+/// minor version `cluster_minor`, if that is known.
 ///
 /// # Errors
 /// There is none, or its release is not supported.
-pub async fn check_program(options: &MemberOptions) -> Result<(), MemberError> {
-    Program::find(options).await.map(drop)
+pub async fn check_program(options: &MemberOptions, cluster_minor: Option<u32>) -> Result<(), MemberError> {
+    Program::find(options).await?.check_step(cluster_minor)
 }
 
 /// Returns the settings of this server's member, if it has one.

@@ -122,7 +122,7 @@ command_line() {
 
 check_role() {
   if [ "$role" = server ]; then
-    [ -z "${KELSON_URL:-}" ] || die "KELSON_URL is for nodes: a server does not join another one"
+    [ -z "${KELSON_URL:-}" ] || die "KELSON_URL is for nodes here: a server joins with the flags --server and --token, which follow the word server"
     [ -z "${KELSON_TOKEN:-}" ] ||
       die "KELSON_TOKEN is for nodes; a server makes tokens when it runs: kelson token create --print-join-command"
     return 0

@@ -65,7 +65,7 @@ pub fn write(
 
 /// Returns the names of the files with CAs and keys. Certificates of the running process are in a directory and belong to
 /// it only.
-fn names(dir: &Path) -> anyhow::Result<Vec<String>> {
+pub fn names(dir: &Path) -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
         let entry = entry?;

@@ -282,6 +282,10 @@ pub enum TokenCommand {
             default_value = "system:bootstrappers:kelson:default-node-token"
         )]
         groups: Vec<String>,
+        /// Create a token with which servers join as members of the cluster: `kelson server --server URL --token TOKEN`. A server
+        /// receives all keys of the cluster.
+        #[arg(long, conflicts_with_all = ["groups", "usages"])]
+        server: bool,
         /// Lifetime of the token: seconds, or a number with s, m or h; 0 never expires.
         #[arg(long, value_name = "TIME", default_value = "24h", value_parser = crate::args::parse_ttl)]
         ttl: std::time::Duration,

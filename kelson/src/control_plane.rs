@@ -107,7 +107,7 @@ impl ControlPlane {
             config.snapshots = etcd.is_none().then(|| dir.join(snapshot::DIR));
             config.registries.extend(etcd);
             at_rest::show(encryption.clone(), &mut config);
-            etcd_member::show(member.as_ref(), &mut config);
+            etcd_member::show(member.as_ref(), dir, &mut config);
             config.registries.push(files.registry());
             ApiServer::start(config).await.with_context(|| format!("data directory {}", dir.display()))?
         };
@@ -127,8 +127,8 @@ impl ControlPlane {
             cluster: cluster.clone(),
             token: token.clone(),
         };
-        etcd_member::report(member.as_ref(), &masters, &tasks);
         own.write_or_keep_trying(&api.server().store, encryption.as_deref(), &tasks).await?;
+        etcd_member::report(member.as_ref(), args, &pki, &masters, &tasks)?;
         let (manager, scheduling) = (Registry::of_component(), Registry::of_component());
         let (signing, signed_with) = watch::channel(authorities::of_controllers(&pki));
         let elected = elected(args, &ranges, &api, &pki, (address, is_shared), signed_with, &tasks).await?;
@@ -162,6 +162,11 @@ impl ControlPlane {
     /// Returns the token with which nodes join.
     pub fn token(&self) -> &Token {
         &self.token
+    }
+
+    /// Reports whether it has an etcd member, so that servers can join it.
+    pub fn has_member(&self) -> bool {
+        self.member.is_some()
     }
 
     /// Returns the settings that all nodes share.
@@ -380,7 +385,7 @@ fn api_config(
 
 /// Returns the address at which nodes and pods reach the API server: the configured one, else the bound one, else the
 /// node's.
-fn advertised(args: &ServerArgs) -> IpAddr {
+pub fn advertised(args: &ServerArgs) -> IpAddr {
     let bound = (!args.bind_address.is_unspecified()).then_some(args.bind_address);
     args.advertise_address.or(bound).or(args.host.node_ip).unwrap_or_else(host::address)
 }

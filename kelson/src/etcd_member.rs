@@ -1,7 +1,8 @@
-//! The etcd member that `kelson server` starts and supervises: flags, start, and what the API shows of it.
+//! The etcd member that `kelson server` starts and supervises: flags, start or join, and what the API shows of it.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start")]
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
@@ -9,15 +10,17 @@ use kelson_apiserver::Config;
 use kelson_client::{Client, EventRecorder, EventType, ObjectRef};
 use kelson_etcd_store::MediaType;
 use kelson_etcd_store::migrate::{IntoEtcd, before_first_member, place};
-use kelson_members::{Member, MemberOptions, Start};
+use kelson_members::{Member, MemberError, MemberOptions, Phase, Start};
 use kelson_meta::SystemClock;
+use kelson_pki::ClusterPki;
 use kelson_store::{AtRest, StoreOptions};
 use kelson_tasks::{OnPanic, Tasks};
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::cli::ServerArgs;
 use crate::etcd_flags::EtcdArgs;
-use crate::host;
+use crate::joining::{self, Admits, JoinService};
+use crate::{host, server_token};
 
 /// Returns the options of this server's member. `address` is the advertised one.
 pub fn options(args: &ServerArgs, address: IpAddr, tasks: &Tasks) -> anyhow::Result<MemberOptions> {
@@ -37,7 +40,32 @@ pub fn options(args: &ServerArgs, address: IpAddr, tasks: &Tasks) -> anyhow::Res
     })
 }
 
-/// Starts the member if this server has one, or gets one with `--cluster-init`. Waits until it can serve the API server.
+/// Receives the CAs and settings of the cluster that this server joins by `--server`, unless it has joined already. The caller has
+/// the lock of the data directory.
+///
+/// # Errors
+/// The flags contradict each other, or the server to join rejects this one.
+pub async fn receive(args: &ServerArgs, address: IpAddr, tasks: &Tasks) -> anyhow::Result<()> {
+    if args.member.server.is_none() {
+        if args.member.token.is_some() {
+            tracing::warn!("--token has no effect without --server");
+        }
+        return Ok(());
+    }
+    if kelson_members::settings(&args.data_dir).await?.is_some() {
+        tracing::info!("this server is a member of a cluster already; --server and --token have no effect");
+        return Ok(());
+    }
+    if args.member.cluster_init {
+        bail!("--cluster-init and --server exclude each other: one server starts the cluster, and the others join it");
+    }
+    if args.etcd.is_used() {
+        bail!("--etcd-servers and --server exclude each other: a server that joins has its own etcd member");
+    }
+    joining::receive(&args.member, &options(args, address, tasks)?).await.context("--server")
+}
+
+/// Starts the member if this server has one, gets one with `--cluster-init`, or joins. Waits until it can serve the API server.
 ///
 /// # Errors
 /// The flags contradict each other or the settings on disk; the member cannot run.
@@ -47,11 +75,17 @@ pub async fn start(
     at_rest: Option<Arc<dyn AtRest>>,
     tasks: &Tasks,
 ) -> anyhow::Result<Option<Arc<Member>>> {
-    let has_member = kelson_members::settings(&args.data_dir).await?.is_some();
+    let settings = kelson_members::settings(&args.data_dir).await?;
+    let joins = args.member.server.is_some();
+    let (has_member, is_joining) = (settings.is_some(), settings.is_some_and(|it| it.phase == Phase::Joining));
     // Data without settings is that of an embedded store that was moved before the server was killed.
     let was_moved = place::member_data(&args.data_dir).exists();
     let start = match (has_member, args.member.cluster_init || was_moved) {
         (true, _) => Start::Resume,
+        (false, _) if joins => {
+            let member = joining::enter(&args.member, &options(args, address, tasks)?).await.context("--server")?;
+            return Ok(Some(Arc::new(member)));
+        }
         (false, true) => Start::Init,
         (false, false) => return Ok(None),
     };
@@ -66,7 +100,13 @@ pub async fn start(
         kelson_members::check_program(&options).await.context("etcd member")?;
         move_embedded(args, at_rest).await?;
     }
-    let member = Member::start(options, start).await.context("etcd member")?;
+    let member = match Member::start(options.clone(), start).await {
+        // The cluster removed the learner of an interrupted join, or has other members by now.
+        Err(MemberError::Removed { .. } | MemberError::StaleCluster) if is_joining && joins => {
+            joining::enter(&args.member, &options).await.context("--server")?
+        }
+        started => started.context("etcd member")?,
+    };
     Ok(Some(Arc::new(member)))
 }
 
@@ -94,17 +134,30 @@ pub fn storage(member: &Member, etcd: &EtcdArgs) -> EtcdArgs {
     }
 }
 
-/// Adds the metrics and the health check of the member to those of the API server.
-pub fn show(member: Option<&Arc<Member>>, config: &mut Config) {
+/// Adds joins of other servers, metrics and the health check of the member to the API server.
+pub fn show(member: Option<&Arc<Member>>, data_dir: &Path, config: &mut Config) {
+    let admits = member.map(|member| Arc::clone(member) as Arc<dyn Admits>);
+    config.join = Some(Arc::new(JoinService::new(data_dir.to_owned(), admits)));
     let Some(member) = member else { return };
     config.registries.push(member.metrics());
     let member = Arc::clone(member);
     config.checks.push(("etcd-member", Arc::new(move || member.fault().map_or(Ok(()), Err))));
 }
 
-/// Writes what happens to members as events of the nodes of their servers.
-pub fn report(member: Option<&Arc<Member>>, client: &Client, tasks: &Tasks) {
-    let Some(member) = member else { return };
+/// Writes what happens to members as events of the nodes of their servers, and keeps the token with which servers join.
+///
+/// # Errors
+/// The CA is invalid.
+pub fn report(
+    member: Option<&Arc<Member>>,
+    args: &ServerArgs,
+    pki: &ClusterPki,
+    client: &Client,
+    tasks: &Tasks,
+) -> anyhow::Result<()> {
+    let Some(member) = member else { return Ok(()) };
+    let pin = joining::pins_of(&pki.ca_bundle())?.into_iter().next().unwrap_or_default();
+    server_token::keep(client, &args.data_dir, pin, tasks);
     let recorder = EventRecorder::start_in(tasks, client.clone(), Arc::new(SystemClock), "etcd-member", member.name());
     let mut events = member.events();
     tasks.spawn("etcd-member-events", OnPanic::Contain, async move {
@@ -122,12 +175,11 @@ pub fn report(member: Option<&Arc<Member>>, client: &Client, tasks: &Tasks) {
             }
         }
     });
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use clap::Parser as _;
 
     use super::*;
@@ -154,6 +206,30 @@ mod tests {
         assert!(both.contains("--etcd-servers cannot be used"), "{both}");
         let missing = rejected(&["--cluster-init", "--etcd-binary=/none/etcd"]).await;
         assert!(missing.contains("/none/etcd"), "{missing}");
+    }
+
+    #[tokio::test]
+    async fn flags_of_a_join_are_checked_before_anything_is_sent() {
+        let dir = tempfile::tempdir().unwrap();
+        let (tasks, address) = (Tasks::root("test"), IpAddr::from([127, 0, 0, 1]));
+        let received = async |more: &[&str]| {
+            let server = server(dir.path(), &[&["--server=https://127.0.0.1:1"], more].concat());
+            format!("{:#}", receive(&server, address, &tasks).await.err().unwrap())
+        };
+        for (more, part) in [
+            (&["--cluster-init"][..], "--cluster-init and --server exclude each other"),
+            (&["--etcd-servers=http://a:1"], "--etcd-servers and --server exclude each other"),
+            (&[], "--server needs --token"),
+            (&["--token=abcdef.0123456789abcdef"], "with the token of a node"),
+        ] {
+            let error = received(more).await;
+            assert!(error.contains(part) && !error.contains("0123456789abcdef"), "{error}");
+        }
+        let token = format!("--token=K10{}::server:abcdef.0123456789abcdef", "0a".repeat(32));
+        let error = received(&[&token, "--etcd-binary=/none/etcd"]).await;
+        assert!(error.contains("/none/etcd"), "{error}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is written");
+        assert!(receive(&server(dir.path(), &[&token]), address, &tasks).await.is_ok(), "without --server");
     }
 
     #[test]

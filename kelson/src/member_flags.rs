@@ -10,6 +10,16 @@ pub struct MemberArgs {
     /// servers can join. Has no effect on later starts.
     #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub cluster_init: bool,
+    /// Join the cluster of this server, which was started with --cluster-init or has joined it itself. Has no effect on later starts.
+    #[arg(long, value_name = "URL", env = "KELSON_URL")]
+    pub server: Option<String>,
+    /// Token with which this server joins the cluster of --server; `kelson token create --server` there creates one.
+    #[arg(long, value_name = "TOKEN", env = "KELSON_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+    /// CA bundle of the server to join, for clusters where `cluster-info` is not public [default: the CA in `cluster-info`,
+    /// verified with the token]
+    #[arg(long, value_name = "FILE")]
+    pub server_ca: Option<PathBuf>,
     /// etcd program of the member, 3.5.13 to 3.7 [default: DIR/bin/etcd, else etcd in PATH]
     #[arg(long, value_name = "FILE")]
     pub etcd_binary: Option<PathBuf>,

@@ -10,7 +10,7 @@ use kelson_tasks::{OnPanic, Tasks};
 use serde_json::json;
 
 use crate::cluster::{self, Bundles, ClusterSettings};
-use crate::token::Token;
+use crate::token::{Purpose, Token};
 use crate::{rbac, token};
 
 /// The pause between attempts while the store rejects writes.
@@ -53,7 +53,7 @@ impl OwnObjects {
         let (policy, published, admitted) = tokio::join!(
             rbac::ensure(&self.masters),
             cluster::publish(&self.masters, &self.url, &self.bundles, &self.cluster),
-            token::admit_own(&self.masters, &self.token),
+            token::admit_own(&self.masters, &self.token, Purpose::Node),
         );
         policy.and(published).and(admitted)
     }

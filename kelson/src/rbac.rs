@@ -9,6 +9,7 @@ use kelson_pki::KUBELET_CLIENTS;
 use serde_json::{Value, json};
 
 use crate::cluster::{AUTHORITIES, CLUSTER_INFO, KUBELET_CONFIG, NETWORK};
+use crate::token::SERVERS;
 
 /// The user of cluster DNS: the account in Kubernetes' `system:kube-dns` binding.
 pub const DNS_USER: &str = "system:serviceaccount:kube-system:kube-dns";
@@ -18,6 +19,8 @@ const API_GROUP: &str = "rbac.authorization.k8s.io";
 const APPROVE_SERVING: &str = "kelson:approve-kubelet-serving";
 /// The role with which a joining node checks that its name is free (kubeadm's `kubeadm:get-nodes`).
 const GET_NODES: &str = "kelson:get-nodes";
+/// The role with which a server joins.
+const JOIN_SERVERS: &str = "kelson:join-servers";
 /// The role of nodes for network policies: labels and addresses of all pods.
 const NETWORK_POLICIES: &str = "kelson:network-policies";
 
@@ -34,6 +37,11 @@ pub async fn ensure(client: &Client) -> anyhow::Result<()> {
         "rules": [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}],
     });
     create::<ClusterRole>(client, "", &get_nodes).await.context("the role that reads nodes")?;
+    let join = json!({
+        "apiVersion": format!("{API_GROUP}/v1"), "kind": "ClusterRole", "metadata": {"name": JOIN_SERVERS},
+        "rules": [{"nonResourceURLs": ["/kelson/join"], "verbs": ["post"]}],
+    });
+    create::<ClusterRole>(client, "", &join).await.context("the role that joins servers")?;
     let policies = json!({
         "apiVersion": format!("{API_GROUP}/v1"), "kind": "ClusterRole", "metadata": {"name": NETWORK_POLICIES},
         "rules": [{"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": ["list", "watch"]},
@@ -53,6 +61,7 @@ pub async fn ensure(client: &Client) -> anyhow::Result<()> {
     for (name, role, subject) in [
         ("kelson:bootstrappers", "system:node-bootstrapper".to_owned(), group("system:bootstrappers")),
         (GET_NODES, GET_NODES.to_owned(), group("system:bootstrappers")),
+        (JOIN_SERVERS, JOIN_SERVERS.to_owned(), group(SERVERS)),
         ("kelson:approve-new-nodes", csr("nodeclient"), group("system:bootstrappers")),
         ("kelson:approve-node-renewals", csr("selfnodeclient"), group("system:nodes")),
         ("kelson:returning-nodes", "system:node-bootstrapper".to_owned(), group(user::RETURNING_NODES)),

@@ -2,7 +2,6 @@
 //! created once and stored in the data directory; `kelson token` creates tokens for other machines.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,16 +9,17 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kelson_bundle::join::ServerToken;
 use kelson_client::kubeconfig::Config;
 use kelson_client::remote::Remote;
 use kelson_client::{Client, DeleteOptions, ListParams, PatchKind, WriteOptions};
 use rand::Rng as _;
-use serde::Serialize;
 use serde_json::json;
 use zeroize::Zeroizing;
 
 use crate::cli::{TokenCommand, TokenServer};
 use crate::cluster::{CLUSTER_INFO, INFO_KEY};
+use crate::token_list::{TokenRow, shown};
 
 /// The characters of a token (upstream: bootstrap token format `[a-z0-9]{6}.[a-z0-9]{16}`).
 const ALPHABET: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
@@ -27,6 +27,8 @@ const ID_LENGTH: usize = 6;
 const SECRET_LENGTH: usize = 16;
 const NAMESPACE: &str = "kube-system";
 const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
+/// The group of tokens with which servers join.
+pub const SERVERS: &str = "system:bootstrappers:kelson:server";
 
 /// A token in its two parts. It is never printed, and erased from memory when dropped.
 #[derive(Clone, PartialEq, Eq)]
@@ -38,7 +40,8 @@ pub struct Token {
 }
 
 impl Token {
-    fn random() -> Self {
+    /// Generates a token.
+    pub fn random() -> Self {
         let word = |n: usize| {
             let mut rng = rand::rng();
             (0..n).map(|_| char::from(ALPHABET[rng.random_range(0..ALPHABET.len())])).collect()
@@ -59,6 +62,11 @@ impl Token {
     /// Returns `ID.SECRET`.
     pub fn reveal(&self) -> String {
         format!("{}.{}", self.id, *self.secret)
+    }
+
+    /// Returns it as the token with which servers join the cluster whose CA has this pin, `sha256:HEX`.
+    pub fn of_servers(&self, pin: &str) -> anyhow::Result<ServerToken> {
+        ServerToken::new(pin, &self.id, &self.secret).context("the CA of the cluster has no valid pin")
     }
 }
 
@@ -86,21 +94,39 @@ pub fn own(file: &Path) -> anyhow::Result<Token> {
     }
 }
 
-/// Makes this machine's own token valid for a day from now.
+/// What a token in the data directory is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// The node of this machine joins with it.
+    Node,
+    /// Servers join with it.
+    Server,
+}
+
+impl Purpose {
+    fn terms(self, expires: Option<Timestamp>) -> Terms {
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        let (description, usages, group): (_, &[&str], _) = match self {
+            Self::Node => (
+                "Token for this machine's own node; other nodes may join with it, too.",
+                &["signing", "authentication"],
+                "system:bootstrappers:kelson:default-node-token",
+            ),
+            Self::Server => ("Token with which servers join.", &["authentication"], SERVERS),
+        };
+        Terms { expires, description: description.to_owned(), usages: words(usages), groups: words(&[group]) }
+    }
+}
+
+/// Makes a token of the data directory valid for a day from now.
 ///
 /// # Errors
 /// The secret cannot be read or written.
-pub async fn admit_own(client: &Client, token: &Token) -> anyhow::Result<()> {
+pub async fn admit_own(client: &Client, token: &Token, purpose: Purpose) -> anyhow::Result<()> {
     let ends = Timestamp::now() + OWN_TOKEN_TTL;
     let name = secret_name(&token.id);
     if client.get_opt::<Secret>(NAMESPACE, &name).await?.is_none() {
-        let terms = Terms {
-            expires: Some(ends),
-            description: "Token for this machine's own node; other nodes may join with it, too.",
-            usages: &["signing", "authentication"].map(String::from),
-            groups: &["system:bootstrappers:kelson:default-node-token".to_owned()],
-        };
-        return store(client, token, &terms).await;
+        return store(client, token, &purpose.terms(Some(ends))).await;
     }
     let patch = json!({"stringData": {"expiration": kelson_meta::format_seconds(ends)}});
     let options = WriteOptions::default();
@@ -112,15 +138,25 @@ fn secret_name(id: &str) -> String {
     format!("bootstrap-token-{id}")
 }
 
-/// The stored properties of a token.
-struct Terms<'a> {
-    expires: Option<Timestamp>,
-    description: &'a str,
-    usages: &'a [String],
-    groups: &'a [String],
+/// Reads the secret half of a stored token.
+///
+/// # Errors
+/// There is no such token, or it cannot be read.
+pub async fn secret(client: &Client, id: &str) -> anyhow::Result<Zeroizing<String>> {
+    let stored = client.get::<Secret>(NAMESPACE, &secret_name(id)).await?;
+    let secret = stored.data.unwrap_or_default().remove("token-secret").context("it has no token-secret")?;
+    Ok(Zeroizing::new(String::from_utf8(secret.0)?))
 }
 
-async fn store(client: &Client, token: &Token, terms: &Terms<'_>) -> anyhow::Result<()> {
+/// The stored properties of a token.
+struct Terms {
+    expires: Option<Timestamp>,
+    description: String,
+    usages: Vec<String>,
+    groups: Vec<String>,
+}
+
+async fn store(client: &Client, token: &Token, terms: &Terms) -> anyhow::Result<()> {
     if let Some(group) = terms.groups.iter().find(|g| !g.starts_with("system:bootstrappers:")) {
         bail!("--groups: {group:?} does not begin with system:bootstrappers:");
     }
@@ -132,7 +168,7 @@ async fn store(client: &Client, token: &Token, terms: &Terms<'_>) -> anyhow::Res
             "auth-extra-groups": terms.groups.join(","),
         },
     });
-    for usage in terms.usages {
+    for usage in &terms.usages {
         secret["stringData"][format!("usage-bootstrap-{usage}")] = "true".into();
     }
     if let Some(at) = terms.expires {
@@ -146,27 +182,34 @@ async fn store(client: &Client, token: &Token, terms: &Terms<'_>) -> anyhow::Res
 pub async fn run(command: TokenCommand) -> anyhow::Result<()> {
     match command {
         TokenCommand::Generate => outln!("{}", Token::random().reveal()),
-        TokenCommand::Create { token, usages, groups, ttl, description, print_join_command, of } => {
+        TokenCommand::Create { token, usages, groups, server, ttl, description, print_join_command, of } => {
             let token = token.as_deref().map_or_else(|| Ok(Token::random()), Token::parse)?;
             let client = of.client()?;
             let expires = (!ttl.is_zero()).then(|| Timestamp::now() + ttl);
-            let description = description.as_deref().unwrap_or_default();
-            let terms = Terms { expires, description, usages: &usages, groups: &groups };
+            if server {
+                of.check_member().await?;
+            }
+            let terms = match server {
+                true => Purpose::Server.terms(expires),
+                false => Terms { expires, description: String::new(), usages, groups },
+            };
+            let terms = Terms { description: description.unwrap_or(terms.description), ..terms };
             if of.dry_run {
                 outln!("would create bootstrap token {:?}", token.id);
                 return Ok(());
             }
             of.reaching(store(&client, &token, &terms).await)?;
-            if print_join_command {
-                outln!("{}", join_command(&client, &token).await?);
-            } else {
-                outln!("{}", token.reveal());
+            match (server, print_join_command) {
+                (false, false) => outln!("{}", token.reveal()),
+                (false, true) => outln!("{}", join_command(&client, &token).await?),
+                (true, _) => outln!("{}", server_join(&client, &token, print_join_command).await?),
             }
         }
         TokenCommand::List { output, show_secrets, of } => {
             let params = ListParams::default().with_fields(format!("type={SECRET_TYPE}"));
             let list = of.client()?.list::<Secret>(NAMESPACE, &params).await.context("list the tokens");
-            let mut rows: Vec<Listed> = of.reaching(list)?.items.iter().map(|s| Listed::of(s, show_secrets)).collect();
+            let mut rows: Vec<TokenRow> =
+                of.reaching(list)?.items.iter().map(|s| TokenRow::of(s, show_secrets)).collect();
             rows.sort_by(|a, b| a.token.cmp(&b.token));
             out!("{}", shown(&rows, &output, Timestamp::now())?);
         }
@@ -201,6 +244,17 @@ impl TokenServer {
         }
     }
 
+    /// Checks that servers can join this one, if its data directory is known.
+    async fn check_member(&self) -> anyhow::Result<()> {
+        if self.kubeconfig.is_none() && kelson_members::settings(&self.data_dir).await?.is_none() {
+            bail!(
+                "the server with data directory {} has no etcd member, so servers cannot join it; restart it with --cluster-init",
+                self.data_dir.display()
+            );
+        }
+        Ok(())
+    }
+
     fn reaching<T>(&self, done: anyhow::Result<T>) -> anyhow::Result<T> {
         match &self.kubeconfig {
             Some(file) => done.with_context(|| format!("ask the server of {}", file.display())),
@@ -223,108 +277,33 @@ pub fn reaching<T>(data_dir: &Path, done: anyhow::Result<T>) -> anyhow::Result<T
     done.with_context(|| format!("ask the server with data directory {}", data_dir.display()))
 }
 
-/// Returns the command that joins a machine, with the CA pinned.
-async fn join_command(client: &Client, token: &Token) -> anyhow::Result<String> {
+/// Returns the URL of the API and the pins of the cluster's CAs, of which the first one signs.
+async fn url_and_pins(client: &Client) -> anyhow::Result<(String, Vec<String>)> {
     let (namespace, name) = CLUSTER_INFO;
     let info = client.get::<ConfigMap>(namespace, name).await.context("read the API server's address")?;
     let text = info.data.unwrap_or_default().remove(INFO_KEY).context("cluster-info is empty")?;
     let cluster = Config::parse_cluster(text.as_bytes())?;
-    let mut command = format!("kelson agent --server {} --token {}", cluster.server, token.reveal());
-    for certificate in kelson_pki::certificates_from_pem(&String::from_utf8(cluster.ca_pem)?)? {
+    let certificates = kelson_pki::certificates_from_pem(&String::from_utf8(cluster.ca_pem)?)?;
+    let pins: Result<_, _> = certificates.iter().map(kelson_pki::public_key_pin).collect();
+    Ok((cluster.server, pins?))
+}
+
+/// Returns the command that joins a machine, with the CA pinned.
+async fn join_command(client: &Client, token: &Token) -> anyhow::Result<String> {
+    let (server, pins) = url_and_pins(client).await?;
+    let mut command = format!("kelson agent --server {server} --token {}", token.reveal());
+    for pin in pins {
         command.push_str(" --token-ca-cert-hash ");
-        command.push_str(&kelson_pki::public_key_pin(&certificate)?);
+        command.push_str(&pin);
     }
     Ok(command)
 }
 
-/// A token in lists, in the form of kubeadm's `output.kubeadm.k8s.io/v1alpha3`.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Listed {
-    api_version: &'static str,
-    kind: &'static str,
-    token: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    description: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    expires: String,
-    usages: Vec<&'static str>,
-    groups: Vec<String>,
-}
-
-impl Listed {
-    fn of(secret: &Secret, whole: bool) -> Self {
-        let none = BTreeMap::new();
-        let data = secret.data.as_ref().unwrap_or(&none);
-        let text = |key: &str| data.get(key).map(|v| String::from_utf8_lossy(&v.0).into_owned()).unwrap_or_default();
-        let usages = [("usage-bootstrap-authentication", "authentication"), ("usage-bootstrap-signing", "signing")];
-        let groups = text("auth-extra-groups");
-        Self {
-            api_version: "output.kubeadm.k8s.io/v1alpha3",
-            kind: "BootstrapToken",
-            token: if whole { format!("{}.{}", text("token-id"), text("token-secret")) } else { text("token-id") },
-            description: text("description"),
-            expires: text("expiration"),
-            usages: usages.iter().filter(|(key, _)| text(key) == "true").map(|(_, usage)| *usage).collect(),
-            groups: groups.split(',').filter(|group| !group.is_empty()).map(str::to_owned).collect(),
-        }
-    }
-}
-
-fn shown(tokens: &[Listed], form: &str, now: Timestamp) -> anyhow::Result<String> {
-    let mut out = String::new();
-    match form {
-        "json" => {
-            for token in tokens {
-                out.push_str(&serde_json::to_string_pretty(token)?);
-                out.push('\n');
-            }
-        }
-        "yaml" => {
-            for token in tokens {
-                out.push_str("---\n");
-                out.push_str(&kelson_codec::yaml::to_yaml(&serde_json::to_value(token)?));
-            }
-        }
-        _ => out = table(tokens, now),
-    }
-    Ok(out)
-}
-
-fn table(tokens: &[Listed], now: Timestamp) -> String {
-    let mut rows = vec![["TOKEN", "TTL", "EXPIRES", "USAGES", "DESCRIPTION", "EXTRA GROUPS"].map(str::to_owned)];
-    let or = |text: String, none: &str| if text.is_empty() { none.to_owned() } else { text };
-    for token in tokens {
-        rows.push([
-            token.token.clone(),
-            time_left(&token.expires, now),
-            or(token.expires.clone(), "<never>"),
-            or(token.usages.join(","), "<none>"),
-            or(token.description.clone(), "<none>"),
-            or(token.groups.join(","), "<none>"),
-        ]);
-    }
-    let width = |i: usize| rows.iter().map(|r| r[i].len()).max().unwrap_or(0) + 3;
-    let widths: Vec<usize> = (0..5).map(width).collect();
-    rows.iter().fold(String::new(), |mut out, row| {
-        for (cell, width) in row.iter().zip(&widths) {
-            out.push_str(&format!("{cell:<width$}"));
-        }
-        out + &row[5] + "\n"
-    })
-}
-
-fn time_left(expires: &str, now: Timestamp) -> String {
-    if expires.is_empty() {
-        return "<forever>".into();
-    }
-    let Ok(at) = expires.parse::<Timestamp>() else { return "<invalid>".into() };
-    match now.duration_until(at).as_secs() {
-        ..=0 => "<expired>".into(),
-        s @ 1..60 => format!("{s}s"),
-        s @ 60..3600 => format!("{}m", s / 60),
-        s => format!("{}h", s / 3600),
-    }
+/// Returns the token with which servers join, or the command.
+async fn server_join(client: &Client, token: &Token, is_command: bool) -> anyhow::Result<String> {
+    let (server, pins) = url_and_pins(client).await?;
+    let token = token.of_servers(pins.first().map_or("", String::as_str))?.reveal();
+    Ok(if is_command { format!("kelson server --server {server} --token {}", *token) } else { token.to_string() })
 }
 
 #[cfg(test)]
@@ -339,41 +318,5 @@ mod tests {
             let e = Token::parse(bad).err().unwrap().to_string();
             assert!(bad.len() < 4 || !e.contains(bad), "{e}");
         }
-    }
-
-    #[test]
-    fn the_list_shows_no_secrets() {
-        let encode = |s: &str| k8s_openapi::ByteString(s.as_bytes().to_vec());
-        let secret = |id: &str, expiration: &str| {
-            let mut data = BTreeMap::from([
-                ("token-id".to_owned(), encode(id)),
-                ("token-secret".to_owned(), encode("0123456789abcdef")),
-                ("usage-bootstrap-signing".to_owned(), encode("true")),
-                ("auth-extra-groups".to_owned(), encode("system:bootstrappers:x")),
-            ]);
-            if !expiration.is_empty() {
-                data.insert("expiration".to_owned(), encode(expiration));
-            }
-            Secret { data: Some(data), ..Secret::default() }
-        };
-        let now = "2026-01-01T00:00:00Z".parse().unwrap();
-        let secrets = [secret("aaaaaa", ""), secret("bbbbbb", "2026-01-01T23:30:00Z")];
-        let rows: Vec<Listed> = secrets.iter().map(|s| Listed::of(s, false)).collect();
-        let out = shown(&rows, "text", now).unwrap();
-        let titles = "TOKEN    TTL         EXPIRES                USAGES    DESCRIPTION   EXTRA GROUPS";
-        assert_eq!(out.lines().next(), Some(titles));
-        let rows: Vec<Vec<&str>> = out.lines().map(|l| l.split_whitespace().collect()).collect();
-        assert_eq!(rows[1], ["aaaaaa", "<forever>", "<never>", "signing", "<none>", "system:bootstrappers:x"]);
-        assert_eq!(rows[2][..4], ["bbbbbb", "23h", "2026-01-01T23:30:00Z", "signing"]);
-        let listed = |whole| secrets.iter().map(|s| Listed::of(s, whole)).collect::<Vec<_>>();
-        for form in ["text", "json", "yaml"] {
-            let out = shown(&listed(false), form, now).unwrap();
-            assert!(out.contains("bbbbbb") && !out.contains("0123456789abcdef"), "{out}");
-            assert!(shown(&listed(true), form, now).unwrap().contains("aaaaaa.0123456789abcdef"));
-        }
-        let json = shown(&listed(false)[1..], "json", now).unwrap();
-        let wanted = json!({"apiVersion": "output.kubeadm.k8s.io/v1alpha3", "kind": "BootstrapToken", "token": "bbbbbb",
-            "expires": "2026-01-01T23:30:00Z", "usages": ["signing"], "groups": ["system:bootstrappers:x"]});
-        assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap(), wanted);
     }
 }

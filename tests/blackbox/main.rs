@@ -26,6 +26,7 @@ mod identity;
 mod install;
 mod jobs;
 mod joining;
+mod joining_servers;
 mod load_balancers;
 mod manifests;
 mod members;
@@ -114,6 +115,7 @@ fn main() {
         durability::tests(),
         availability::tests(),
         members::tests(),
+        joining_servers::tests(),
         restore::tests(),
         envtest::tests(),
         etcd::tests(),

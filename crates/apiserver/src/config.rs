@@ -4,16 +4,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use ipnet::IpNet;
 use kelson_admission::AdmissionOptions;
 use kelson_audit::Audit;
-use kelson_auth::Anonymous;
 use kelson_auth::authenticate::FrontProxyOptions;
 use kelson_auth::authenticate::jwt::Issuer;
 use kelson_auth::authorize::config::WebhookConfig;
 use kelson_auth::token::TokenTerms;
+use kelson_auth::{Anonymous, UserInfo};
 use kelson_meta::gates::FeatureGates;
-use kelson_meta::{Clock, SystemClock};
+use kelson_meta::{Clock, Status, SystemClock};
 use kelson_metrics::Registry;
 use kelson_pki::{Key, PublicKey, SwappableCertificate};
 use kelson_resources::GatedFields;
@@ -132,6 +133,16 @@ pub struct Trusted {
 /// An extra health check. An error is the reason why it fails.
 pub type ExtraCheck = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
+/// What `POST /kelson/join` does: another server joins the cluster.
+#[async_trait]
+pub trait JoinHandler: Send + Sync {
+    /// Answers the request of a user, who may make it, with a JSON value.
+    ///
+    /// # Errors
+    /// The response for the client.
+    async fn answer(&self, user: &UserInfo, body: &[u8]) -> Result<serde_json::Value, Status>;
+}
+
 /// Sets the log verbosity from a number in a string. Returns the message for the client.
 pub type VerbositySetter = fn(&str) -> Result<String, String>;
 
@@ -228,6 +239,8 @@ pub struct Config {
     pub registries: Vec<Registry>,
     /// Directory in which `POST /kelson/snapshots` stores snapshots; `None`: the path does not exist.
     pub snapshots: Option<PathBuf>,
+    /// What `POST /kelson/join` does; `None`: the path does not exist.
+    pub join: Option<Arc<dyn JoinHandler>>,
     /// The process's flags and their effective values for `/flagz`, sorted by name.
     pub flags: Vec<(String, String)>,
     /// Sets the log verbosity (`/debug/flags/v`); `None`: the path does not exist.
@@ -310,6 +323,7 @@ impl Config {
             checks: Vec::new(),
             registries: Vec::new(),
             snapshots: None,
+            join: None,
             flags: Vec::new(),
             verbosity: None,
             feature_gates: Arc::default(),

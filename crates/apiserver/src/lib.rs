@@ -59,8 +59,8 @@ mod write;
 
 pub use catalog::{Behaviour, Catalog, Conversion, Converter, DynamicSchema, ObjectSchema, RuntimeConfig, Served, Sub};
 pub use config::{
-    AuthorizationMode, Config, EndpointReconciler, KubeletConfig, KubeletTrust, ServiceAccountConfig, ServingConfig,
-    StartError, TokenWebhook, Trusted, asks_for,
+    AuthorizationMode, Config, EndpointReconciler, JoinHandler, KubeletConfig, KubeletTrust, ServiceAccountConfig,
+    ServingConfig, StartError, TokenWebhook, Trusted, asks_for,
 };
 pub use request::route::RequestInfo;
 pub use shared::Server;

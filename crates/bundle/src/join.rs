@@ -29,6 +29,10 @@ const NEEDED: [&str; 8] = [
     "etcd/pki/ca.key",
     "network.json",
 ];
+/// Keys that a server of the same cluster has already.
+const COMPARED: [&str; 3] = ["pki/ca.key", "pki/sa.key", "etcd/pki/ca.key"];
+/// The directory of the etcd member.
+const ETCD: &str = "etcd";
 const PREFIX: &str = "K10";
 const USER: &str = "::server:";
 /// The length of the pin in hexadecimal digits.
@@ -138,13 +142,16 @@ pub fn install(
     }
     let staged = Staged::extract(sealed, Some(&token.passphrase()?), data_dir, &NEEDED)?;
     if !data_dir.join("pki").exists() {
-        if data_dir.join("store").exists() || data_dir.join("etcd").exists() {
+        if data_dir.join("store").exists() || data_dir.join(ETCD).exists() {
             return Err(BundleError::OtherCluster(data_dir.to_owned()));
         }
         staged.install(data_dir, now)?;
         return Ok(JoinOutcome::Written);
     }
-    for name in ["pki/ca.key", "pki/sa.key", "etcd/pki/ca.key"] {
+    // The directory of a member that was removed from its cluster is moved away before the server joins again.
+    let is_member_gone = !data_dir.join(ETCD).exists() && !data_dir.join("store").exists();
+    let compared: &[&str] = if is_member_gone { &COMPARED[..2] } else { &COMPARED };
+    for name in compared.iter().copied() {
         let read = |dir: &Path| fs::read(dir.join(name)).map(Zeroizing::new);
         let received = read(staged.path()).map_err(BundleError::io(name))?;
         match read(data_dir) {
@@ -155,6 +162,10 @@ pub fn install(
             }
             Err(e) => return Err(BundleError::io(name)(e)),
         }
+    }
+    if is_member_gone {
+        staged.install_part(ETCD, data_dir)?;
+        return Ok(JoinOutcome::Written);
     }
     Ok(JoinOutcome::AlreadyThere)
 }
@@ -213,6 +224,12 @@ mod tests {
         let another = seal(&parts("b"), &manifest(), &one).unwrap();
         assert!(matches!(installed(&another), Err(BundleError::OtherCluster(_))));
         assert_eq!(fs::read(data.join("pki/ca.key")).unwrap(), b"a pki/ca.key");
+        assert_eq!(fs::read_dir(data).unwrap().count(), 3, "nothing is left of the attempts");
+        fs::remove_dir_all(data.join("etcd")).unwrap();
+        assert!(matches!(installed(&another), Err(BundleError::OtherCluster(_))));
+        assert_eq!(installed(&sealed).unwrap(), JoinOutcome::Written, "the member is gone");
+        assert_eq!(fs::read(data.join("etcd/pki/ca.key")).unwrap(), b"a etcd/pki/ca.key");
+        assert_eq!(installed(&sealed).unwrap(), JoinOutcome::AlreadyThere);
         assert_eq!(fs::read_dir(data).unwrap().count(), 3, "nothing is left of the attempts");
         fs::remove_dir_all(data.join("pki")).unwrap();
         assert!(matches!(installed(&sealed), Err(BundleError::OtherCluster(_))), "there are objects without keys");

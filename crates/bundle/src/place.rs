@@ -90,6 +90,18 @@ impl Staged {
         sync_names(data_dir).map_err(failed())?;
         complete(data_dir)
     }
+
+    /// Moves one part, which does not exist there, to its place in a data directory, whose lock the caller has.
+    ///
+    /// # Errors
+    /// The part cannot be moved.
+    pub(crate) fn install_part(self, part: &str, data_dir: &Path) -> Result<(), BundleError> {
+        let failed = || BundleError::io(format!("put {part} of the bundle in place in {}", data_dir.display()));
+        let from = self.dir.path().join(part);
+        sync_tree(&from).map_err(failed())?;
+        fs::rename(from, data_dir.join(part)).map_err(failed())?;
+        sync_names(data_dir).map_err(failed())
+    }
 }
 
 /// Returns a suffix that no replaced part has: two restores may be in one second.

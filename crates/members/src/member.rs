@@ -94,7 +94,8 @@ impl Member {
             events,
             metrics,
         };
-        if let Err(error) = member.until_ready().await {
+        let ready = member.until_ready().await.and_then(|()| member.supervised.started(&member.layout));
+        if let Err(error) = ready {
             member.supervised.stop().await;
             return Err(error);
         }

@@ -1,6 +1,7 @@
 //! Keeps one etcd running: restarts it with a back-off when it ends, and stops it on request.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kelson_meta::Backoff;
@@ -63,6 +64,8 @@ impl Report {
 /// A supervised etcd.
 pub(crate) struct Supervised {
     stop: watch::Sender<bool>,
+    /// Whether the start is over. Before that its caller gets a failure, and may try again; later one ends the process.
+    is_started: Arc<AtomicBool>,
     report: watch::Receiver<Report>,
 }
 
@@ -81,12 +84,23 @@ impl Supervised {
         let (stop, stopped) = watch::channel(false);
         let (reported, report) = watch::channel(Report::default());
         let (layout, settings) = (layout.clone(), Arc::clone(settings));
-        let watcher = Watcher { program, layout, settings, quota_bytes, stopped, reported };
+        let is_started = Arc::new(AtomicBool::new(false));
+        let watcher =
+            Watcher { program, layout, settings, quota_bytes, stopped, is_started: Arc::clone(&is_started), reported };
         let process = watcher.spawn().await?;
         // It ends when it is asked to, not with the group: the store, which is in another one, needs the member to the end.
         let group = tasks.clone();
         tasks.spawn_graceful("etcd-supervise", OnPanic::EndProcess, async move { watcher.run(process, &group).await });
-        Ok(Self { stop, report })
+        Ok(Self { stop, is_started, report })
+    }
+
+    /// Ends the start: a failure from now on ends the process.
+    ///
+    /// # Errors
+    /// The member has failed already.
+    pub fn started(&self, layout: &Layout) -> Result<(), MemberError> {
+        self.is_started.store(true, Ordering::SeqCst);
+        self.report.borrow().failure(layout).map_or(Ok(()), Err)
     }
 
     /// Returns the reports of the supervision.
@@ -109,6 +123,7 @@ struct Watcher {
     settings: SharedSettings,
     quota_bytes: u64,
     stopped: watch::Receiver<bool>,
+    is_started: Arc<AtomicBool>,
     reported: watch::Sender<Report>,
 }
 
@@ -140,7 +155,9 @@ impl Watcher {
             });
             let failure = self.reported.borrow().failure(&self.layout);
             if let Some(failure) = failure {
-                tasks.fail(&failure.to_string());
+                if self.is_started.load(Ordering::SeqCst) {
+                    tasks.fail(&failure.to_string());
+                }
                 break;
             }
             tracing::error!(how = end.how, errors = end.tail, retry_in = ?pause, "etcd exited; restarting it");

@@ -1,9 +1,6 @@
 //! Joins a cluster by its address and a token only. The secret half of the token is not sent before the cluster has
 //! proven its CA by a signature with that token. Upstream `kubeadm/app/discovery/token`.
 //!
-//! Temporary errors are retried: without limit for a server that is not up yet, for [`PATIENCE`] for a token that was
-//! just created. Other errors end with a message that says what to do.
-//!
 //! A signature with a token does not need a clock, but a certificate does: a machine whose clock is obviously wrong
 //! sets it by the server's as soon as it knows the CA of its certificate. A machine that was off while its cluster's
 //! CAs were rotated joins again with a token, and recognizes its cluster by the address ranges and the overlay's
@@ -11,7 +8,6 @@
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
@@ -22,35 +18,13 @@ use kelson_client::remote::Remote;
 use kelson_client::{Client, ClientError};
 use kelson_meta::{Clock, SystemClock};
 use kelson_tasks::FILES;
-use tokio::time::Instant;
 
 use super::args::AgentArgs;
 use super::pins::{check_pins, pins};
 use super::servers::ApiServers;
 use crate::cluster::{self, CLUSTER_INFO, ClusterSettings, INFO_KEY, Known};
+use crate::reach::{CERTIFICATE_FAULT, Fault, ask, cluster_info, persist, unreachable};
 use crate::token::Token;
-
-/// The timeout of one request to the server.
-const ANSWER_LIMIT: Duration = Duration::from_secs(15);
-/// The first and the longest pause between attempts; it doubles each time.
-const PAUSE_FIRST: Duration = Duration::from_millis(500);
-const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// How long to wait for objects that the cluster has not published yet.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How often an unchanged error is logged.
-const REPEAT: Duration = Duration::from_secs(60);
-/// A part of every TLS error about the server's certificate.
-const CERTIFICATE_FAULT: &str = "invalid peer certificate";
-
-/// Whether another attempt can help.
-enum Fault {
-    /// It can, at any time.
-    Wait(anyhow::Error),
-    /// It can, soon or never.
-    Soon(anyhow::Error),
-    /// It cannot.
-    Never(anyhow::Error),
-}
 
 /// Returns CA and settings of the cluster: those of an earlier start, else those that the cluster publishes. `name` is
 /// the name of the node.
@@ -146,36 +120,8 @@ async fn mend_clock(config: &Config, clock: &dyn Clock, machine: &impl Machine) 
     }
 }
 
-/// Retries until there is an answer or a permanent error.
-async fn persist<T, F>(server: &str, mut attempt: impl FnMut() -> F) -> anyhow::Result<T>
-where
-    F: Future<Output = Result<T, Fault>>,
-{
-    let (started, mut pause) = (Instant::now(), PAUSE_FIRST);
-    let mut told: Option<(String, Instant)> = None;
-    loop {
-        let error = match attempt().await {
-            Ok(done) => return Ok(done),
-            Err(Fault::Never(e)) => return Err(e),
-            Err(Fault::Soon(e)) if started.elapsed() >= PATIENCE => return Err(e),
-            Err(Fault::Soon(e) | Fault::Wait(e)) => format!("{e:#}"),
-        };
-        if told.as_ref().is_none_or(|(text, at)| *text != error || at.elapsed() >= REPEAT) {
-            tracing::warn!(server, error, "joining the cluster failed; retrying");
-            told = Some((error, Instant::now()));
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSE_MAX);
-    }
-}
-
 fn client(config: Config) -> anyhow::Result<Client> {
     Ok(Client::new(std::sync::Arc::new(Remote::new(config).context("--server")?), "agent"))
-}
-
-async fn ask<T>(question: impl Future<Output = Result<T, ClientError>>) -> Result<T, ClientError> {
-    let late = || kelson_client::TransportError(format!("timed out after {} s", ANSWER_LIMIT.as_secs()));
-    tokio::time::timeout(ANSWER_LIMIT, question).await.map_err(|_| late())?
 }
 
 /// Returns the CA that the cluster's signature proves.
@@ -193,32 +139,6 @@ async fn signed_ca(servers: &ApiServers, token: &Token, pins: &[String]) -> Resu
         return Err(Fault::Never(anyhow!("{server} returned two different CAs")));
     }
     Ok(ca)
-}
-
-async fn cluster_info(server: &str, client: &Client) -> Result<ConfigMap, Fault> {
-    let (namespace, name) = CLUSTER_INFO;
-    ask(client.get::<ConfigMap>(namespace, name)).await.map_err(|e| match e.status().map(|s| s.code) {
-        // The role that allows reading it is one of the last objects that a new cluster creates.
-        Some(401 | 403) => Fault::Soon(anyhow!(
-            "{server} does not allow anonymous reads of {namespace}/{name} ({e}); give the server's CA (DIR/pki/ca.crt) with --server-ca"
-        )),
-        Some(404) => Fault::Soon(anyhow!("{server} has no {namespace}/{name}; nodes cannot join with a token")),
-        _ => unreachable(server, e),
-    })
-}
-
-/// Classifies a request without an answer: an invalid certificate is permanent, everything else is not.
-fn unreachable(server: &str, e: ClientError) -> Fault {
-    let text = e.to_string();
-    match e {
-        ClientError::Transport(_) if text.contains(CERTIFICATE_FAULT) => Fault::Never(anyhow!(
-            "the certificate of {server} is not valid for this address: {text}; add the address on the server with --tls-san"
-        )),
-        ClientError::Transport(_) => Fault::Wait(anyhow!("{server} is not reachable: {text}")),
-        ClientError::Status(s) if s.code < 500 && s.code != 429 => Fault::Never(anyhow!("{server}: {s}")),
-        ClientError::Status(_) => Fault::Wait(anyhow!("{server}: {text}")),
-        _ => Fault::Never(anyhow!("{server} is not a Kubernetes API server: {text}")),
-    }
 }
 
 /// Returns the CA in a `cluster-info`, if its signature with this token is valid and one of the pins, if any, matches.

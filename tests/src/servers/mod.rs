@@ -30,6 +30,7 @@ mod watcher;
 
 pub use cluster::{Cluster, Datastore, Reference, Station, etcd};
 pub use failover::failover;
-pub use https::Https;
+pub use https::{Https, TOKEN, trust};
+pub use network::Network;
 pub use program::Program;
 pub use round::{Report, round};

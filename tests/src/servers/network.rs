@@ -64,7 +64,13 @@ impl Network {
         sh(&format!("ip netns exec {name} nft add rule inet faults input ip saddr {address} drop")).map(drop)
     }
 
-    /// Reverts every [`Network::cut`].
+    /// Has a machine ignore connections to one of its ports.
+    pub fn close_port(&self, machine: usize, port: u16) -> anyhow::Result<()> {
+        let name = self.machine(machine);
+        sh(&format!("ip netns exec {name} nft add rule inet faults input tcp dport {port} drop")).map(drop)
+    }
+
+    /// Reverts every [`Network::cut`] and [`Network::close_port`].
     pub fn mend(&self) -> anyhow::Result<()> {
         for machine in 0..self.machines {
             sh(&format!("ip netns exec {} nft flush chain inet faults input", self.machine(machine)))?;

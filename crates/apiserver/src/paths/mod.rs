@@ -4,6 +4,7 @@ pub mod discovery;
 pub mod flags;
 pub mod flagz;
 pub mod health;
+pub mod join;
 pub mod openapi;
 pub mod snapshots;
 pub mod statusz;
@@ -47,6 +48,9 @@ pub async fn serve(cx: &RequestContext, body: RequestBody) -> Result<Answer, Sta
     let path = cx.uri.path();
     if path == snapshots::PATH && cx.method == Method::POST {
         return snapshots::make(&cx.server).await;
+    }
+    if path == join::PATH && cx.method == Method::POST {
+        return join::serve(cx, body).await;
     }
     if flags::is_flags_path(path) && cx.server.config.verbosity.is_some() {
         return flags::serve(cx, body).await;

@@ -13,6 +13,7 @@ mod encryption;
 mod fairness;
 mod forms;
 mod identity;
+mod joins;
 mod large;
 mod lists;
 mod node_rights;

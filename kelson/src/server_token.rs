@@ -1,0 +1,55 @@
+//! The token in the data directory of a server with an etcd member, with which other servers join for a day after each start.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use kelson_bundle::join::ServerToken;
+use kelson_client::Client;
+use kelson_tasks::{FILES, OnPanic, Tasks};
+
+use crate::token::{Purpose, Token, admit_own};
+
+/// The file with the token.
+pub const FILE: &str = "server-token";
+/// The pause between attempts while the store rejects writes.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// Makes the token valid and writes its file; repeats it until that works. `pin` is that of the CA, `sha256:HEX`.
+pub fn keep(client: &Client, data_dir: &Path, pin: String, tasks: &Tasks) {
+    let (client, file) = (client.clone(), data_dir.join(FILE));
+    tasks.spawn("server-token", OnPanic::Contain, async move {
+        while let Err(error) = admit(&client, &file, &pin).await {
+            tracing::warn!(error = format!("{error:#}"), "storing the token with which servers join failed; retrying");
+            tokio::time::sleep(RETRY).await;
+        }
+    });
+}
+
+/// The secret is stored before the file is written: a token in the file is valid.
+async fn admit(client: &Client, file: &Path, pin: &str) -> anyhow::Result<()> {
+    let path = file.to_owned();
+    let present = FILES.run(move || read(&path)).await??;
+    let token = match &present {
+        Some(present) => Token::parse(&present.bootstrap())?,
+        None => Token::random(),
+    };
+    admit_own(client, &token, Purpose::Server).await?;
+    // After a rotation of the CA the pin is another one.
+    let next = token.of_servers(pin)?;
+    if present.is_none_or(|present| present != next) {
+        let path = file.to_owned();
+        FILES.run(move || kelson_pki::write_secret(&path, next.reveal().as_bytes(), true)).await??;
+    }
+    Ok(())
+}
+
+/// Reads the token of an earlier start. A file with other content is replaced.
+fn read(file: &PathBuf) -> anyhow::Result<Option<ServerToken>> {
+    match std::fs::read_to_string(file) {
+        Ok(text) => Ok(ServerToken::parse(&text)),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e).with_context(|| file.display().to_string()),
+    }
+}

@@ -11,6 +11,8 @@ use clap::{ArgAction, Args};
 use ipnet::IpNet;
 use kelson_client::Client;
 use kelson_client::kubeconfig::Config as Kubeconfig;
+use kelson_client::remote::choose_server;
+use kelson_client::servers::Servers;
 use kelson_hollow::staged::{Manage, Settings};
 use kelson_hollow::{Config, NODES_MAX};
 use kelson_meta::{Clock, LabelSelector, Quantity, SystemClock};
@@ -18,7 +20,7 @@ use kelson_stages::{Document, Settings as Options};
 
 use crate::args::{LogArgs, duration};
 use crate::component::client;
-use crate::process::{self, within};
+use crate::process::{self, Process, within};
 
 /// How long the end waits for writes in progress.
 const END_MAX: Duration = Duration::from_secs(12);
@@ -35,6 +37,9 @@ pub struct HollowArgs {
     /// Kubeconfig of a user who may create nodes and leases, and update and delete pods.
     #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
     pub kubeconfig: PathBuf,
+    /// URLs of the API servers, of which one that answers is used [default: the one in the kubeconfig]
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    pub server: Vec<String>,
     /// Prefix of node names; a number follows.
     #[arg(long, value_name = "TEXT", default_value = "hollow-")]
     pub name_prefix: String,
@@ -213,12 +218,17 @@ impl StageArgs {
 /// Runs the nodes until the process ends; their objects are not deleted.
 pub fn run(args: &HollowArgs) -> anyhow::Result<()> {
     crate::logging::init(&args.log.log_level)?;
-    let client = client(Kubeconfig::load(&args.kubeconfig)?, "hollow")?;
+    let mut connection = Kubeconfig::load(&args.kubeconfig)?;
+    if !args.server.is_empty() {
+        let servers = Servers::new(&args.server, &args.name_prefix).context("--server")?;
+        connection.servers = Some(Arc::new(servers));
+    }
+    let client = client(connection.clone(), "hollow")?;
     if let Some(settings) = args.stages.settings()? {
         if args.nodes.is_some() {
             bail!("--nodes: where stages say how nodes live, nodes are those that users make");
         }
-        return drive(settings, &client);
+        return drive(settings, &client, &connection);
     }
     let nodes = args.nodes.unwrap_or(1);
     if nodes == 0 || nodes > NODES_MAX {
@@ -239,6 +249,7 @@ pub fn run(args: &HollowArgs) -> anyhow::Result<()> {
         run_for: args.run_for,
     };
     process::run(async |process| {
+        choose(&connection, process);
         let running = kelson_hollow::start(config, &client, Arc::new(SystemClock), &process.tasks);
         let mut told = 0;
         let ended = loop {
@@ -255,9 +266,16 @@ pub fn run(args: &HollowArgs) -> anyhow::Result<()> {
     })
 }
 
+/// Uses another server when one does not answer, if there are several.
+fn choose(connection: &Kubeconfig, process: &Process) {
+    let connection = connection.clone();
+    process.tasks.supervise("api-server-choice", move || choose_server(connection.clone()));
+}
+
 /// Applies stages until the process ends.
-fn drive(settings: Settings, client: &Client) -> anyhow::Result<()> {
+fn drive(settings: Settings, client: &Client, connection: &Kubeconfig) -> anyhow::Result<()> {
     process::run(async |process| {
+        choose(connection, process);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let driven = kelson_hollow::staged::start(settings, client, &clock, &process.tasks)?;
         let ended = process.ended().await;

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use kelson_blackbox::servers::{Cluster, Datastore, round};
+use kelson_blackbox::servers::{Cluster, Datastore, failover, round};
 use kelson_blackbox::{Needs::OwnNode, Outcome, Subject, Test, repo_root};
 
 /// The seed of the round in the gate, and the first one of several.
@@ -35,6 +35,7 @@ fn rounds() -> Outcome {
     let limit = number("KELSON_HA_SECONDS").map_or(Duration::MAX, Duration::from_secs);
     let (count, length) = asked.map_or((1, LENGTH), |count| (count, SHORT));
     let mut cluster = Cluster::start(Datastore::External, SERVERS)?;
+    failover(&mut cluster)?;
     let (mut done, mut slowest, mut operations, mut faults) = (0, Duration::ZERO, 0, 0);
     for seed in (first..).take(usize::try_from(count)?) {
         if begun.elapsed() > limit {

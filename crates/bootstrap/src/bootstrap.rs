@@ -122,7 +122,8 @@ impl ClientCertificate {
     async fn kubeconfig(&self, which: &'static str, path: &Path) -> Result<ClientConfig, CertError> {
         let file = path.to_owned();
         let loaded = FILES.run(move || ClientConfig::load(&file)).await.map_err(|e| self.lane(e))?;
-        loaded.map_err(|e| CertError::Kubeconfig { which, why: e.to_string() })
+        let loaded = loaded.map_err(|e| CertError::Kubeconfig { which, why: e.to_string() })?;
+        Ok(ClientConfig { servers: self.servers.clone(), ..loaded })
     }
 
     pub(crate) fn lane(&self, e: kelson_tasks::LaneError) -> CertError {

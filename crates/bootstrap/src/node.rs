@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use kelson_client::kubeconfig::Config;
 use kelson_client::remote::Remote;
+use kelson_client::servers::Servers;
 use kelson_client::{Client, Transport};
 use kelson_meta::Clock;
 
@@ -52,6 +53,8 @@ pub struct ClientCertificate {
     pub(crate) connect: Arc<Connect>,
     pub(crate) connections: Connections,
     pub(crate) discovery: Option<Discovery>,
+    /// The servers to choose from; kubeconfigs name one.
+    pub(crate) servers: Option<Arc<Servers>>,
 }
 
 impl ClientCertificate {
@@ -71,7 +74,8 @@ impl ClientCertificate {
             cert_dir: whole(paths.cert_dir),
         };
         let (connect, connections) = (Arc::new(connect), Connections::default());
-        Self { paths, node_name: node_name.to_owned(), clock, demands, connect, connections, discovery: None }
+        let node_name = node_name.to_owned();
+        Self { paths, node_name, clock, demands, connect, connections, discovery: None, servers: None }
     }
 
     /// The same, following demands.
@@ -82,6 +86,11 @@ impl ClientCertificate {
     /// Sets the discovery that looks up the cluster's CA again when the API server presents an untrusted certificate.
     pub fn discovering(self, discovery: Discovery) -> Self {
         Self { discovery: Some(discovery), ..self }
+    }
+
+    /// Uses one of these servers at a time, whichever server the kubeconfigs name.
+    pub fn among(self, servers: Arc<Servers>) -> Self {
+        Self { servers: Some(servers), ..self }
     }
 
     /// A way to the API for one of the node's components, which follows the node's credentials for as long as

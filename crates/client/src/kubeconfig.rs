@@ -3,11 +3,13 @@
 #![allow(clippy::disallowed_methods, reason = "blocking: callers read at start or in the lane for files")]
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub use kelson_pki::kubeconfig::KubeconfigError;
 use kelson_pki::kubeconfig::{Cluster, Impersonation, KubeconfigFile, NamedCluster, Source, User};
 
 use crate::exec::ExecPlugin;
+use crate::servers::Servers;
 
 /// The directory of a pod's service account files.
 const ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -17,6 +19,8 @@ const ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 pub struct Config {
     /// The URL of the API server: `https://host:port`, optionally with a path before `/api`.
     pub server: String,
+    /// The servers of the same API to choose from. `None` if `server` is the only one.
+    pub servers: Option<Arc<Servers>>,
     /// The PEM of the CA. Without it the connection cannot be verified and is an error.
     pub ca_pem: Vec<u8>,
     /// The file of the CA, which is reloaded when it changes. `None` for an embedded CA.
@@ -120,6 +124,7 @@ impl Config {
         let ca_pem = ca.load()?.unwrap_or_default();
         Ok(Self {
             server: cluster.server.clone(),
+            servers: None,
             ca_file: match ca {
                 Source::File(file) => Some(file),
                 _ => None,

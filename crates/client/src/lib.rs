@@ -10,7 +10,7 @@
 //!
 //! | room | holds |
 //! |---|---|
-//! | `error`, `kind`, `params` | the options of a request |
+//! | `error`, `kind`, `params`, `servers` | the options of a request; the servers of one API |
 //! | `client`, `watch`, `exec`, `kubeconfig`, `remote`, `limited`, `metered`, `traced` | verbs; frames; connections over TLS, rate limits, metrics (as client-go names them) and traces |
 //! | `informer`, `reflector`, `queue`, `queue_metrics` | a cache that follows the server; keys, delays and workers |
 //! | `events/`, `leader` | events; leader election |
@@ -34,6 +34,7 @@ mod queue;
 mod queue_metrics;
 mod reflector;
 pub mod remote;
+pub mod servers;
 mod traced;
 mod watch;
 

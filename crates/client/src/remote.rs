@@ -1,5 +1,6 @@
 //! A [`Transport`] over TLS: pooled connections (HTTP/2 where the server speaks it), credentials re-read when their files
-//! change, and a fresh connection after a certificate was rotated so that the new identity is used at once.
+//! change, and a fresh connection after a certificate was rotated so that the new identity is used at once. Of several
+//! servers one that answers is used, and another one as soon as it does not.
 #![allow(clippy::disallowed_methods, reason = "blocking: read at start, and again in the lane for files")]
 
 use std::path::PathBuf;
@@ -24,12 +25,18 @@ use crate::{Request, Response, Transport, TransportError};
 
 mod connector;
 mod impersonation;
+mod monitor;
 mod plain;
 mod pools;
+mod probe;
 mod proxy;
-use connector::{CONNECT_TIMEOUT, TlsConnector};
+mod race;
+mod severable;
+use connector::{CONNECT_TIMEOUT, Route, Tls, TlsConnector};
+use monitor::Monitor;
 pub use plain::Plain;
 use pools::{PING_INTERVAL, Pools};
+use probe::TlsProber;
 use proxy::Way;
 
 /// The minimum interval of checks of credential files.
@@ -41,7 +48,7 @@ const RECHECK_REFUSED: Duration = Duration::from_secs(1);
 /// A program is asked again so long before what it said ends.
 const EXEC_AHEAD: Duration = Duration::from_secs(10);
 
-/// Speaks to one server.
+/// Speaks to one server, or to one of several at a time.
 pub struct Remote {
     base: Uri,
     config: Arc<Config>,
@@ -52,6 +59,7 @@ pub struct Remote {
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
+#[derive(Default)]
 struct Current {
     /// The connections; `None` while there are no credentials, when no request is sent.
     pools: Option<Pools>,
@@ -64,6 +72,20 @@ struct Current {
     refused: bool,
     /// Counts the credentials that the plugin gave.
     said: u64,
+    /// The generation of the choice of a server ([`Servers::current`](crate::servers::Servers::current)).
+    generation: u64,
+}
+
+impl Current {
+    /// Uses other connections after another server was chosen.
+    fn follow(&mut self, config: &Config) {
+        let generation = config.servers.as_ref().map_or(0, |servers| servers.current().1);
+        if std::mem::replace(&mut self.generation, generation) != generation
+            && let Some(pools) = &mut self.pools
+        {
+            pools.renew();
+        }
+    }
 }
 
 impl Remote {
@@ -144,14 +166,9 @@ fn open(config: &Config) -> Result<Current, TransportError> {
     let stamp = stamps(config);
     let missing = matches!(&config.credentials, Credentials::CertificateFiles { cert, .. } if !cert.exists());
     if matches!(config.credentials, Credentials::Exec(_)) || (missing && config.credentials_may_come) {
-        return Ok(Current { pools: None, token: None, checked: None, stamp, ends: None, refused: false, said: 0 });
+        return Ok(Current { stamp, ..Current::default() });
     }
-    let tls = Arc::new(match &config.ca_file {
-        Some(file) => client_config(&Config { ca_pem: read(file)?, ..config.clone() })?,
-        None => client_config(config)?,
-    });
-    let name = config.tls_server_name.as_deref().map(|n| ServerName::try_from(n.to_owned())).transpose();
-    let connector = TlsConnector::new(way(config)?, tls, name.map_err(TransportError::new)?);
+    let connector = TlsConnector::new(route(config)?, tls(config)?);
     let token = match &config.credentials {
         Credentials::Token(t) => Some(bearer(t)?),
         Credentials::TokenFile(p) => {
@@ -164,14 +181,38 @@ fn open(config: &Config) -> Result<Current, TransportError> {
         token,
         checked: Some(std::time::Instant::now()),
         stamp,
-        ends: None,
-        refused: false,
-        said: 0,
+        ..Current::default()
     })
 }
 
-fn way(config: &Config) -> Result<Way, TransportError> {
-    Way::to(&base(config)?, &config.proxy, tcp()).map_err(|e| TransportError(e.to_string()))
+fn route(config: &Config) -> Result<Route, TransportError> {
+    let way = Way::to(&base(config)?, &config.proxy, tcp()).map_err(|e| TransportError(e.to_string()))?;
+    Ok(match &config.servers {
+        Some(servers) => Route::Several(Arc::clone(servers), config.proxy.clone()),
+        None => Route::One(way),
+    })
+}
+
+/// Reads the TLS side of a configuration.
+fn tls(config: &Config) -> Result<Tls, TransportError> {
+    let tls = match &config.ca_file {
+        Some(file) => client_config(&Config { ca_pem: read(file)?, ..config.clone() })?,
+        None => client_config(config)?,
+    };
+    Ok(Tls { config: Arc::new(tls), name: server_name(config)? })
+}
+
+fn server_name(config: &Config) -> Result<Option<ServerName<'static>>, TransportError> {
+    let name = config.tls_server_name.as_deref().map(|n| ServerName::try_from(n.to_owned())).transpose();
+    name.map_err(TransportError::new)
+}
+
+/// Keeps the choice among the servers of a configuration until it is dropped: it notices a server that does not answer
+/// or is not ready, and returns to a preferred one.
+pub async fn choose_server(config: Config) {
+    if let Some(servers) = config.servers.clone() {
+        Monitor::new(servers, TlsProber(config)).run().await;
+    }
 }
 
 fn tcp() -> HttpConnector {
@@ -219,8 +260,8 @@ pub async fn date(config: &Config, at: Option<Timestamp>) -> Result<Timestamp, T
         tls.time_provider = Arc::new(FixedTime(at));
     }
     let mut current = open(&anonymous)?;
-    let name = config.tls_server_name.as_deref().map(|n| ServerName::try_from(n.to_owned())).transpose();
-    let connector = TlsConnector::new(way(&anonymous)?, Arc::new(tls), name.map_err(TransportError::new)?);
+    let tls = Tls { config: Arc::new(tls), name: server_name(config)? };
+    let connector = TlsConnector::new(route(&anonymous)?, tls);
     current.pools = Some(Pools::new(connector));
     let base = base(config)?;
     let current = Arc::new(Mutex::new(current));
@@ -300,13 +341,14 @@ impl Transport for Remote {
             let waits = current.lock().pools.is_none();
             let turn = if waits { Some(turn.lock().await) } else { None };
             if is_due(&config, &current) {
-                let current = current.clone();
+                let (config, current) = (Arc::clone(&config), current.clone());
                 // An error is logged where it occurs; the previous credentials stay in use.
                 let _ = FILES.run(move || reload(&config, &current)).await;
             }
             drop(turn);
             let (pool, token, said) = {
                 let mut current = current.lock();
+                current.follow(&config);
                 (current.pools.as_mut().map(Pools::take), current.token.clone(), current.said)
             };
             if let Some(token) = token {

@@ -189,6 +189,6 @@ mod tests {
         assert!(!text.contains("0123456789abcdef"), "{text}");
         let tree: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(tree["settings"]["token"], json!({"value": MASK, "sources": ["FILE:1"]}));
-        assert_eq!(tree["settings"]["server"]["value"], Value::Null);
+        assert_eq!(tree["settings"]["server"]["value"], json!([]));
     }
 }

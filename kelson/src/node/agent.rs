@@ -30,6 +30,7 @@ use super::gate::PolicyGate;
 use super::kubelet::{configure, runtime_client, tell_idle};
 use super::pod_network::PodNetwork;
 use super::scope::RuntimeScope;
+use super::servers::ApiServers;
 use super::trust::{self, Trust};
 use super::{check, cleanup, credentials, discovery, pod_logs};
 use crate::cluster::ClusterSettings;
@@ -46,8 +47,8 @@ const PROXY_METRICS_PORT: u16 = 10249;
 /// What a node needs to join, and the settings of the cluster.
 #[derive(Clone)]
 pub struct Join {
-    /// The URL of the API server, `https://HOST:PORT`.
-    pub server: String,
+    /// The API servers.
+    pub servers: ApiServers,
     /// The CA of its certificate.
     pub ca_pem: String,
     /// The bootstrap token with which the node joins.
@@ -61,24 +62,25 @@ pub struct Join {
 
 impl Join {
     /// Returns the parameters of a server's own node, which joins like any other.
-    pub fn of(control_plane: &ControlPlane) -> Self {
-        Self {
-            server: control_plane.local_url().to_owned(),
+    pub fn of(control_plane: &ControlPlane, data_dir: &Path, node: &str) -> anyhow::Result<Self> {
+        Ok(Self {
+            servers: ApiServers::of_server(control_plane.local_url(), data_dir, node)?,
             ca_pem: control_plane.ca_bundle(),
             token: control_plane.token().clone(),
             cluster: control_plane.cluster().clone(),
             discovery: None,
-        }
+        })
     }
 
     /// Reads the command line of `kelson agent` and the settings that the cluster publishes. Waits for a server that is
     /// not up yet.
     pub async fn find(args: &AgentArgs, me: &NodeIdentity) -> anyhow::Result<Self> {
         let token = Token::parse(&args.token).context("--token")?;
-        let known = discovery::find(args, &token, &me.name).await?;
+        let servers = ApiServers::of_agent(&args.server, &args.data_dir, &me.name)?;
+        let known = discovery::find(args, &servers, &token, &me.name).await?;
         ranges::reserve(&args.data_dir, known.settings.ranges).await?;
-        let discovery = Some(trust::discovery(args.clone(), token.clone()));
-        Ok(Self { server: args.server.clone(), ca_pem: known.ca, token, cluster: known.settings, discovery })
+        let discovery = Some(trust::discovery(args.clone(), servers.clone(), token.clone()));
+        Ok(Self { servers, ca_pem: known.ca, token, cluster: known.settings, discovery })
     }
 }
 
@@ -115,6 +117,7 @@ impl Node {
             tokio::join!(runtime(&dir, args, driver, tasks), identity(&dir, name, (&join, &trust), &clock));
         let ((containerd, endpoint), (identity, certificate)) = (runtime?, identity?);
         let client = |component: &str| anyhow::Ok(Client::new(certificate.connection(&identity)?, component));
+        join.servers.follow(&dir, &identity, client("servers")?, tasks);
         // Only the newest ranges matter, so that a slow set-up of the network does not queue them.
         let (cidrs, given) = watch::channel(Vec::new());
         let config = kubelet_config(&dir, me, args, (&join, &trust), &endpoint)?;
@@ -231,7 +234,7 @@ async fn identity(
     let bootstrap = Kubeconfig {
         cluster: "kelson".into(),
         user: "kubelet-bootstrap".into(),
-        server: join.server.clone(),
+        server: join.servers.first().to_owned(),
         ca_pem: join.ca_pem.clone(),
         ca_file: Some(trust.ca_file()),
         credential: UserCredential::Token(join.token.reveal()),
@@ -239,7 +242,8 @@ async fn identity(
     bootstrap.write(&file)?;
     follow_server(&dir.join("kubeconfig"), join, &trust.ca_file())?;
     let paths = Paths { kubeconfig: dir.join("kubeconfig"), bootstrap: Some(file), cert_dir: dir.join("pki") };
-    let mut certificate = ClientCertificate::new(paths, name, Arc::clone(clock)).demanding(trust.demands().0);
+    let certificate = ClientCertificate::new(paths, name, Arc::clone(clock)).demanding(trust.demands().0);
+    let mut certificate = certificate.among(Arc::clone(&join.servers.choice));
     if let Some(discovery) = &join.discovery {
         certificate = certificate.discovering(Arc::clone(discovery));
     }
@@ -252,16 +256,17 @@ async fn identity(
 fn follow_server(file: &Path, join: &Join, ca_file: &Path) -> anyhow::Result<()> {
     let Ok(there) = kubeconfig::Config::load(file) else { return Ok(()) };
     let Credentials::CertificateFiles { cert, key } = there.credentials else { return Ok(()) };
-    if there.server == join.server && there.ca_file.as_deref() == Some(ca_file) {
+    let server = join.servers.first();
+    if there.server == server && there.ca_file.as_deref() == Some(ca_file) {
         return Ok(());
     }
-    if there.server != join.server {
-        tracing::info!(from = there.server, to = join.server, "API server address changed");
+    if there.server != server {
+        tracing::info!(from = there.server, to = server, "API server address changed");
     }
     let moved = Kubeconfig {
         cluster: "default-cluster".into(),
         user: "default-auth".into(),
-        server: join.server.clone(),
+        server: join.servers.first().to_owned(),
         ca_pem: join.ca_pem.clone(),
         ca_file: Some(ca_file.to_owned()),
         credential: UserCredential::CertificateFiles { cert, key },

@@ -117,9 +117,9 @@ pub struct ImageArgs {
 pub struct AgentArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// URL of the API server to join.
-    #[arg(long, value_name = "URL", env = "KELSON_URL")]
-    pub server: String,
+    /// URL of the API server to join. Repeatable; servers that the cluster lists are used as well.
+    #[arg(long, value_name = "URL", env = "KELSON_URL", required = true, value_delimiter = ',')]
+    pub server: Vec<String>,
     /// Bootstrap token for joining the cluster; `kelson token create` on the server creates one.
     #[arg(long, value_name = "TOKEN", env = "KELSON_TOKEN", hide_env_values = true)]
     pub token: String,

@@ -14,35 +14,36 @@ use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kelson_bootstrap::CertError;
 use kelson_bootstrap::clock::{self, Machine, ThisMachine};
 use kelson_client::kubeconfig::{Config, Credentials};
+use kelson_client::remote::Remote;
 use kelson_client::{Client, ClientError};
 use kelson_meta::{Clock, SystemClock};
 use kelson_tasks::FILES;
 
 use super::args::AgentArgs;
 use super::pins::{check_pins, pins};
-use crate::cluster::{CLUSTER_INFO, ClusterSettings, INFO_KEY, Known};
+use super::servers::ApiServers;
+use crate::cluster::{self, CLUSTER_INFO, ClusterSettings, INFO_KEY, Known};
 use crate::reach::{CERTIFICATE_FAULT, Fault, ask, cluster_info, persist, unreachable};
 use crate::token::Token;
-use crate::{cluster, reach};
 
 /// Returns CA and settings of the cluster: those of an earlier start, else those that the cluster publishes. `name` is
 /// the name of the node.
-pub async fn find(args: &AgentArgs, token: &Token, name: &str) -> anyhow::Result<Known> {
+pub async fn find(args: &AgentArgs, servers: &ApiServers, token: &Token, name: &str) -> anyhow::Result<Known> {
     let pins = pins(&args.token_ca_cert_hash)?;
     let Some(known) = Known::load(&args.data_dir)? else {
-        let found = joined(args, token, &pins, Some(name)).await?;
+        let found = joined(args, servers, token, &pins, Some(name)).await?;
         found.save(&args.data_dir)?;
         return Ok(found);
     };
     let pinned =
         if known.former.iter().any(|former| pins.contains(former)) { Ok(()) } else { check_pins(&known.ca, &pins) };
     let same = match pinned {
-        Ok(()) => still_the_same(args, &known).await,
+        Ok(()) => still_the_same(servers, &known).await,
         other => other,
     };
     let Err(why) = same else { return Ok(known) };
-    let found = again(&args.data_dir, &known, joined(args, token, &pins, None).await, &why)?;
-    tracing::warn!(server = args.server, "CAs were rotated while this machine was off; joining the cluster again");
+    let found = again(&args.data_dir, &known, joined(args, servers, token, &pins, None).await, &why)?;
+    tracing::warn!(server = %servers, "CAs were rotated while this machine was off; joining the cluster again");
     found.save(&args.data_dir)?;
     Ok(found)
 }
@@ -52,30 +53,42 @@ pub async fn find(args: &AgentArgs, token: &Token, name: &str) -> anyhow::Result
 ///
 /// # Errors
 /// The cluster does not know the token, a pin is of the previous CA, or it is another cluster.
-pub async fn again_while_running(args: &AgentArgs, token: &Token, known: &Known) -> anyhow::Result<String> {
-    let why = anyhow!("{} presents a certificate of an unknown CA", args.server);
+pub async fn again_while_running(
+    args: &AgentArgs,
+    servers: &ApiServers,
+    token: &Token,
+    known: &Known,
+) -> anyhow::Result<String> {
+    let why = anyhow!("{servers} presents a certificate of an unknown CA");
     let pins = pins(&args.token_ca_cert_hash)?;
-    let found = again(&args.data_dir, known, joined(args, token, &pins, None).await, &why)?;
-    tracing::warn!(server = args.server, "CAs were rotated while this machine was disconnected; trusting the new ones");
+    let found = again(&args.data_dir, known, joined(args, servers, token, &pins, None).await, &why)?;
+    tracing::warn!(server = %servers, "CAs were rotated while this machine was disconnected; trusting the new ones");
     Ok(found.ca)
 }
 
 /// Returns what the cluster publishes for a machine with a token that wants the name `name`, if it has no name there
 /// yet.
-async fn joined(args: &AgentArgs, token: &Token, pins: &[String], name: Option<&str>) -> anyhow::Result<Known> {
-    let server = args.server.as_str();
+async fn joined(
+    args: &AgentArgs,
+    servers: &ApiServers,
+    token: &Token,
+    pins: &[String],
+    name: Option<&str>,
+) -> anyhow::Result<Known> {
+    let server = &*servers.to_string();
     let ca = match &args.server_ca {
         Some(file) => {
             let what = file.clone();
             let read = FILES.run(move || std::fs::read_to_string(&what)).await?;
             let ca = read.with_context(|| format!("--server-ca {}", file.display()))?;
             check_pins(&ca, pins)?;
-            persist(server, || mend_clock(server, &ca, &SystemClock, &ThisMachine)).await?;
+            let config = servers.config(&ca, Credentials::None);
+            persist(server, || mend_clock(&config, &SystemClock, &ThisMachine)).await?;
             ca
         }
-        None => persist(server, || signed_ca(server, token, pins)).await?,
+        None => persist(server, || signed_ca(servers, token, pins)).await?,
     };
-    let client = client(server, &ca, Credentials::Token(token.reveal()))?;
+    let client = client(servers.config(&ca, Credentials::Token(token.reveal())))?;
     let settings = persist(server, || settings(server, &client)).await?;
     if let Some(name) = name {
         persist(server, || name_is_free(server, &client, name)).await?;
@@ -96,11 +109,10 @@ fn again(dir: &Path, before: &Known, found: anyhow::Result<Known>, why: &anyhow:
     }
 }
 
-/// Sets a clock that is obviously wrong by the server, whose certificate `ca` verifies; no certificate would be valid
+/// Sets a clock that is obviously wrong by the server of `config`, which has its CA; no certificate would be valid
 /// otherwise.
-async fn mend_clock(server: &str, ca: &str, clock: &dyn Clock, machine: &impl Machine) -> Result<(), Fault> {
-    let config = Config { server: server.to_owned(), ca_pem: ca.into(), ..Config::default() };
-    match clock::repair(&config, clock, machine).await {
+async fn mend_clock(config: &Config, clock: &dyn Clock, machine: &impl Machine) -> Result<(), Fault> {
+    match clock::repair(config, clock, machine).await {
         Ok(_) => Ok(()),
         // A time service may set the clock, and the server may start later.
         Err(e @ CertError::Clock { .. }) => Err(Fault::Wait(e.into())),
@@ -108,19 +120,20 @@ async fn mend_clock(server: &str, ca: &str, clock: &dyn Clock, machine: &impl Ma
     }
 }
 
-fn client(server: &str, ca_pem: &str, credentials: Credentials) -> anyhow::Result<Client> {
-    reach::client("agent", server, ca_pem, credentials)
+fn client(config: Config) -> anyhow::Result<Client> {
+    Ok(Client::new(std::sync::Arc::new(Remote::new(config).context("--server")?), "agent"))
 }
 
 /// Returns the CA that the cluster's signature proves.
-async fn signed_ca(server: &str, token: &Token, pins: &[String]) -> Result<String, Fault> {
-    let unverified = reach::unverified("agent", server).map_err(Fault::Never)?;
-    let info = cluster_info(server, &unverified).await?;
+async fn signed_ca(servers: &ApiServers, token: &Token, pins: &[String]) -> Result<String, Fault> {
+    let server = &*servers.to_string();
+    let config = Config { insecure_skip_tls_verify: true, ..servers.config("", Credentials::None) };
+    let info = cluster_info(server, &client(config).map_err(Fault::Never)?).await?;
     let ca = judge(&info, token, pins)?;
-    mend_clock(server, &ca, &SystemClock, &ThisMachine).await?;
+    mend_clock(&servers.config(&ca, Credentials::None), &SystemClock, &ThisMachine).await?;
     // Reads the same again over a connection verified by this CA, which detects a server that only forwards the signed
     // text.
-    let verified = client(server, &ca, Credentials::None).map_err(Fault::Never)?;
+    let verified = client(servers.config(&ca, Credentials::None)).map_err(Fault::Never)?;
     let again = cluster_info(server, &verified).await?;
     if judge(&again, token, pins)? != ca {
         return Err(Fault::Never(anyhow!("{server} returned two different CAs")));
@@ -178,18 +191,17 @@ async fn name_is_free(server: &str, client: &Client, name: &str) -> Result<(), F
 }
 
 /// Checks that the address is of the known cluster. If the server is down, the node starts with what it knows.
-async fn still_the_same(args: &AgentArgs, known: &Known) -> anyhow::Result<()> {
+async fn still_the_same(servers: &ApiServers, known: &Known) -> anyhow::Result<()> {
+    let config = servers.config(&known.ca, Credentials::None);
     if let Err(Fault::Wait(e) | Fault::Soon(e) | Fault::Never(e)) =
-        mend_clock(&args.server, &known.ca, &SystemClock, &ThisMachine).await
+        mend_clock(&config, &SystemClock, &ThisMachine).await
     {
         tracing::warn!(error = format!("{e:#}"), "setting the wrong clock failed");
         return Ok(());
     }
-    let client = client(&args.server, &known.ca, Credentials::None)?;
-    match ask(client.raw(http::Method::GET, "/version", "", bytes::Bytes::new())).await {
+    match ask(client(config)?.raw(http::Method::GET, "/version", "", bytes::Bytes::new())).await {
         Err(ClientError::Transport(e)) if e.to_string().contains(CERTIFICATE_FAULT) => bail!(
-            "{} is not the cluster this machine joined, or its CAs were rotated while this machine was off ({e})",
-            args.server
+            "{servers} is not the cluster this machine joined, or its CAs were rotated while this machine was off ({e})"
         ),
         _ => Ok(()),
     }

@@ -21,6 +21,7 @@ mod pod_logs;
 mod pod_network;
 pub mod run;
 mod scope;
+mod servers;
 mod status;
 mod support;
 mod trust;

@@ -93,9 +93,8 @@ pub async fn beside(
     let tasks = process.tasks.child("node");
     let start = async {
         let dns = Dns::start(control_plane, me).await?;
-        let node =
-            agent::Node::start(data_dir, args, me, Join::of(control_plane), Some(dns.registry().clone()), &tasks)
-                .await?;
+        let join = Join::of(control_plane, data_dir, &me.name)?;
+        let node = agent::Node::start(data_dir, args, me, join, Some(dns.registry().clone()), &tasks).await?;
         anyhow::Ok((node, dns))
     };
     let (node, dns) = tokio::select! {
@@ -156,7 +155,7 @@ fn agent(args: AgentArgs) -> anyhow::Result<()> {
             ended = process.ended() => return ended,
         };
         process.service.watch("kubelet", node.check());
-        process.service.ready(&format!("node {} of {}", me.name, args.server));
+        process.service.ready(&format!("node {} of {}", me.name, args.server.join(",")));
         ready(process);
         let ended = process.ended().await;
         tracing::info!("stopping; containers keep running");

@@ -25,6 +25,7 @@ use tokio::sync::watch;
 
 use super::args::AgentArgs;
 use super::discovery;
+use super::servers::ApiServers;
 use crate::certificate::cert_dir;
 use crate::cluster::{AUTHORITIES, Bundles, Known, REPORT};
 use crate::token::Token;
@@ -185,16 +186,16 @@ fn believe(data_dir: &Path, file: &Path, ca: &str) -> anyhow::Result<()> {
 }
 
 /// Returns how a running node finds the cluster's CA after missing its rotation: by its token, as when it joined.
-pub fn discovery(args: AgentArgs, token: Token) -> Discovery {
-    let given = std::sync::Arc::new((args, token));
+pub fn discovery(args: AgentArgs, servers: ApiServers, token: Token) -> Discovery {
+    let given = std::sync::Arc::new((args, servers, token));
     std::sync::Arc::new(move || {
         let given = std::sync::Arc::clone(&given);
         Box::pin(async move {
-            let (args, token) = &*given;
+            let (args, servers, token) = &*given;
             let found = async {
                 let data_dir = args.data_dir.clone();
                 let known = FILES.run(move || Known::load(&data_dir)).await??.context("the node has not joined yet")?;
-                let ca = discovery::again_while_running(args, token, &known).await?;
+                let ca = discovery::again_while_running(args, servers, token, &known).await?;
                 let (data_dir, file) = (args.data_dir.clone(), cert_dir(&args.data_dir).join(CA_FILE));
                 FILES.run(move || believe(&data_dir, &file, &ca)).await?
             };

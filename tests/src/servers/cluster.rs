@@ -44,7 +44,7 @@ pub struct Station {
     pub etcd: Program,
     /// The server.
     pub server: Program,
-    /// A node without containers, which knows the server of its machine.
+    /// A node without containers, which knows all servers.
     pub node: Program,
     /// The file with the shift of the server's clock, if clocks can be shifted.
     clock: Option<PathBuf>,
@@ -287,7 +287,9 @@ impl Station {
             clock = Some(file);
         }
         let config = dir.join("server/admin.kubeconfig").display().to_string();
-        let words = ["hollow", "--nodes", "1", "--name-prefix", &format!("{host}-"), "--kubeconfig", &config];
+        let servers: Vec<String> = (0..all).map(|n| format!("https://{}:{PORT}", Network::address(n))).collect();
+        let (prefix, servers) = (format!("{host}-"), servers.join(","));
+        let words = ["hollow", "--nodes", "1", "--name-prefix", &prefix, "--kubeconfig", &config, "--server", &servers];
         let words = words.map(str::to_owned).to_vec();
         let node = Program::new(&netns, &host, &binary(), words, log("node"));
         Ok(Self { number, disk, etcd, server, node, clock })

@@ -3,6 +3,7 @@
 //!
 //! | room | what is in it |
 //! |---|---|
+//! | `failover` | nodes whose servers are killed |
 //! | `round` | one round: load, faults, end, checks |
 //! | `pods`, `watcher`, `load` | what clients do in a round |
 //! | `record` | the history of a round |
@@ -15,6 +16,7 @@
 
 mod cluster;
 mod disk;
+mod failover;
 mod faults;
 mod https;
 mod load;
@@ -27,6 +29,7 @@ mod round;
 mod watcher;
 
 pub use cluster::{Cluster, Datastore, Reference, Station, etcd};
+pub use failover::failover;
 pub use https::{Https, TOKEN, trust};
 pub use network::Network;
 pub use program::Program;

@@ -1,4 +1,4 @@
-//! TCP plus TLS for hyper's pool, with the negotiated protocol handed on.
+//! TCP plus TLS for hyper's pool, with the negotiated protocol handed on. Of several servers, the first that answers is used.
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,51 +9,106 @@ use http::Uri;
 use kelson_transport::PooledTls;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 use tower_service::Service;
 
 use super::proxy::Way;
+use super::race::race;
+use super::severable::Severable;
+use super::tcp;
+use crate::kubeconfig::Proxy;
+use crate::servers::Servers;
 
 /// The timeout of a connection, including TLS.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Connects to the host of a URI.
+/// Where connections lead.
+#[derive(Clone)]
+pub(super) enum Route {
+    /// To the host of the request.
+    One(Way),
+    /// To the first of these that answers.
+    Several(Arc<Servers>, Proxy),
+}
+
+/// The TLS side of a connection.
+#[derive(Clone)]
+pub(super) struct Tls {
+    /// The trusted CAs, and the client's certificate.
+    pub(super) config: Arc<ClientConfig>,
+    /// The name to verify instead of the host's.
+    pub(super) name: Option<ServerName<'static>>,
+}
+
+/// Connects to the host of a URI, or to one of several servers.
 #[derive(Clone)]
 pub(super) struct TlsConnector {
-    way: Way,
-    tls: tokio_rustls::TlsConnector,
-    name: Option<ServerName<'static>>,
+    route: Route,
+    tls: Tls,
 }
 
 impl TlsConnector {
-    pub(super) fn new(way: Way, config: Arc<ClientConfig>, name: Option<ServerName<'static>>) -> Self {
-        Self { way, tls: config.into(), name }
+    pub(super) fn new(route: Route, tls: Tls) -> Self {
+        Self { route, tls }
+    }
+
+    /// Returns whether there is a choice of servers.
+    pub(super) fn has_choice(&self) -> bool {
+        matches!(&self.route, Route::Several(servers, _) if servers.are_several())
+    }
+}
+
+impl Tls {
+    /// Opens a connection.
+    pub(super) async fn open(self, mut way: Way, uri: Uri) -> io::Result<TlsStream<TcpStream>> {
+        let name = match self.name {
+            Some(name) => name,
+            None => {
+                let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
+                ServerName::try_from(host).map_err(io::Error::other)?
+            }
+        };
+        let stream = way.connect(uri).await?;
+        tokio_rustls::TlsConnector::from(self.config).connect(name, stream).await
     }
 }
 
 impl Service<Uri> for TlsConnector {
-    type Response = PooledTls;
+    type Response = Severable;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<PooledTls>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Severable>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.way.poll_ready(cx)
+        match &mut self.route {
+            Route::One(way) => way.poll_ready(cx),
+            // Each attempt has its own way.
+            Route::Several(..) => Poll::Ready(Ok(())),
+        }
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let (mut way, tls, name) = (self.way.clone(), self.tls.clone(), self.name.clone());
-        Box::pin(async move {
-            let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
-            let name = match name {
-                Some(n) => n,
-                None => ServerName::try_from(host).map_err(io::Error::other)?,
-            };
-            let connect = async {
-                let stream = way.connect(uri).await?;
-                tls.connect(name, stream).await
-            };
-            let stream =
-                tokio::time::timeout(CONNECT_TIMEOUT, connect).await.map_err(|_| io::ErrorKind::TimedOut)??;
-            Ok(PooledTls::new(stream))
-        })
+        let tls = self.tls.clone();
+        match self.route.clone() {
+            Route::One(way) => Box::pin(async move {
+                let opened = tokio::time::timeout(CONNECT_TIMEOUT, tls.open(way, uri)).await;
+                Ok(Severable::lasting(PooledTls::new(opened.map_err(|_| io::ErrorKind::TimedOut)??)))
+            }),
+            Route::Several(servers, proxy) if !servers.are_several() => Box::pin(async move {
+                let (server, _) = servers.current();
+                let way = Way::to(&server, &proxy, tcp()).map_err(io::Error::other)?;
+                let opened = tokio::time::timeout(CONNECT_TIMEOUT, tls.open(way, server.clone())).await;
+                let stream = PooledTls::new(opened.map_err(|_| io::ErrorKind::TimedOut)??);
+                Ok(Severable::until(servers.connection(&server), stream))
+            }),
+            Route::Several(servers, proxy) => Box::pin(async move {
+                let open = |server: Uri| {
+                    let (tls, way) = (tls.clone(), Way::to(&server, &proxy, tcp()));
+                    async move { tls.open(way.map_err(io::Error::other)?, server).await }
+                };
+                let (server, stream) = race(servers.order(), open).await?;
+                Ok(Severable::until(servers.connection(&server), PooledTls::new(stream)))
+            }),
+        }
     }
 }

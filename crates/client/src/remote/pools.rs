@@ -15,6 +15,10 @@ use super::connector::TlsConnector;
 pub(super) const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// The timeout of a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
+/// The same where there is another server. One that does not answer at all is noticed sooner, by the monitor; this
+/// finds a connection that alone is dead.
+const CHOICE_PING_INTERVAL: Duration = Duration::from_secs(10);
+const CHOICE_PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Streams on one connection; less than any server in use allows.
 const STREAMS_MAX: usize = 80;
 
@@ -35,6 +39,11 @@ impl Pools {
     /// Creates a pool without connections.
     pub fn new(connector: TlsConnector) -> Self {
         Self { connector, pools: Vec::new() }
+    }
+
+    /// Has later requests use other connections. Those that are open end after their last answer.
+    pub fn renew(&mut self) {
+        self.pools.clear();
     }
 
     /// Returns the number of connections.
@@ -59,10 +68,14 @@ impl Pools {
 }
 
 fn pool(connector: TlsConnector) -> HttpPool {
+    let (interval, timeout) = match connector.has_choice() {
+        true => (CHOICE_PING_INTERVAL, CHOICE_PING_TIMEOUT),
+        false => (PING_INTERVAL, PING_TIMEOUT),
+    };
     Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .timer(TokioTimer::new())
-        .http2_keep_alive_interval(PING_INTERVAL)
-        .http2_keep_alive_timeout(PING_TIMEOUT)
+        .http2_keep_alive_interval(interval)
+        .http2_keep_alive_timeout(timeout)
         .build(connector)
 }

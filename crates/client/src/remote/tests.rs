@@ -12,6 +12,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+mod several;
+
 fn authority() -> Authority {
     Authority::create("a", Timestamp::now()).unwrap()
 }

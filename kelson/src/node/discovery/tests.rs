@@ -94,16 +94,17 @@ impl Machine for Early {
 #[tokio::test(start_paused = true)]
 async fn a_clock_that_cannot_be_right_is_set_before_a_certificate_is_judged() {
     let machine = Early::default();
-    persist("https://h:1", async || mend_clock("https://h:1", "CA", &machine, &machine).await).await.unwrap();
+    let config = Config { server: "https://h:1".into(), ca_pem: "CA".into(), ..Config::default() };
+    persist("https://h:1", async || mend_clock(&config, &machine, &machine).await).await.unwrap();
     assert_eq!(*machine.set.lock(), [time("2026-05-06T07:08:09Z")]);
     let verified = ("https://h:1".to_owned(), "CA".to_owned(), true);
     assert_eq!(machine.asked.lock().last(), Some(&verified), "by the server that the CA vouches for");
     let asked = machine.asked.lock().len();
-    mend_clock("https://h:1", "CA", &machine, &machine).await.map_err(said).unwrap();
+    mend_clock(&config, &machine, &machine).await.map_err(said).unwrap();
     assert_eq!(machine.asked.lock().len(), asked, "a clock that can be right is left alone");
     // A process that may not set the clock logs that and waits.
     let refused = Early { refuses: true, ..Early::default() };
-    let fault = async || mend_clock("https://h:1", "CA", &refused, &refused).await.map_err(said).unwrap_err();
+    let fault = async || mend_clock(&config, &refused, &refused).await.map_err(said).unwrap_err();
     assert!(fault().await.contains("connection refused"));
     assert!(fault().await.contains("connection refused"));
     let fault = fault().await;

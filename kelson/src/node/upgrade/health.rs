@@ -16,6 +16,7 @@ use kelson_pki::CertInfo;
 use serde::Deserialize;
 
 use crate::certificate;
+use crate::node::servers;
 use crate::node::status::gather;
 
 /// How often the service is looked at.
@@ -51,7 +52,7 @@ impl NodeClient {
     fn of(dir: &Path) -> Option<Self> {
         let pem = certificate::kubelet_certificate(dir)?;
         let name = CertInfo::from_pem(&pem).ok()?.common_name.strip_prefix("system:node:")?.to_owned();
-        let config = Config::load(&dir.join("kubelet").join("kubeconfig")).ok()?;
+        let config = servers::among_known(dir, Config::load(&dir.join("kubelet").join("kubeconfig")).ok()?);
         Some(Self { client: Client::new(Arc::new(Remote::new(config).ok()?), "upgrade"), name })
     }
 

@@ -12,7 +12,7 @@ use http_body_util::BodyExt as _;
 use kelson_admission::{AdmissionOptions, Attributes, Chain, Notes, Operation};
 use kelson_apiserver::{ApiServer, Config, Running};
 use kelson_auth::{UserInfo, user};
-use kelson_doubles::webhook::{Behaviour, Seen, TestServer};
+use kelson_doubles::webhook::{Behaviour, ReceivedRequest, TestServer};
 use kelson_meta::{Gvk, Gvr};
 use kelson_store::{Store, StoreOptions};
 use kelson_transport::Request;
@@ -145,7 +145,7 @@ async fn policies(api: &Running) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn allow(seen: &Seen) -> Behaviour {
+fn allow(seen: &ReceivedRequest) -> Behaviour {
     let review: Value = serde_json::from_slice(&seen.body).unwrap_or_default();
     let response = json!({"uid": review["request"]["uid"], "allowed": true});
     let answer = json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "response": response});
@@ -170,7 +170,7 @@ async fn round_trip(server: &TestServer, url: &str) -> anyhow::Result<Duration> 
 /// Measures ten slow validating webhooks, which together take as long as one.
 async fn side_by_side() -> anyhow::Result<()> {
     const EACH: Duration = Duration::from_millis(20);
-    let slow = |seen: &Seen| match allow(seen) {
+    let slow = |seen: &ReceivedRequest| match allow(seen) {
         Behaviour::Answer(_, body) => Behaviour::Slow(EACH, body),
         other => other,
     };

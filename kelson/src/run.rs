@@ -2,7 +2,7 @@
 use std::io::Write as _;
 use std::path::Path;
 
-use kelson_ranges::Given;
+use kelson_ranges::ConfiguredRanges;
 
 use crate::cli::ServerArgs;
 use crate::control_plane::ControlPlane;
@@ -23,7 +23,7 @@ pub fn server(args: ServerArgs) -> anyhow::Result<()> {
     // A restore that was interrupted is completed before anything is read.
     kelson_bundle::complete(&args.data_dir)?;
     process::run(async |process| {
-        let given = Given { cluster: args.cluster_cidr, service: args.service_cidr };
+        let given = ConfiguredRanges { cluster: args.cluster_cidr, service: args.service_cidr };
         let ranges = match args.disable_agent {
             true => kelson_ranges::settle(&args.data_dir, given).await?,
             false => node::run::settle(&args.data_dir, given).await?,

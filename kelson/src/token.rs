@@ -166,7 +166,8 @@ pub async fn run(command: TokenCommand) -> anyhow::Result<()> {
         TokenCommand::List { output, show_secrets, of } => {
             let params = ListParams::default().with_fields(format!("type={SECRET_TYPE}"));
             let list = of.client()?.list::<Secret>(NAMESPACE, &params).await.context("list the tokens");
-            let mut rows: Vec<Listed> = of.reaching(list)?.items.iter().map(|s| Listed::of(s, show_secrets)).collect();
+            let mut rows: Vec<TokenSummary> =
+                of.reaching(list)?.items.iter().map(|s| TokenSummary::of(s, show_secrets)).collect();
             rows.sort_by(|a, b| a.token.cmp(&b.token));
             out!("{}", shown(&rows, &output, Timestamp::now())?);
         }
@@ -240,7 +241,7 @@ async fn join_command(client: &Client, token: &Token) -> anyhow::Result<String> 
 /// A token in lists, in the form of kubeadm's `output.kubeadm.k8s.io/v1alpha3`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Listed {
+struct TokenSummary {
     api_version: &'static str,
     kind: &'static str,
     token: String,
@@ -252,7 +253,7 @@ struct Listed {
     groups: Vec<String>,
 }
 
-impl Listed {
+impl TokenSummary {
     fn of(secret: &Secret, whole: bool) -> Self {
         let none = BTreeMap::new();
         let data = secret.data.as_ref().unwrap_or(&none);
@@ -271,7 +272,7 @@ impl Listed {
     }
 }
 
-fn shown(tokens: &[Listed], form: &str, now: Timestamp) -> anyhow::Result<String> {
+fn shown(tokens: &[TokenSummary], form: &str, now: Timestamp) -> anyhow::Result<String> {
     let mut out = String::new();
     match form {
         "json" => {
@@ -291,7 +292,7 @@ fn shown(tokens: &[Listed], form: &str, now: Timestamp) -> anyhow::Result<String
     Ok(out)
 }
 
-fn table(tokens: &[Listed], now: Timestamp) -> String {
+fn table(tokens: &[TokenSummary], now: Timestamp) -> String {
     let mut rows = vec![["TOKEN", "TTL", "EXPIRES", "USAGES", "DESCRIPTION", "EXTRA GROUPS"].map(str::to_owned)];
     let or = |text: String, none: &str| if text.is_empty() { none.to_owned() } else { text };
     for token in tokens {
@@ -358,14 +359,14 @@ mod tests {
         };
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
         let secrets = [secret("aaaaaa", ""), secret("bbbbbb", "2026-01-01T23:30:00Z")];
-        let rows: Vec<Listed> = secrets.iter().map(|s| Listed::of(s, false)).collect();
+        let rows: Vec<TokenSummary> = secrets.iter().map(|s| TokenSummary::of(s, false)).collect();
         let out = shown(&rows, "text", now).unwrap();
         let titles = "TOKEN    TTL         EXPIRES                USAGES    DESCRIPTION   EXTRA GROUPS";
         assert_eq!(out.lines().next(), Some(titles));
         let rows: Vec<Vec<&str>> = out.lines().map(|l| l.split_whitespace().collect()).collect();
         assert_eq!(rows[1], ["aaaaaa", "<forever>", "<never>", "signing", "<none>", "system:bootstrappers:x"]);
         assert_eq!(rows[2][..4], ["bbbbbb", "23h", "2026-01-01T23:30:00Z", "signing"]);
-        let listed = |whole| secrets.iter().map(|s| Listed::of(s, whole)).collect::<Vec<_>>();
+        let listed = |whole| secrets.iter().map(|s| TokenSummary::of(s, whole)).collect::<Vec<_>>();
         for form in ["text", "json", "yaml"] {
             let out = shown(&listed(false), form, now).unwrap();
             assert!(out.contains("bbbbbb") && !out.contains("0123456789abcdef"), "{out}");

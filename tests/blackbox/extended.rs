@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use kelson_blackbox::registry::base64;
-use kelson_blackbox::webhook::{Answer, Asked, WebhookServer};
+use kelson_blackbox::webhook::{Answer, WebhookRequest, WebhookServer};
 use kelson_blackbox::{Answer as Response, Needs::Api, Outcome, Raw, Subject, Test, eventually, issuer};
 use serde_json::{Value, json};
 
@@ -159,7 +159,7 @@ fn unavailable(refused: &Response) -> Outcome {
 }
 
 /// Converts as requested, or with the error that the name of the first object selects.
-fn convert(asked: &Asked) -> Answer {
+fn convert(asked: &WebhookRequest) -> Answer {
     let request = &asked.review["request"];
     let mut objects: Vec<Value> = request["objects"].as_array().cloned().unwrap_or_default();
     objects.iter_mut().for_each(|object| object["apiVersion"] = request["desiredAPIVersion"].clone());

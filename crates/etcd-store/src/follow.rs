@@ -8,7 +8,7 @@ use std::time::Duration;
 use kelson_etcd::proto::{
     Event, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse, event, watch_request,
 };
-use kelson_store::{SealError, Seen};
+use kelson_store::{MirrorChange, SealError};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Request;
@@ -242,13 +242,13 @@ async fn show(core: &Arc<Core>, events: Vec<Event>) -> Result<bool, String> {
 }
 
 fn applied(core: &Core, events: &[Event]) -> bool {
-    let mut changes: Vec<Seen> = Vec::with_capacity(events.len());
+    let mut changes: Vec<MirrorChange> = Vec::with_capacity(events.len());
     let (mut revision, mut complete) = (0, true);
     for event in events {
         let Some(kv) = &event.kv else { continue };
         let at = u64::try_from(kv.mod_revision).unwrap_or(0);
         revision = revision.max(at);
-        let deleted = |key| Seen { key, revision: at, create_revision: at, value: None };
+        let deleted = |key| MirrorChange { key, revision: at, create_revision: at, value: None };
         if event.r#type == event::EventType::Delete as i32 {
             changes.extend(core.keys.parse(&kv.key).map(deleted));
             continue;

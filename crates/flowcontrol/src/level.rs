@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::config::{Level, Shape};
 use crate::counters::OfSchema;
 use crate::demand::Demand;
-use crate::queues::{Dispatched, Place, QueueSet, Reason, Running, Started};
+use crate::queues::{Dispatched, QueuePosition, QueueSet, Reason, Running, Started};
 use crate::retry::Refusals;
 use crate::work::Work;
 
@@ -119,7 +119,7 @@ pub struct Turn {
     level: Arc<LevelState>,
     counted: Arc<OfSchema>,
     work: Work,
-    place: Option<Place>,
+    place: Option<QueuePosition>,
     told: oneshot::Receiver<Running>,
     came: Instant,
 }

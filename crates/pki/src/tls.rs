@@ -15,7 +15,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
 use crate::chain::{ChainFault, Pool, Usage};
-use crate::peer::{Anyone, Judge, PeerVerifier, Shown};
+use crate::peer::{Anyone, Judge, PeerCertificates, PeerVerifier};
 use crate::{CertInfo, Issued, PkiError, Renewal, pem};
 
 /// `sha1WithRSAEncryption` and `ecdsa-with-SHA1` (RFC 3279).
@@ -151,7 +151,7 @@ impl ClientChains {
 }
 
 impl Judge for ClientChains {
-    fn judge(&self, shown: &Shown<'_>) -> Result<(), rustls::Error> {
+    fn judge(&self, shown: &PeerCertificates<'_>) -> Result<(), rustls::Error> {
         let pool = Arc::clone(&self.trusted.read().pool);
         pool.judge(shown)
     }
@@ -189,7 +189,7 @@ impl ServerChains {
     pub fn verify(&self, chain: &[CertificateDer<'_>], name: &str, now: Timestamp) -> Result<(), String> {
         let (leaf, rest) = chain.split_first().ok_or("no certificate")?;
         let name = ServerName::try_from(name).map_err(|e| e.to_string())?;
-        self.judge(&Shown { leaf, rest, name: Some(&name), now }).map_err(|e| e.to_string())
+        self.judge(&PeerCertificates { leaf, rest, name: Some(&name), now }).map_err(|e| e.to_string())
     }
     /// The check for clients.
     pub fn verifier(&self) -> Arc<dyn ServerCertVerifier> {
@@ -198,7 +198,7 @@ impl ServerChains {
 }
 
 impl Judge for ServerChains {
-    fn judge(&self, shown: &Shown<'_>) -> Result<(), rustls::Error> {
+    fn judge(&self, shown: &PeerCertificates<'_>) -> Result<(), rustls::Error> {
         let pool = Arc::clone(&self.pool.read());
         pool.judge(shown)
     }

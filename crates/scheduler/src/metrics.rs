@@ -6,7 +6,7 @@ use kelson_metrics::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGaug
 use tokio::time::Instant;
 
 use crate::evaluation::preempt::Outcome;
-use crate::evaluation::select::Spent;
+use crate::evaluation::select::DecisionTimes;
 use crate::plugins::change::Change;
 use crate::queue::Waited;
 
@@ -150,7 +150,7 @@ impl Metrics {
     }
 
     /// Records how long a decision took.
-    pub fn decided(&self, profile: usize, spent: &Spent, took: Duration) {
+    pub fn decided(&self, profile: usize, spent: &DecisionTimes, took: Duration) {
         self.algorithm.observe(took.as_secs_f64());
         let (before, refused) = spent.before;
         self.point(profile, ExtensionPoint::PreFilter, usize::from(refused), before);

@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 use super::args::AgentArgs;
 use super::pins::{check_pins, pins};
-use crate::cluster::{self, CLUSTER_INFO, ClusterSettings, INFO_KEY, Known};
+use crate::cluster::{self, CLUSTER_INFO, ClusterSettings, INFO_KEY, JoinedNode};
 use crate::token::Token;
 
 /// The timeout of one request to the server.
@@ -53,9 +53,9 @@ enum Fault {
 
 /// Returns CA and settings of the cluster: those of an earlier start, else those that the cluster publishes. `name` is
 /// the name of the node.
-pub async fn find(args: &AgentArgs, token: &Token, name: &str) -> anyhow::Result<Known> {
+pub async fn find(args: &AgentArgs, token: &Token, name: &str) -> anyhow::Result<JoinedNode> {
     let pins = pins(&args.token_ca_cert_hash)?;
-    let Some(known) = Known::load(&args.data_dir)? else {
+    let Some(known) = JoinedNode::load(&args.data_dir)? else {
         let found = joined(args, token, &pins, Some(name)).await?;
         found.save(&args.data_dir)?;
         return Ok(found);
@@ -78,7 +78,7 @@ pub async fn find(args: &AgentArgs, token: &Token, name: &str) -> anyhow::Result
 ///
 /// # Errors
 /// The cluster does not know the token, a pin is of the previous CA, or it is another cluster.
-pub async fn again_while_running(args: &AgentArgs, token: &Token, known: &Known) -> anyhow::Result<String> {
+pub async fn again_while_running(args: &AgentArgs, token: &Token, known: &JoinedNode) -> anyhow::Result<String> {
     let why = anyhow!("{} presents a certificate of an unknown CA", args.server);
     let pins = pins(&args.token_ca_cert_hash)?;
     let found = again(&args.data_dir, known, joined(args, token, &pins, None).await, &why)?;
@@ -88,7 +88,7 @@ pub async fn again_while_running(args: &AgentArgs, token: &Token, known: &Known)
 
 /// Returns what the cluster publishes for a machine with a token that wants the name `name`, if it has no name there
 /// yet.
-async fn joined(args: &AgentArgs, token: &Token, pins: &[String], name: Option<&str>) -> anyhow::Result<Known> {
+async fn joined(args: &AgentArgs, token: &Token, pins: &[String], name: Option<&str>) -> anyhow::Result<JoinedNode> {
     let server = args.server.as_str();
     let ca = match &args.server_ca {
         Some(file) => {
@@ -106,12 +106,17 @@ async fn joined(args: &AgentArgs, token: &Token, pins: &[String], name: Option<&
     if let Some(name) = name {
         persist(server, || name_is_free(server, &client, name)).await?;
     }
-    Ok(Known { ca, former: Vec::new(), settings })
+    Ok(JoinedNode { ca, former: Vec::new(), settings })
 }
 
 /// Handles a known cluster with a new CA: it is the same cluster if it knows the token, and if its ranges and its
 /// overlay's number (one of sixteen million) are the known ones.
-fn again(dir: &Path, before: &Known, found: anyhow::Result<Known>, why: &anyhow::Error) -> anyhow::Result<Known> {
+fn again(
+    dir: &Path,
+    before: &JoinedNode,
+    found: anyhow::Result<JoinedNode>,
+    why: &anyhow::Error,
+) -> anyhow::Result<JoinedNode> {
     let anew = format!("to join another cluster, first run kelson cleanup --delete-data --data-dir {}", dir.display());
     match found {
         Ok(found) if found.settings.ranges == before.settings.ranges => Ok(found),
@@ -260,7 +265,7 @@ async fn name_is_free(server: &str, client: &Client, name: &str) -> Result<(), F
 }
 
 /// Checks that the address is of the known cluster. If the server is down, the node starts with what it knows.
-async fn still_the_same(args: &AgentArgs, known: &Known) -> anyhow::Result<()> {
+async fn still_the_same(args: &AgentArgs, known: &JoinedNode) -> anyhow::Result<()> {
     if let Err(Fault::Wait(e) | Fault::Soon(e) | Fault::Never(e)) =
         mend_clock(&args.server, &known.ca, &SystemClock, &ThisMachine).await
     {

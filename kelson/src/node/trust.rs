@@ -26,7 +26,7 @@ use tokio::sync::watch;
 use super::args::AgentArgs;
 use super::discovery;
 use crate::certificate::cert_dir;
-use crate::cluster::{AUTHORITIES, Bundles, Known, REPORT};
+use crate::cluster::{AUTHORITIES, Bundles, JoinedNode, REPORT};
 use crate::token::Token;
 
 /// The interval at which files and the cluster's settings are checked.
@@ -176,7 +176,7 @@ impl Trust {
 /// Makes the node trust this bundle, now and after its next start.
 fn believe(data_dir: &Path, file: &Path, ca: &str) -> anyhow::Result<()> {
     // The state for the next start comes first, since a restart may happen at any time.
-    if let Some(known) = Known::load(data_dir)? {
+    if let Some(known) = JoinedNode::load(data_dir)? {
         known.followed_by(ca)?.save(data_dir)?;
     }
     write_secret(file, ca.as_bytes(), true)?;
@@ -193,7 +193,8 @@ pub fn discovery(args: AgentArgs, token: Token) -> Discovery {
             let (args, token) = &*given;
             let found = async {
                 let data_dir = args.data_dir.clone();
-                let known = FILES.run(move || Known::load(&data_dir)).await??.context("the node has not joined yet")?;
+                let known =
+                    FILES.run(move || JoinedNode::load(&data_dir)).await??.context("the node has not joined yet")?;
                 let ca = discovery::again_while_running(args, token, &known).await?;
                 let (data_dir, file) = (args.data_dir.clone(), cert_dir(&args.data_dir).join(CA_FILE));
                 FILES.run(move || believe(&data_dir, &file, &ca)).await?
@@ -240,7 +241,9 @@ mod tests {
         let new = old.successor(now()).unwrap();
         let settings = serde_json::from_value(json!({"clusterCIDR": "10.42.0.0/16", "serviceCIDR": "10.43.0.0/16",
             "vni": 7, "clusterDNS": "10.43.0.10", "clusterDomain": "cluster.local"}));
-        Known { ca: old.cert_pem().into(), former: Vec::new(), settings: settings.unwrap() }.save(dir.path()).unwrap();
+        JoinedNode { ca: old.cert_pem().into(), former: Vec::new(), settings: settings.unwrap() }
+            .save(dir.path())
+            .unwrap();
         let trust = Trust::begin(dir.path(), old.cert_pem()).unwrap();
         let (client, serving) = trust.demands();
         trust.look(None).await.unwrap();
@@ -253,7 +256,7 @@ mod tests {
         believe(dir.path(), &trust.ca_file(), new.cert_pem()).unwrap();
         trust.look(Some(&bundles)).await.unwrap();
         assert_eq!(std::fs::read_to_string(trust.ca_file()).unwrap(), new.cert_pem());
-        let known = Known::load(dir.path()).unwrap().unwrap();
+        let known = JoinedNode::load(dir.path()).unwrap().unwrap();
         assert_eq!(known.ca, new.cert_pem());
         let pin = |authority: &Authority| kelson_pki::public_key_pin(authority.cert()).unwrap();
         assert!(known.former.contains(&pin(&old)), "the pin that it joined by is still of its cluster");
@@ -261,7 +264,7 @@ mod tests {
         trust.look(Some(&next)).await.unwrap();
         trust.look(Some(&bundles)).await.unwrap();
         assert_eq!(std::fs::read_to_string(trust.ca_file()).unwrap(), both);
-        assert_eq!(Known::load(dir.path()).unwrap().unwrap().ca, both, "for the next start");
+        assert_eq!(JoinedNode::load(dir.path()).unwrap().unwrap().ca, both, "for the next start");
         assert_eq!(client.borrow().issuer_pem, both);
         assert_eq!(serving.borrow().issuer_pem, old.cert_pem());
         assert!(!trust.is_renewed().await, "there is no certificate yet");

@@ -16,7 +16,7 @@ use super::call::{Caller, Failure};
 use super::hook::{self, Configuration, Hook};
 use super::review::{Answer, JSON_PATCH};
 use crate::dynamic::manifests::{Accepted, Manifests};
-use crate::dynamic::{Match, Shown, Source, protect};
+use crate::dynamic::{Match, Source, VersionedObjects, protect};
 use crate::metrics::Pass;
 use crate::{AsyncPlugin, Attributes, Dependencies, Notes, Operation, Plugin};
 
@@ -86,7 +86,7 @@ impl MutatingWebhooks {
         let caller = Caller { client: &self.client, metrics: &self.d.metrics, pass: Pass::Admit };
         let mutation = {
             let a = &*a;
-            let shown = Shown::of(a, self.d.versions.as_ref(), &form).await?;
+            let shown = VersionedObjects::of(a, self.d.versions.as_ref(), &form).await?;
             if !super::conditions_hold(&self.d, hook, a, &form, Some(&shown), Pass::Admit)? {
                 return Ok(());
             }
@@ -134,7 +134,7 @@ impl MutatingWebhooks {
         a: &Attributes<'_>,
         answer: Answer,
         form: &Match<'_>,
-        shown: &Shown<'_>,
+        shown: &VersionedObjects<'_>,
         notes: &mut Notes,
     ) -> Result<Option<PatchedObject>, Failure> {
         let calling = |why: String| Failure::Calling { why, code: 503 };

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 struct World {
-    heard: Arc<Heard>,
+    heard: Arc<RecordedTokenUse>,
     clock: Arc<HandClock>,
     objects: Arc<Fixture>,
     issuer: TokenIssuer,
@@ -21,9 +21,9 @@ struct World {
 
 /// Records uses, and secrets to be marked.
 #[derive(Default)]
-struct Heard(parking_lot::Mutex<(Vec<Use>, Vec<UsedSecret>)>);
+struct RecordedTokenUse(parking_lot::Mutex<(Vec<Use>, Vec<UsedSecret>)>);
 
-impl TokenUses for Heard {
+impl TokenUses for RecordedTokenUse {
     fn used(&self, how: Use) {
         self.0.lock().0.push(how);
     }
@@ -49,7 +49,7 @@ fn world() -> World {
         objects.clone(),
         clock.clone(),
     );
-    let heard = Arc::new(Heard::default());
+    let heard = Arc::new(RecordedTokenUse::default());
     let tokens = tokens.with_observer(heard.clone());
     World {
         heard,

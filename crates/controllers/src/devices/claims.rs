@@ -44,12 +44,12 @@ impl fmt::Display for DeviceWork {
 
 /// The UIDs of the last [`GONE_MAX`] deleted pods.
 #[derive(Default)]
-struct Gone {
+struct DeletedPods {
     order: VecDeque<String>,
     uids: HashSet<String>,
 }
 
-impl Gone {
+impl DeletedPods {
     fn add(&mut self, uid: &str) {
         if self.uids.insert(uid.to_owned()) {
             self.order.push_back(uid.to_owned());
@@ -69,7 +69,7 @@ struct DeviceClaimController {
     claims: SharedInformer<ResourceClaimView>,
     templates: SharedInformer<ResourceClaimTemplateView>,
     queue: WorkQueue<DeviceWork>,
-    gone: Mutex<Gone>,
+    gone: Mutex<DeletedPods>,
     /// Created claims that are not yet in the cache: by the pod's UID, the names of the entry and of the claim.
     made: Mutex<HashMap<String, Vec<(Box<str>, String)>>>,
     creates: IntCounterVec,

@@ -49,7 +49,7 @@ impl Default for Behaviour {
 }
 
 #[derive(Default)]
-struct Seen {
+struct PluginRuns {
     runs: Vec<(String, Option<String>)>,
     running: HashSet<u64>,
     most: usize,
@@ -59,10 +59,10 @@ struct Seen {
 #[derive(Default)]
 struct Plugin {
     behaviour: Mutex<Behaviour>,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<PluginRuns>>,
 }
 
-struct Running(Arc<Mutex<Seen>>, u64);
+struct Running(Arc<Mutex<PluginRuns>>, u64);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -135,9 +135,9 @@ impl ServiceAccounts for Accounts {
 }
 
 #[derive(Default)]
-struct Heard(Mutex<Vec<(String, FaultReason)>>);
+struct RecordedFaults(Mutex<Vec<(String, FaultReason)>>);
 
-impl Events for Heard {
+impl Events for RecordedFaults {
     fn plugin_failed(&self, pod: &PodIdentity, e: &PluginError) {
         self.0.lock().push((pod.name.clone(), e.fault.reason));
     }
@@ -148,7 +148,7 @@ impl Events for Heard {
 struct World {
     plugin: Arc<Plugin>,
     accounts: Arc<Accounts>,
-    told: Arc<Heard>,
+    told: Arc<RecordedFaults>,
     metrics: Arc<Metrics>,
     clock: Arc<TokioClock>,
     providers: Arc<Providers>,
@@ -170,7 +170,7 @@ fn tokens(cache_type: &str) -> String {
 impl World {
     fn new(config: Config) -> Self {
         let (plugin, accounts) = (Arc::new(Plugin::default()), Arc::new(Accounts::default()));
-        let (told, metrics) = (Arc::new(Heard::default()), Arc::new(Metrics::default()));
+        let (told, metrics) = (Arc::new(RecordedFaults::default()), Arc::new(Metrics::default()));
         let clock = Arc::new(TokioClock::starting_at("2026-01-01T00:00:00Z".parse().unwrap()));
         for sa in ["a", "b"] {
             accounts.annotations.lock().insert(sa.to_owned(), [("a/role".to_owned(), "r".to_owned())].into());

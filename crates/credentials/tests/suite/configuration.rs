@@ -198,9 +198,9 @@ fn executables_and_directories() {
 }
 
 #[derive(Default)]
-struct Heard(Mutex<Vec<String>>);
+struct RecordedMessages(Mutex<Vec<String>>);
 
-impl Events for Heard {
+impl Events for RecordedMessages {
     fn plugin_failed(&self, _: &PodIdentity, _: &PluginError) {}
     fn config_rejected(&self, message: &str) {
         self.0.lock().push(format!("rejected: {message}"));
@@ -228,7 +228,7 @@ async fn a_broken_change_keeps_the_last_good() {
     fs::create_dir(&bin).unwrap();
     plugin(&bin, "ecr", 0o755);
     fs::write(&file, GOOD).unwrap();
-    let (told, metrics) = (Arc::new(Heard::default()), Arc::new(Metrics::default()));
+    let (told, metrics) = (Arc::new(RecordedMessages::default()), Arc::new(Metrics::default()));
     let config = config::load(&file, &bin).unwrap();
     let hash = config.hash.clone();
     let providers = Providers::new(config, options(told.clone(), metrics.clone(), &bin));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use kelson_credentials::config::Config;
 use kelson_credentials::events::NoEvents;
-use kelson_credentials::keyring::{CONFIG_JSON_KEY, Form};
+use kelson_credentials::keyring::{CONFIG_JSON_KEY, DockerConfigFormat};
 use kelson_credentials::plugin::{Coordinates, NoServiceAccounts, Options};
 use kelson_credentials::{
     Candidate, EnsureError, EnsureRequest, Metrics, NodeConfig, PodIdentity, Present, ProcessExecutor, Providers,
@@ -82,7 +82,7 @@ fn manager(dir: &Path, node: &str, options: PullOptions) -> PullManager {
     );
     let file = dir.join("config.json");
     std::fs::write(&file, node).unwrap();
-    let node = Arc::new(NodeConfig::at(vec![(file, Form::ConfigJson)]));
+    let node = Arc::new(NodeConfig::at(vec![(file, DockerConfigFormat::ConfigJson)]));
     PullManager::open(dir, options, node, Arc::new(providers), clock, metrics).unwrap()
 }
 

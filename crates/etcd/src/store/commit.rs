@@ -8,7 +8,7 @@ use std::time::Instant;
 use kelson_tasks::Tasks;
 use tokio::sync::mpsc;
 
-use super::interest::Woken;
+use super::interest::ReadyStreams;
 use super::shared::Shared;
 use super::snapshot;
 use crate::disk::{DISK, DiskError, Log, Record};
@@ -225,7 +225,7 @@ impl Committer {
             state.undo();
             return stored;
         }
-        let mut woken = Woken::default();
+        let mut woken = ReadyStreams::default();
         for (change, _) in state.changes_not_shown() {
             self.shared.interests.mark(&change.key, change.revision.main, &mut woken);
         }

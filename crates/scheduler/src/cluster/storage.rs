@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kelson_client::Object;
 use kelson_meta::ObjectKey;
-use kelson_volumes::{ClaimView, StorageClassView, VolumeView, Wanted, is_bound_to};
+use kelson_volumes::{ClaimRequirements, ClaimView, StorageClassView, VolumeView, is_bound_to};
 
 use super::capacity::Capacities;
 use crate::reason::Reason;
@@ -318,7 +318,7 @@ impl Storage {
         if let Some(node) = claim.selected_node() {
             return want(Vec::new(), Provision::At(node.into(), Some(Arc::clone(class))));
         }
-        let wanted = Wanted::by(claim);
+        let wanted = ClaimRequirements::by(claim);
         if let Some(kept) = self.volumes.values().find(|v| wanted.is_kept(v)) {
             return want(vec![Arc::clone(kept)], Provision::Nowhere);
         }

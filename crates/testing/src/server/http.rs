@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::address::Address;
-use super::clusters::{Clusters, Refused, Wanted};
+use super::clusters::{ClusterRequest, Clusters, Refused};
 
 /// The maximum size of a request's body in bytes.
 const BODY_BYTES_MAX: usize = 64 * 1024;
@@ -133,9 +133,13 @@ fn names_this_machine(host: Option<&header::HeaderValue>) -> bool {
     is_here && name.len() + port == host.len()
 }
 
-async fn wanted(body: Incoming) -> Result<Wanted, String> {
+async fn wanted(body: Incoming) -> Result<ClusterRequest, String> {
     let bytes = Limited::new(body, BODY_BYTES_MAX).collect().await.map_err(|e| e.to_string())?.to_bytes();
-    if bytes.is_empty() { Ok(Wanted::default()) } else { serde_json::from_slice(&bytes).map_err(|e| e.to_string()) }
+    if bytes.is_empty() {
+        Ok(ClusterRequest::default())
+    } else {
+        serde_json::from_slice(&bytes).map_err(|e| e.to_string())
+    }
 }
 
 fn outcome<T: Serialize>(status: StatusCode, outcome: Result<T, Refused>) -> Answer {

@@ -115,7 +115,7 @@ fn a_machine_joins_its_own_cluster_anew_and_no_other() {
     let known = |ca: &str, vni: u32| {
         let known = json!({"ca": ca, "clusterCIDR": "10.42.0.0/16", "serviceCIDR": "10.43.0.0/16", "vni": vni,
             "clusterDNS": "10.43.0.10", "clusterDomain": "cluster.local"});
-        serde_json::from_value::<Known>(known).unwrap()
+        serde_json::from_value::<JoinedNode>(known).unwrap()
     };
     let (before, why) = (known("old", 7), anyhow!("its certificate is of another authority"));
     let judge = |found| again(Path::new("/d"), &before, found, &why);

@@ -327,9 +327,9 @@ fn flags_are_one_issuer() {
 
 /// Records the reported uses as text.
 #[derive(Default)]
-struct Heard(Mutex<Vec<String>>);
+struct RecordedIssuerUse(Mutex<Vec<String>>);
 
-impl IssuerUse for Heard {
+impl IssuerUse for RecordedIssuerUse {
     fn judged(&self, issuer: &str, good: bool, _: Duration) {
         self.0.lock().push(format!("{issuer} {good}"));
     }
@@ -341,7 +341,7 @@ impl IssuerUse for Heard {
 #[tokio::test]
 async fn groups_that_are_elsewhere_are_fetched_and_judged_like_any_token() {
     let mut world = world(PLAIN);
-    let heard_uses = Arc::new(Heard::default());
+    let heard_uses = Arc::new(RecordedIssuerUse::default());
     world.issuers = world.issuers.with_observer(Arc::clone(&heard_uses) as _);
     let (own, other) = (&world.server.key, Key::generate().unwrap());
     let groups = "https://claims.example/groups";

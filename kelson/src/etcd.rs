@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_stands_for_flags() {
+    fn a_file_replaces_flags() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("etcd.yaml");
         let text = "name: f\nmax-txn-ops: 3\nlisten-client-urls: http://127.0.0.1:1,http://127.0.0.1:2\n\

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_judged() {
+    fn files_are_checked() {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("tracing.yaml");
         let told = |text: Option<&str>| {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 pub fn tests() -> Vec<Test> {
     vec![
         Test { name: "hostile_requests::documents_that_grow", needs: Api, run: documents },
-        Test { name: "hostile_requests::rights_that_nobody_gave", needs: Api, run: rights },
+        Test { name: "hostile_requests::rights_that_were_not_granted", needs: Api, run: rights },
         Test { name: "hostile_requests::numbers_beyond_all_time", needs: Api, run: numbers },
     ]
 }

@@ -17,7 +17,7 @@ use crate::pods::{ready, script};
 pub fn tests() -> Vec<Test> {
     vec![
         Test { name: "identity::three_nodes_join_and_outlive_their_authorities", needs: OwnNode, run: three_nodes },
-        Test { name: "identity::rounds_of_new_certificates_disturb_nobody", needs: OwnNode, run: rounds },
+        Test { name: "identity::repeated_renewals_interrupt_no_client", needs: OwnNode, run: rounds },
         Test {
             name: "identity::nodes_return_that_missed_a_replacement_of_all_authorities",
             needs: OwnNode,

@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_used_is_judged() {
+    fn only_used_options_are_validated() {
         let mut options = Options::default();
         options.log.batching.buffer_size = 0;
         options.webhook.batching.throttle = Some((0.0, 1));

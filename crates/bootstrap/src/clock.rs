@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_clock_that_cannot_be_right_is_set_by_whom_the_ca_vouches_for() {
+    async fn a_clock_that_cannot_be_right_is_set_by_a_server_of_the_ca() {
         let (early, late) = ("1970-01-01T00:05:00Z", "2026-05-06T07:08:09Z");
         for (now, unverified, verified, wanted) in [
             (late, late, Ok(late), Ok(None)),

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_wants_to_know_the_cluster_is_told() {
+    fn a_program_gets_the_cluster_if_it_asks_for_it() {
         let text = "clusters: [{name: k, cluster: {server: 'https://h:1', tls-server-name: name, proxy-url: 'http://p:1', \
                     extensions: [{name: client.authentication.k8s.io/exec, extension: {audience: 7}}]}}]";
         let file = kelson_pki::kubeconfig::KubeconfigFile::parse(text.as_bytes()).unwrap();

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_server_is_told_of_the_trace() {
+    async fn the_server_receives_the_trace() {
         let transport = TracedTransport(Arc::new(Echo));
         let told = async || {
             let answer = transport.send(Request::default()).await.unwrap();

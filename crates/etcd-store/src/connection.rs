@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_failure_is_told_as() {
+    fn each_failure_has_its_status() {
         let told = |status: Status| failed(&status).to_string();
         assert_eq!(told(Status::unavailable("etcdserver: no leader")), "etcdserver: no leader");
         assert_eq!(told(Status::internal("x")), "rpc error: code = Internal desc = x");

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_took_over_stays() {
+    fn changed_objects_stay() {
         let all = wanted();
         let find = |name: &str| all.iter().find(|w| w.name() == name && w.resource != "flowschemas").unwrap();
         let (system, exempt) = (find("system"), find("exempt"));

@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_changes_by_itself_is_no_damage() {
+    fn counters_are_not_damage() {
         let listing = |handle: u32, packets: u32, elements: Value, verdict: &str| {
             let rule = json!({"family": "ip", "table": "t", "chain": "c", "handle": handle,
                 "expr": [{"counter": {"packets": packets, "bytes": 1}}, {verdict: null}]});

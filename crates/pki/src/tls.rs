@@ -232,7 +232,7 @@ AiBAMkoJzaSvqkG7Q/VsIxkwW6skToZdydectH48dowMIw==
 ";
 
     #[test]
-    fn signatures_over_sha1_are_told_but_those_of_roots() {
+    fn signatures_over_sha1_are_reported_except_those_of_roots() {
         let shown = pem::certificates_from_pem(OVER_SHA1).unwrap();
         let told: Vec<bool> = shown.iter().map(is_signed_over_sha1).collect();
         assert_eq!(told, [true, false]);

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_uses_is_taken() {
+    fn unused_ranges_are_chosen() {
         let rows: &[(&[&str], &str)] = &[
             (&[], "10.42.0.0/16 10.43.0.0/16"),
             (&["192.168.1.0/24", "172.17.0.0/16"], "10.42.0.0/16 10.43.0.0/16"),

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_told_as_often_as_the_reference_finds_them() {
+    fn faults_are_reported_as_often_as_by_the_reference() {
         for (group, resource, view, labels, finalizers, generated) in [
             ("", "configmaps", "", 4, 2, 2),
             ("apps", "deployments", "", 3, 1, 1),

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_in_upstreams_words() {
+    fn faults_have_upstreams_messages() {
         const NAMING: &str = "  Options are none, dns, unix, or unix-abstract.  See https://github.com/grpc/grpc/blob/master/doc/naming.md";
         let told = |endpoint: Option<&str>, rate: Option<i32>| {
             let endpoint = endpoint.map(str::to_owned);

@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_server_is_told_how_long_it_has() {
+    fn the_server_receives_the_timeout() {
         let told = |url: &str, ms| with_timeout(&url.parse().unwrap(), Duration::from_millis(ms));
         assert_eq!(told("https://h/p", 10_000), "https://h/p?timeout=10s");
         assert_eq!(told("https://h/p?a=b", 9_001), "https://h/p?a=b&timeout=10s");

@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_value_is_told_by_the_flag() {
+    fn an_invalid_value_is_reported_with_its_flag() {
         for (word, wanted) in [
             ("--oom-score-adj=low", "--oom-score-adj"),
             ("--cpu-cfs-quota=perhaps", "must be true or false"),

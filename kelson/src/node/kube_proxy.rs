@@ -359,7 +359,7 @@ conntrack: {tcpCloseWaitTimeout: 30m}\n";
     }
 
     #[test]
-    fn what_is_no_address_or_no_such_file_is_refused() {
+    fn invalid_addresses_and_missing_files_are_rejected() {
         assert!(bind("host:1", 1).is_err() && bind("0.0.0.0:0", 1).unwrap().is_empty());
         let other = File { kind: "Pod".into(), ..File::default() };
         assert!(laid(args(&[]), &other).unwrap_err().to_string().contains(KIND));

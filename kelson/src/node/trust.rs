@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_what_nobody_believes_any_more_is_forgotten() {
+    async fn only_untrusted_cas_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let old = Authority::create("kubernetes", now()).unwrap();
         let new = old.successor(now()).unwrap();

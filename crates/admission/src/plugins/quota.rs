@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dry_run_is_judged_and_not_charged() {
+    async fn a_dry_run_is_checked_and_not_charged() {
         let world = world(&[("resourcequotas/n/q", quota(json!({"configmaps": "1"}), json!({"configmaps": "0"})))]);
         let plugin = ResourceQuota::new(&dependencies_of(Arc::clone(&world)), &Value::Null).unwrap();
         let maps = Gvr::new("", "v1", "configmaps");

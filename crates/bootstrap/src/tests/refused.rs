@@ -64,7 +64,7 @@ fn by_token(world: &World) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_running_node_that_is_refused_asks_anew_with_its_token_and_goes_on() {
+async fn a_rejected_running_node_bootstraps_again_with_its_token() {
     let world = World::new(Fate::Approved);
     world.load().await.expect("joined");
     let node = Running::start(world.node(Some("bootstrap")), &world).await;
@@ -137,7 +137,7 @@ fn discovery(world: &World) -> Discovery {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_does_not_know_the_servers_authority_finds_it_out_and_goes_on() {
+async fn a_node_learns_the_unknown_ca_of_its_server() {
     for finds_out in [true, false] {
         let world = World::new(Fate::Approved);
         std::fs::write(world.path("ca.crt"), world.server.ca.lock().cert_pem()).expect("written");
@@ -207,7 +207,7 @@ async fn the_request_of_before_is_not_taken_up_when_its_certificate_is_refused()
 }
 
 #[tokio::test(start_paused = true)]
-async fn killed_between_any_two_steps_of_asking_anew_it_asks_once_more_with_one_more_key() {
+async fn a_node_killed_during_a_new_bootstrap_repeats_it_with_one_more_key() {
     let mut completed = false;
     for steps in 1..800 {
         let world = World::new(Fate::Approved);

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn annotations_are_mirrored_and_what_is_left_out_is_told() {
+    async fn annotations_are_mirrored_and_omitted_addresses_are_reported() {
         let api = Api::start().await;
         let _running = run(&api, &["endpointslice-mirroring-controller"], Config::default()).await;
         api.namespace("n").await;

@@ -103,7 +103,7 @@ async fn one_endpoint(api: &Api) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn endpoints_say_for_whom_they_are() {
+async fn endpoints_have_zone_hints() {
     let api = Api::start().await;
     let _running = run(&api, &["endpointslice-controller"], Config::default()).await;
     one_endpoint(&api).await;

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn orphaning_is_told_once() {
+    fn orphaning_is_reported_once() {
         let mut g = Graph::default();
         let n = Node { deleting: true, orphaning: true, ..owned(&[]) };
         assert_eq!(g.observe(1, n.clone()).orphan, [1]);

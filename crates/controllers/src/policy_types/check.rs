@@ -147,7 +147,7 @@ mod tests {
     const DEPLOYMENT: (&str, &str) = ("apps", "Deployment");
 
     #[test]
-    fn what_does_not_fit_is_told_for_each_kind() {
+    fn type_errors_are_reported_for_each_kind() {
         let validations = json!({"validations": [
             {"expression": "object.spec.replicas < 5", "messageExpression": "'has ' + object.spec.replica"},
             {"expression": "oldObject == null || object.spec.replicas >= oldObject.spec.replicas"}]});

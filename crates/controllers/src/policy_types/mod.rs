@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_generation_is_told_what_does_not_fit() {
+    async fn type_errors_are_reported_for_each_generation() {
         at_every_request(&DISTURBANCES, async |api: Api| {
             let _running = run(&api, &["validatingadmissionpolicy-status-controller"], Config::default()).await;
             api.create(POLICIES, policy("p", "apps", "deployments", &validates("object.spec.replica < 5"))).await;

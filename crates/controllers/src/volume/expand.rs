@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_told_what() {
+    fn each_kind_of_failure_has_its_event() {
         let claim = |asks: &str, has: &str, phase: &str| -> ClaimView {
             serde_json::from_value(
                 json!({"metadata": {"uid": "u"}, "spec": {"resources": {"requests": {"storage": asks}}},

@@ -279,7 +279,7 @@ async fn durations() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_are_shared_told_and_waited_out() {
+async fn failures_are_shared_reported_and_delay_the_next_run() {
     let w = World::new(config("1h", ""));
     w.set(|b| b.fails = true);
     let asked: Vec<_> = (0..5).map(|i| w.ask("r.io/a", pod(i, ""))).collect();
@@ -305,7 +305,7 @@ async fn failures_are_shared_told_and_waited_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_may_leave_and_others_go_on() {
+async fn a_waiting_request_may_be_cancelled_and_others_continue() {
     let w = World::new(config("1h", ""));
     let leader = w.ask("r.io/a", pod(0, ""));
     sleep(Duration::from_millis(50)).await;
@@ -418,7 +418,7 @@ async fn answers_by_token_stay_with_the_pod_and_end_with_the_token() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_not_to_be_kept_is_not_shared_between_pods() {
+async fn an_uncacheable_answer_is_not_shared_between_pods() {
     let w = World::new(config("0s", &tokens("ServiceAccount")));
     for round in 0..2 {
         let asked: Vec<_> = (0..4).map(|i| (i, w.ask("r.io/app", pod(i, "a")))).collect();

@@ -128,7 +128,7 @@ async fn pulled_with_the_first_credentials_that_open() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_tenants_image_must_be_opened_anew() {
+async fn another_tenants_image_needs_credentials_again() {
     let dir = tempfile::tempdir().unwrap();
     let m = manager(dir.path(), "{}", PullOptions::default());
     let r = Runtime { opens_for: Some("mine"), ..Default::default() };

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pod_that_never_goes_holds_nobody_up() {
+    async fn a_pod_that_never_ends_does_not_delay_others() {
         let gone = Mutex::new(Vec::new());
         let remove = async |id: &str| {
             if id.starts_with("stuck") {

@@ -9,7 +9,7 @@ use kelson_tasks::Tasks;
 use super::fixture::{Etcd, PATIENCE, body, config_map, create, key, lines, meta, resource, shown, until, update};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_kill_everything_acknowledged_is_there_and_watches_go_on() {
+async fn after_a_kill_acknowledged_writes_exist_and_watches_continue() {
     let mut etcd = Etcd::start().await;
     let store = etcd.open().await;
     let made = create(&store, "m", "1").await.unwrap();
@@ -51,7 +51,7 @@ async fn a_request_waits_for_an_etcd_that_is_just_starting() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_forgotten_meanwhile_is_read_anew_and_watchers_are_told() {
+async fn compacted_revisions_are_read_again_and_watchers_end() {
     let mut etcd = Etcd::start().await;
     let store = etcd.open().await;
     let old = create(&store, "old", "1").await.unwrap();

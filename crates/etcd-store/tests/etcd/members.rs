@@ -101,7 +101,7 @@ async fn insist(store: Store, name: String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_go_on_when_any_one_member_dies() {
+async fn requests_continue_when_any_one_member_dies() {
     let mut cluster = Cluster::start().await;
     let store = cluster.open().await;
     let mut watch = store.watch(resource("configmaps"), store.current_revision()).unwrap();
@@ -145,7 +145,7 @@ async fn a_member_that_is_silent_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_that_is_away_from_the_start_is_no_hindrance() {
+async fn a_member_that_is_down_from_the_start_does_not_matter() {
     let etcd = Etcd::start().await;
     for servers in
         [vec!["unix:///nobody:1".to_owned(), etcd.address()], vec![etcd.address(), "http://127.0.0.1:1".to_owned()]]

@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_go_on_over_frames_between_priority_and_padding() {
+    fn header_lists_continue_over_frames_with_priority_and_padding() {
         let given = [
             frame(HEADERS, PADDED | PRIORITY, b"\x02\x41\x01/\x41\x01\x41\x03%2\x41\x01"),
             frame(CONTINUATION, 0, b""),

@@ -172,7 +172,7 @@ fn ids_and_refusals() {
 }
 
 #[test]
-fn a_compacted_past_is_told() {
+fn a_compacted_revision_is_reported() {
     let mut s = Stream::new();
     s.create(create("a", "\0"));
     s.told();
@@ -188,7 +188,7 @@ fn a_compacted_past_is_told() {
 }
 
 #[test]
-fn progress_is_told_when_all_was_told() {
+fn progress_is_sent_after_all_events() {
     let mut s = Stream::new();
     s.watchers.ask_progress();
     assert_eq!(s.told(), [""; 0], "there is nobody whose progress it would be");

@@ -260,7 +260,7 @@ fn affinity_remembers_per_endpoint() {
 }
 
 #[test]
-fn node_ports_answer_where_told() {
+fn node_ports_answer_on_the_configured_addresses() {
     let base = |nets: &[&str]| {
         let nodeport_addresses = nets.iter().map(|n| n.parse().unwrap()).collect();
         render::base(Family::V4, &Options { nodeport_addresses, ..options() })

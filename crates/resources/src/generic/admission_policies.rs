@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_is_not_judged_again() {
+    fn stored_values_are_not_validated_again() {
         let policy = |variable: &str, expression: &str, message: &str, reason: &str| {
             json!({"kind": "ValidatingAdmissionPolicy", "metadata": {"name": "p"}, "spec": {
                 "matchConstraints": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"],

@@ -122,7 +122,7 @@ fn faults_of_configurations() {
 }
 
 #[test]
-fn what_plugins_are_told() {
+fn plugins_get_their_arguments() {
     let with = |name: &str, args: Value| json!({"profiles": [{"pluginConfig": [{"name": name, "args": args}]}]});
     let read = |name: &str, args: Value| configuration::read(&document(with(name, args)));
     let seconds = |n: u64| std::time::Duration::from_secs(n);

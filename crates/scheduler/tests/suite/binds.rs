@@ -78,7 +78,7 @@ fn condition<'a>(p: &'a Pod, reason: &str) -> Option<&'a str> {
 }
 
 #[tokio::test]
-async fn pods_are_bound_or_told_why() {
+async fn pods_are_bound_or_get_a_reason() {
     let (client, scheduler) = cluster().await;
     pod(&client, "early", json!({})).await;
     let told = until(&client, "early", "told", |p| condition(p, "Unschedulable").is_some()).await;

@@ -33,7 +33,7 @@ fn sizes() -> Value {
 }
 
 #[test]
-fn a_rule_that_fails_is_told_as_its_author_wants() {
+fn a_failed_rule_has_the_message_of_its_author() {
     let rule = |more: Value| {
         let mut rule = json!({"rule": "self.min <= self.max"});
         rule.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

@@ -92,7 +92,7 @@ impl Machine for Early {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clock_that_cannot_be_right_is_set_before_a_certificate_is_judged() {
+async fn a_clock_that_cannot_be_right_is_set_before_a_certificate_is_checked() {
     let machine = Early::default();
     persist("https://h:1", async || mend_clock("https://h:1", "CA", &machine, &machine).await).await.unwrap();
     assert_eq!(*machine.set.lock(), [time("2026-05-06T07:08:09Z")]);
@@ -111,7 +111,7 @@ async fn a_clock_that_cannot_be_right_is_set_before_a_certificate_is_judged() {
 }
 
 #[test]
-fn a_machine_joins_its_own_cluster_anew_and_no_other() {
+fn a_machine_rejoins_only_its_own_cluster() {
     let known = |ca: &str, vni: u32| {
         let known = json!({"ca": ca, "clusterCIDR": "10.42.0.0/16", "serviceCIDR": "10.43.0.0/16", "vni": vni,
             "clusterDNS": "10.43.0.10", "clusterDomain": "cluster.local"});
@@ -168,7 +168,7 @@ impl kelson_client::Transport for Scripted {
 type Answer = Result<kelson_client::Response, kelson_client::TransportError>;
 
 #[tokio::test(start_paused = true)]
-async fn a_new_cluster_that_lets_nobody_read_its_cluster_info_yet_is_waited_for() {
+async fn a_joining_node_waits_until_cluster_info_is_readable() {
     let read = async |codes: Vec<u16>| {
         let started = Instant::now();
         let server = std::sync::Arc::new(Scripted(parking_lot::Mutex::new(codes)));

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_program_of_kelson_is_refused_before_anything_changes() {
+    async fn another_program_is_rejected_before_anything_changes() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let program = |text: &str| {

@@ -64,7 +64,7 @@ async fn labels() {
 }
 
 #[tokio::test]
-async fn a_raised_level_tells_of_pods_that_break_it() {
+async fn a_raised_level_warns_of_pods_that_violate_it() {
     let pod = |name: &str, owner: &str, spec: Value| {
         let owners = if owner.is_empty() { json!([]) } else { json!([{"controller": true, "uid": owner}]) };
         json!({"metadata": {"name": name, "namespace": "n", "ownerReferences": owners}, "spec": spec})

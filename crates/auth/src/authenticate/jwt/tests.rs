@@ -131,7 +131,7 @@ async fn keys_are_fetched_once_and_a_good_token_is_a_user() {
 }
 
 #[tokio::test]
-async fn what_is_not_to_be_believed_is_refused_and_not_repeated() {
+async fn invalid_tokens_are_rejected_and_not_repeated() {
     let world = world(PLAIN);
     let key = &world.server.key;
     let stranger = Key::generate().unwrap();
@@ -339,7 +339,7 @@ impl IssuerUse for RecordedIssuerUse {
 }
 
 #[tokio::test]
-async fn groups_that_are_elsewhere_are_fetched_and_judged_like_any_token() {
+async fn distributed_groups_are_fetched_and_checked_like_any_token() {
     let mut world = world(PLAIN);
     let heard_uses = Arc::new(RecordedIssuerUse::default());
     world.issuers = world.issuers.with_observer(Arc::clone(&heard_uses) as _);

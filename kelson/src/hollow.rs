@@ -23,7 +23,7 @@ use crate::process::{self, within};
 /// How long the end waits for writes in progress.
 const END_MAX: Duration = Duration::from_secs(12);
 /// The interval of progress messages while nodes register.
-const TELL: Duration = Duration::from_secs(5);
+const REPORT: Duration = Duration::from_secs(5);
 /// The kind that `--enable-crds` reads from the API.
 const STAGE: &str = "Stage";
 
@@ -240,13 +240,13 @@ pub fn run(args: &HollowArgs) -> anyhow::Result<()> {
     };
     process::run(async |process| {
         let running = kelson_hollow::start(config, &client, Arc::new(SystemClock), &process.tasks);
-        let mut told = 0;
+        let mut reported = 0;
         let ended = loop {
             tokio::select! {
                 ended = process.ended() => break ended,
-                () = tokio::time::sleep(TELL), if told < nodes => {
-                    told = running.registered();
-                    tracing::info!(nodes, registered = told, "registering hollow nodes");
+                () = tokio::time::sleep(REPORT), if reported < nodes => {
+                    reported = running.registered();
+                    tracing::info!(nodes, registered = reported, "registering hollow nodes");
                 }
             }
         };

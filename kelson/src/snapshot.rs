@@ -82,7 +82,7 @@ async fn save(target: &Path, passphrase: Option<&Passphrase>, data_dir: &Path) -
     });
     fs::remove_dir_all(&saved.path).with_context(|| format!("remove {}", saved.path.display()))?;
     let (file, contents) = written?;
-    outln!("{}: {}", file.display(), told(&contents));
+    outln!("{}: {}", file.display(), reported(&contents));
     Ok(())
 }
 
@@ -126,7 +126,7 @@ fn check(file: &Path, passphrase: Option<&Passphrase>) -> anyhow::Result<()> {
     let dir = tempfile::tempdir_in(parent(file))?;
     if is_store_file(file)? {
         unpack(file, dir.path())?;
-        outln!("{}: {}", file.display(), told(&verify(dir.path(), file)?));
+        outln!("{}: {}", file.display(), reported(&verify(dir.path(), file)?));
         return Ok(());
     }
     let staged = extract(file, passphrase, dir.path())?;
@@ -136,7 +136,7 @@ fn check(file: &Path, passphrase: Option<&Passphrase>) -> anyhow::Result<()> {
     outln!(
         "{}: {}; {seal}, of {} by Kelson {}",
         file.display(),
-        told(&contents),
+        reported(&contents),
         manifest.created,
         manifest.kelson_version
     );
@@ -173,7 +173,7 @@ fn restore(file: &Path, passphrase: Option<&Passphrase>, objects_only: bool, dat
     for replaced in staged.install(data_dir, Timestamp::now())? {
         outln!("the previous data is in {}", replaced.display());
     }
-    outln!("restored: {}", told(&contents));
+    outln!("restored: {}", reported(&contents));
     Ok(())
 }
 
@@ -198,7 +198,7 @@ fn restore_store(fresh: tempfile::TempDir, file: &Path, data_dir: &Path) -> anyh
         outln!("the previous data is in {}", aside.display());
     }
     sync_names(data_dir).context("sync the data directory")?;
-    outln!("restored: {}", told(&contents));
+    outln!("restored: {}", reported(&contents));
     Ok(())
 }
 
@@ -229,7 +229,7 @@ fn verify(dir: &Path, named: &Path) -> anyhow::Result<Contents> {
     kelson_store::verify(dir).with_context(|| format!("{} is not a valid snapshot", named.display()))
 }
 
-fn told(contents: &Contents) -> String {
+fn reported(contents: &Contents) -> String {
     let objects: usize = contents.records.values().sum();
     let (revision, encrypted) = (contents.revision, contents.encrypted);
     format!("revision {revision}, {objects} objects of {} kinds, {encrypted} of them encrypted", contents.records.len())

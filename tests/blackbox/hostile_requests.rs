@@ -73,10 +73,10 @@ impl Account {
 
 /// Checks that the request is rejected as the client's error.
 fn refused(what: &str, (code, text): &(u16, String)) -> Outcome {
-    let told = &text[..text.floor_char_boundary(600)];
-    ensure!((400..500).contains(code), "{what}: {code} {told}");
-    let status: Value = serde_json::from_str(text).with_context(|| format!("{what}: {told}"))?;
-    ensure!(status["kind"] == "Status" && status["status"] == "Failure", "{what}: {told}");
+    let reported = &text[..text.floor_char_boundary(600)];
+    ensure!((400..500).contains(code), "{what}: {code} {reported}");
+    let status: Value = serde_json::from_str(text).with_context(|| format!("{what}: {reported}"))?;
+    ensure!(status["kind"] == "Status" && status["status"] == "Failure", "{what}: {reported}");
     Ok(())
 }
 

@@ -141,7 +141,7 @@ impl DevicePlugin {
     }
 
     /// Reports another list of devices.
-    pub fn tell(&self, devices: &[Health]) {
+    pub fn report(&self, devices: &[Health]) {
         self.devices.send_replace(devices.to_vec());
     }
 
@@ -223,7 +223,7 @@ struct ContainerDevices {
 ///
 /// # Errors
 /// The socket does not answer.
-pub fn told_of(socket: &Path, pod: &str) -> anyhow::Result<Vec<String>> {
+pub fn reported_of(socket: &Path, pod: &str) -> anyhow::Result<Vec<String>> {
     let answer = call(socket, "/v1.PodResourcesLister/List", &[])?;
     let list = ListPodResourcesResponse::decode(answer.as_slice())?;
     let devices = list.pods.into_iter().filter(|p| p.name == pod).flat_map(|p| p.containers).flat_map(|c| c.devices);

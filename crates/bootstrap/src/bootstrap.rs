@@ -167,7 +167,7 @@ impl ClientCertificate {
 
     /// Like [`ClientCertificate::obtain`], after the API server rejected the node's certificate. All clients then use
     /// the new one.
-    pub(crate) async fn obtain_anew(&self) -> Result<(), CertError> {
+    pub(crate) async fn obtain_again(&self) -> Result<(), CertError> {
         if self.paths.bootstrap.is_none() {
             return Err(CertError::Stranger);
         }

@@ -64,12 +64,12 @@ pub async fn repair(config: &Config, clock: &dyn Clock, machine: &impl Machine) 
         return Err(fail(format!("the server's clock shows {guess}")));
     }
     // Only the time from the verified server is used.
-    let told = machine.date(config, Some(guess)).await.map_err(|e| fail(e.to_string()))?;
-    if told < built {
-        return Err(fail(format!("the server's clock shows {told}")));
+    let reported = machine.date(config, Some(guess)).await.map_err(|e| fail(e.to_string()))?;
+    if reported < built {
+        return Err(fail(format!("the server's clock shows {reported}")));
     }
-    machine.set(told).await.map_err(fail)?;
-    tracing::warn!(from = %now, to = %told, "the clock was wrong; set it to the API server's time");
+    machine.set(reported).await.map_err(fail)?;
+    tracing::warn!(from = %now, to = %reported, "the clock was wrong; set it to the API server's time");
     Ok(true)
 }
 

@@ -53,7 +53,7 @@ pub(crate) async fn run(core: &Arc<Core>) {
             Ended::Reached { .. } => {}
             Ended::Lost(why) => {
                 tracing::warn!(why, "the watch on etcd failed; restarting it");
-                tell(core, Some(format!("watching etcd failed: {why}")));
+                report(core, Some(format!("watching etcd failed: {why}")));
             }
             Ended::Compacted => {
                 tracing::warn!(
@@ -70,7 +70,7 @@ pub(crate) async fn run(core: &Arc<Core>) {
                 let why = format!(
                     "etcd is at revision {revision}, but was at {begun_at} before: its data was replaced or restored"
                 );
-                tell(core, Some(why.clone()));
+                report(core, Some(why.clone()));
                 core.mirror.ended(&why);
                 return;
             }
@@ -85,12 +85,12 @@ async fn read_again(core: &Arc<Core>) {
         Ok(loaded) => loaded.show(core),
         Err(error) => {
             tracing::error!(%error, "reading etcd failed; retrying");
-            tell(core, Some(format!("reading etcd failed: {error}")));
+            report(core, Some(format!("reading etcd failed: {error}")));
         }
     }
 }
 
-fn tell(core: &Core, fault: Option<String>) {
+fn report(core: &Core, fault: Option<String>) {
     core.mirror.fault(core.faults.found(Finder::Watch, fault));
 }
 
@@ -151,7 +151,7 @@ async fn watch(core: &Arc<Core>, until: Option<u64>) -> Ended {
             None => {}
         }
         if answer.created {
-            tell(core, None);
+            report(core, None);
             continue;
         }
         let revision = revision_of(answer.header.as_ref());

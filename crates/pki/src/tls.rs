@@ -234,8 +234,8 @@ AiBAMkoJzaSvqkG7Q/VsIxkwW6skToZdydectH48dowMIw==
     #[test]
     fn signatures_over_sha1_are_reported_except_those_of_roots() {
         let shown = pem::certificates_from_pem(OVER_SHA1).unwrap();
-        let told: Vec<bool> = shown.iter().map(is_signed_over_sha1).collect();
-        assert_eq!(told, [true, false]);
+        let reported: Vec<bool> = shown.iter().map(is_signed_over_sha1).collect();
+        assert_eq!(reported, [true, false]);
         let now: Timestamp = "2026-05-06T07:08:09Z".parse().unwrap();
         let ours = pem::certificates_from_pem(Authority::create("ca", now).unwrap().cert_pem()).unwrap();
         assert!(!is_signed_over_sha1(&ours[0]) && !is_signed_over_sha1(&CertificateDer::from(vec![1, 2])));

@@ -185,13 +185,13 @@ pub fn finalizer_warnings(meta: &Value, old: Option<&Value>) -> Vec<String> {
     added.dedup();
     let mut out = Vec::new();
     for name in added {
-        let told = |why: &str| format!("metadata.finalizers: {name:?}: {why}");
-        out.extend(is_qualified_name(name).err().into_iter().flatten().map(|why| told(&why)));
+        let reported = |why: &str| format!("metadata.finalizers: {name:?}: {why}");
+        out.extend(is_qualified_name(name).err().into_iter().flatten().map(|why| reported(&why)));
         if name.contains('/') || is_standard_finalizer(name) {
             continue;
         }
         let path = if name.contains('.') { " including a path (/)" } else { "" };
-        out.push(told(&format!("prefer a domain-qualified finalizer name{path} {ADVICE}")));
+        out.push(reported(&format!("prefer a domain-qualified finalizer name{path} {ADVICE}")));
     }
     out
 }

@@ -203,8 +203,8 @@ fn the_older_form_and_steps() {
     assert_eq!(fail.effects(0, &pod), Ok(vec![patch]));
     assert_eq!(fail.effects(1, &pod), Ok(vec![Effect::Delete]));
     // A deleted object gets events, but no writes.
-    let told = fail.effects(2, &pod).unwrap();
-    assert!(matches!(&told[..], [Effect::Event(e)] if e.reason == "Gone"), "{told:?}");
+    let reported = fail.effects(2, &pod).unwrap();
+    assert!(matches!(&reported[..], [Effect::Event(e)] if e.reason == "Gone"), "{reported:?}");
 }
 
 #[test]

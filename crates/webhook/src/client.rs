@@ -290,9 +290,9 @@ mod tests {
 
     #[test]
     fn the_server_receives_the_timeout() {
-        let told = |url: &str, ms| with_timeout(&url.parse().unwrap(), Duration::from_millis(ms));
-        assert_eq!(told("https://h/p", 10_000), "https://h/p?timeout=10s");
-        assert_eq!(told("https://h/p?a=b", 9_001), "https://h/p?a=b&timeout=10s");
-        assert_eq!(told("https://h", 60_000), "https://h/?timeout=1m0s");
+        let reported = |url: &str, ms| with_timeout(&url.parse().unwrap(), Duration::from_millis(ms));
+        assert_eq!(reported("https://h/p", 10_000), "https://h/p?timeout=10s");
+        assert_eq!(reported("https://h/p?a=b", 9_001), "https://h/p?a=b&timeout=10s");
+        assert_eq!(reported("https://h", 60_000), "https://h/?timeout=1m0s");
     }
 }

@@ -204,8 +204,8 @@ impl OwnServer for Own {
                 std::future::pending::<()>().await;
             }
             let status = if path.starts_with("/missing") { 404 } else { 200 };
-            let told = format!("{path} {}", String::from_utf8_lossy(&body));
-            Ok(http::Response::builder().status(status).body(Bytes::from(told)).expect("a status and a body"))
+            let reported = format!("{path} {}", String::from_utf8_lossy(&body));
+            Ok(http::Response::builder().status(status).body(Bytes::from(reported)).expect("a status and a body"))
         })
     }
 }

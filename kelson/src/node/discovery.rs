@@ -145,7 +145,7 @@ where
     F: Future<Output = Result<T, Fault>>,
 {
     let (started, mut pause) = (Instant::now(), PAUSE_FIRST);
-    let mut told: Option<(String, Instant)> = None;
+    let mut reported: Option<(String, Instant)> = None;
     loop {
         let error = match attempt().await {
             Ok(done) => return Ok(done),
@@ -153,9 +153,9 @@ where
             Err(Fault::Soon(e)) if started.elapsed() >= PATIENCE => return Err(e),
             Err(Fault::Soon(e) | Fault::Wait(e)) => format!("{e:#}"),
         };
-        if told.as_ref().is_none_or(|(text, at)| *text != error || at.elapsed() >= REPEAT) {
+        if reported.as_ref().is_none_or(|(text, at)| *text != error || at.elapsed() >= REPEAT) {
             tracing::warn!(server, error, "joining the cluster failed; retrying");
-            told = Some((error, Instant::now()));
+            reported = Some((error, Instant::now()));
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(PAUSE_MAX);

@@ -425,11 +425,11 @@ mod tests {
             let words = if *flag == "manifest-url" { vec![word.as_str()] } else { vec![word.as_str(), url] };
             let args = read(&words).expect(flag);
             let mut config = Config::new("n", Path::new("/"));
-            let told = match configuration::load(None, &args.0, &mut config) {
+            let reported = match configuration::load(None, &args.0, &mut config) {
                 Ok(laid) => laid.ignored,
                 Err(e) => e.0.into_iter().filter(|f| f.contains("unknown field")).collect(),
             };
-            assert_eq!(told, Vec::<String>::new(), "--{flag} says {path}");
+            assert_eq!(reported, Vec::<String>::new(), "--{flag} says {path}");
         }
     }
 

@@ -146,8 +146,8 @@ fn bind(text: &str, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
 /// Returns the proxy's configuration.
 fn config(args: &ProxyArgs) -> anyhow::Result<Config> {
     let name = args.hostname_override.clone().map_or_else(host::name, Ok)?.trim().to_lowercase();
-    let told = args.bind_address.filter(|ip| !ip.is_unspecified());
-    let address = told.unwrap_or_else(host::address);
+    let reported = args.bind_address.filter(|ip| !ip.is_unspecified());
+    let address = reported.unwrap_or_else(host::address);
     let mut config = Config::new(Path::new(DIR), &name, vec![address], args.cluster_cidr.clone());
     config.health_bind = bind(&args.healthz_bind_address, HEALTH_PORT).context("--healthz-bind-address")?;
     config.metrics_bind = bind(&args.metrics_bind_address, METRICS_PORT).context("--metrics-bind-address")?;

@@ -171,8 +171,8 @@ pub fn faults(s: &Subject) -> Outcome {
         let begun = Instant::now();
         hooks.configure("MutatingWebhookConfiguration", vec![hooks.hook(fault, json!({"failurePolicy": "Fail"}))])?;
         eventually("the fault is told", BOUND, || {
-            let told = said(&k, &["create", "--dry-run=server", "-f", "-"], &map("m"))?;
-            ensure!(told.starts_with(&calling(fault)) && told.contains(want), "{fault}: {told}");
+            let reported = said(&k, &["create", "--dry-run=server", "-f", "-"], &map("m"))?;
+            ensure!(reported.starts_with(&calling(fault)) && reported.contains(want), "{fault}: {reported}");
             Ok(())
         })?;
         hooks.configure("MutatingWebhookConfiguration", vec![hooks.hook(fault, json!({"failurePolicy": "Ignore"}))])?;
@@ -187,8 +187,8 @@ pub fn faults(s: &Subject) -> Outcome {
     for (fault, policy) in [("large", "Fail"), ("bomb", "Ignore"), ("inapplicable", "Ignore")] {
         hooks.configure("MutatingWebhookConfiguration", vec![hooks.hook(fault, json!({"failurePolicy": policy}))])?;
         eventually("the answer is refused", BOUND, || {
-            let told = said(&k, &["create", "--dry-run=server", "-f", "-"], &map("m"))?;
-            ensure!(told.starts_with("Error from server (InternalError): "), "{fault}: {told}");
+            let reported = said(&k, &["create", "--dry-run=server", "-f", "-"], &map("m"))?;
+            ensure!(reported.starts_with("Error from server (InternalError): "), "{fault}: {reported}");
             Ok(())
         })?;
     }

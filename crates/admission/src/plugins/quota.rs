@@ -311,10 +311,10 @@ mod tests {
             );
             let plugin = ResourceQuota::new(&d, &Value::Null).unwrap();
             let pod = json!({"spec": {"containers": [{"name": "a"}], "resources": {"requests": {"cpu": "1"}}}});
-            let told = create(&plugin, &Gvr::new("", "v1", "pods"), pod, true).await;
+            let reported = create(&plugin, &Gvr::new("", "v1", "pods"), pod, true).await;
             match want {
-                Ok(()) => assert_eq!(told, Ok(())),
-                Err(want) => assert!(told.as_ref().is_err_and(|e| e.ends_with(want)), "{told:?}"),
+                Ok(()) => assert_eq!(reported, Ok(())),
+                Err(want) => assert!(reported.as_ref().is_err_and(|e| e.ends_with(want)), "{reported:?}"),
             }
         }
     }

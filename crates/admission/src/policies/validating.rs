@@ -229,9 +229,9 @@ impl ValidatingPolicies {
                 }
                 "Audit" => {
                     counted("audit");
-                    let told = json!([{"message": denial.message, "policy": base.name, "binding": binding.name,
+                    let reported = json!([{"message": denial.message, "policy": base.name, "binding": binding.name,
                         "expressionIndex": denial.index, "validationActions": binding.actions}]);
-                    notes.annotate(FAILURE, told.to_string());
+                    notes.annotate(FAILURE, reported.to_string());
                 }
                 _ => {}
             }

@@ -98,8 +98,8 @@ impl MutatingWebhooks {
                 Err(failure) => Err(failure),
             };
             let changed = mutated.as_ref().is_ok_and(|m| m.as_ref().is_some_and(|m| m.changed));
-            let told = MutationNote { configuration: &hook.configuration, webhook: &hook.name, mutated: changed };
-            notes.annotate(format!("{MUTATION}{place}"), written(&told));
+            let reported = MutationNote { configuration: &hook.configuration, webhook: &hook.name, mutated: changed };
+            notes.annotate(format!("{MUTATION}{place}"), written(&reported));
             caller.judge(hook, a, begun, mutated)
         };
         if let Ok(Some(Some(PatchedObject { changed: true, .. }))) = &mutation {
@@ -114,13 +114,13 @@ impl MutatingWebhooks {
             None => notes.annotate(format!("{FAILED_OPEN}{place}"), hook.name.as_str()),
             Some(None) => {}
             Some(Some(mutation)) => {
-                let told = PatchNote {
+                let reported = PatchNote {
                     configuration: &hook.configuration,
                     webhook: &hook.name,
                     patch: &mutation.patch,
                     patch_type: JSON_PATCH,
                 };
-                notes.request_annotations.push((format!("{PATCH}{place}"), written(&told)));
+                notes.request_annotations.push((format!("{PATCH}{place}"), written(&reported)));
                 a.object = Some(mutation.object);
             }
         }

@@ -217,7 +217,7 @@ impl Trail {
         if stage != Stage::RequestReceived {
             self.event.stage_at = self.clock.now();
         }
-        self.decision.tells(stage)
+        self.decision.reports(stage)
     }
 
     async fn record(&mut self, stage: Stage) -> bool {

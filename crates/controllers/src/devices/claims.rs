@@ -213,7 +213,7 @@ impl DeviceClaimController {
             }
         }
         if !new.is_empty() {
-            self.tell(&pod, &new).await?;
+            self.announce(&pod, &new).await?;
         }
         if pod.spec.node_name.is_empty() {
             return Ok(());
@@ -283,7 +283,7 @@ impl DeviceClaimController {
     }
 
     /// Adds the names of claims to the pod's status. Existing names are kept.
-    async fn tell(&self, pod: &PodView, new: &[(Box<str>, String)]) -> Result<(), SyncError> {
+    async fn announce(&self, pod: &PodView, new: &[(Box<str>, String)]) -> Result<(), SyncError> {
         let m = &pod.metadata;
         let known = pod.status.device_claims.iter().filter(|s| !new.iter().any(|(name, _)| *name == s.name));
         let known = known.filter_map(|s| Some(json!({"name": s.name, "resourceClaimName": s.claim.as_ref()?})));

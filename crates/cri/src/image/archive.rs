@@ -322,8 +322,8 @@ impl Archive {
         others: &mut Vec<String>,
     ) -> Result<Option<UnnamedImage>, ArchiveError> {
         let config = self.member(&image.config, "application/vnd.docker.container.image.v1+json")?;
-        let told: Option<ImageConfiguration> = self.json(&image.config)?;
-        if let Some(of) = told.and_then(ImageConfiguration::platform)
+        let reported: Option<ImageConfiguration> = self.json(&image.config)?;
+        if let Some(of) = reported.and_then(ImageConfiguration::platform)
             && platform::rank(&of, &self.accepted).is_none()
         {
             others.push(of.to_string());

@@ -70,8 +70,8 @@ async fn compacted_revisions_are_read_again_and_watchers_end() {
     etcd.show(ours);
     until("everything is read anew", || shown(&store, "new").is_some()).await;
     assert_eq!((shown(&store, "old"), shown(&store, "kept").as_deref()), (None, Some("1")));
-    let told = tokio::time::timeout(PATIENCE, watch.next()).await.unwrap();
-    assert!(matches!(told, Err(StoreError::Compacted { .. })), "{told:?}");
+    let reported = tokio::time::timeout(PATIENCE, watch.next()).await.unwrap();
+    assert!(matches!(reported, Err(StoreError::Compacted { .. })), "{reported:?}");
     assert!(store.watch(resource("configmaps"), old.revision).is_err());
     let next = update(&store, "kept", kept.revision, "2").await.unwrap();
     assert_eq!(shown(&store, "kept").as_deref(), Some("2"));

@@ -115,14 +115,14 @@ async fn requests_continue_when_any_one_member_dies() {
         }
         let read = async { while store.catch_up().await.is_err() {} };
         tokio::time::timeout(PATIENCE, read).await.expect("reads go on");
-        let mut told = Vec::new();
-        while told.len() < names.len() {
+        let mut reported = Vec::new();
+        while reported.len() < names.len() {
             let events = tokio::time::timeout(PATIENCE, watch.next()).await.expect("the watch goes on").unwrap();
-            told.extend(lines(&events));
+            reported.extend(lines(&events));
         }
         for name in &names {
             assert_eq!(shown(&store, name).as_deref(), Some("1"), "{name}");
-            assert!(told.iter().any(|line| line.starts_with(&format!("Added {name} "))), "{name}: {told:?}");
+            assert!(reported.iter().any(|line| line.starts_with(&format!("Added {name} "))), "{name}: {reported:?}");
         }
         cluster.restart(n).await;
     }

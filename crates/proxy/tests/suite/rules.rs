@@ -207,7 +207,7 @@ fn a_cluster_ip_spreads_evenly() {
 }
 
 #[test]
-fn nobody_serves() {
+fn without_endpoints() {
     let lb = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local",
         "ports": [{"name": "http", "port": 80, "nodePort": 30080}], "externalIPs": ["198.51.100.7"],
         "status": {"loadBalancer": {"ingress": [{"ip": "198.51.100.8"}, {"ip": "198.51.100.9", "ipMode": "Proxy"}]}}});

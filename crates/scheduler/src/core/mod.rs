@@ -325,7 +325,7 @@ impl Core {
         // A pod in the queue always has a profile.
         let profile = self.profile_of(&pod).unwrap_or(0);
         if let Some(claim) = self.left_over(&pod) {
-            return self.begin_anew(profile, pod, claim, now);
+            return self.begin_again(profile, pod, claim, now);
         }
         let judged = self.asks(&pod);
         let decision = self.deciders[profile].selector.decide(&mut self.cluster, &self.promised, &pod, judged);

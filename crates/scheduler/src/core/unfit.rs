@@ -136,7 +136,7 @@ impl Core {
 
     /// Starts over for a pod with a claim from an earlier attempt: the claim is deleted, and the pod is retried once it
     /// is gone.
-    pub(super) fn begin_anew(&mut self, profile: usize, pod: Arc<Pod>, claim: ObjectKey, now: Instant) -> Step {
+    pub(super) fn begin_again(&mut self, profile: usize, pod: Arc<Pod>, claim: ObjectKey, now: Instant) -> Step {
         let nodes = self.cluster.nodes().len();
         let mut plugins = PluginSet::default();
         let rows = self.deciders[profile].table.rows().iter().enumerate();

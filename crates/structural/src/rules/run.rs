@@ -232,12 +232,12 @@ impl Run {
         };
         // A rule that compares was asked because something changed, as far as it is concerned.
         let overlooked = !compiled.uses_old_self && ratchet.unchanged();
-        let mut told = None;
+        let mut reported = None;
         if let Some(program) = &compiled.message {
             let before = self.budget.spent();
             let left = self.verdict.left;
             match message::evaluate(program, &rule.message_expression, activation, &mut self.budget, left) {
-                RuleMessage::Message(text) => told = Some(text),
+                RuleMessage::Message(text) => reported = Some(text),
                 RuleMessage::Unusable => {}
                 RuleMessage::TooDear(why) => {
                     self.invalid(&path, word, why);
@@ -246,7 +246,7 @@ impl Run {
             }
             self.pay(before);
         }
-        let detail = told.unwrap_or_else(|| message::plain(rule));
+        let detail = reported.unwrap_or_else(|| message::plain(rule));
         let error = message::error(path, value, detail, &rule.reason);
         if overlooked {
             self.verdict.warnings.push(error.to_string());

@@ -106,7 +106,7 @@ async fn answer(clusters: &Clusters, request: Request<Incoming>) -> Answer {
     let path = head.uri.path().trim_end_matches('/').to_owned();
     match (&head.method, path.as_str(), path.strip_prefix("/clusters/")) {
         (&Method::GET, "/healthz", _) => plain(StatusCode::OK, "ok"),
-        (&Method::GET, "/clusters", _) => told(StatusCode::OK, &json!({"clusters": clusters.list()})),
+        (&Method::GET, "/clusters", _) => reported(StatusCode::OK, &json!({"clusters": clusters.list()})),
         (&Method::POST, "/clusters", _) => match wanted(body).await {
             Ok(wanted) => outcome(StatusCode::CREATED, Box::pin(clusters.create(wanted)).await),
             Err(why) => fault(StatusCode::BAD_REQUEST, &why),
@@ -144,7 +144,7 @@ async fn wanted(body: Incoming) -> Result<ClusterRequest, String> {
 
 fn outcome<T: Serialize>(status: StatusCode, outcome: Result<T, Refused>) -> Answer {
     match outcome {
-        Ok(value) => told(status, &value),
+        Ok(value) => reported(status, &value),
         Err(refused) => refusal(&refused),
     }
 }
@@ -160,10 +160,10 @@ fn refusal(refused: &Refused) -> Answer {
 }
 
 fn fault(status: StatusCode, why: &str) -> Answer {
-    told(status, &json!({"error": why}))
+    reported(status, &json!({"error": why}))
 }
 
-fn told<T: Serialize>(status: StatusCode, value: &T) -> Answer {
+fn reported<T: Serialize>(status: StatusCode, value: &T) -> Answer {
     let body = serde_json::to_vec(value).unwrap_or_default();
     let mut answer = Response::new(Full::new(Bytes::from(body)));
     *answer.status_mut() = status;

@@ -20,7 +20,7 @@ use crate::args::{LogArgs, duration};
 use crate::component::client;
 use crate::process::{self, within};
 
-/// How long the end waits for writes in progress.
+/// The time for which the end waits for writes in progress.
 const END_MAX: Duration = Duration::from_secs(12);
 /// The interval of progress messages while nodes register.
 const REPORT: Duration = Duration::from_secs(5);

@@ -65,7 +65,7 @@ pub struct Batching {
     pub buffer_size: usize,
     /// The maximum number of events in a batch.
     pub batch_max: usize,
-    /// How long a batch that is not full waits for more events.
+    /// The time for which a batch that is not full waits for more events.
     pub wait_max: Duration,
     /// The maximum rate in batches per second, and the burst. `None` means unlimited.
     pub throttle: Option<(f32, usize)>,

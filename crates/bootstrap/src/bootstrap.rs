@@ -23,7 +23,7 @@ use crate::node::ClientCertificate;
 use crate::request::{RequestedCertificate, certificate};
 use crate::{CertError, clock};
 
-/// How long to wait for the server to come up before the request is tried anyway.
+/// The time to wait for the server to come up before the request is tried anyway.
 const SERVER_WAIT: Duration = Duration::from_secs(60);
 /// Between attempts to reach it, jittered by a fifth.
 const SERVER_RETRY: Duration = Duration::from_secs(2);

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::events::{RulesetChange, RulesetEvents};
 use crate::nft::{self, NftError};
 
-/// How long to collect further changes after the first one: each line of an `nft` script is reported.
+/// The time to collect further changes after the first one: each line of an `nft` script is reported.
 const GATHER: Duration = Duration::from_millis(250);
 /// The interval of comparisons if the kernel reports no changes.
 const LOOK_EVERY: Duration = Duration::from_secs(30);

@@ -34,7 +34,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 /// The first and the longest pause between attempts; it doubles each time.
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// How long to wait for objects that the cluster has not published yet.
+/// The time to wait for objects that the cluster has not published yet.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How often an unchanged error is logged.
 const REPEAT: Duration = Duration::from_secs(60);

@@ -26,7 +26,7 @@ const DIR: &str = "/var/lib/kube-proxy";
 /// Upstream's ports, for addresses without one.
 const HEALTH_PORT: u16 = 10256;
 const METRICS_PORT: u16 = 10249;
-/// How long the end waits for a transaction in progress.
+/// The time for which the end waits for a transaction in progress.
 const END_MAX: Duration = Duration::from_secs(10);
 const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
 const KIND: &str = "KubeProxyConfiguration";

@@ -35,7 +35,7 @@ pub fn before(words: &[OsString]) -> Option<ExitCode> {
     code
 }
 
-/// How long a new version must work before the previous one is no longer waited for.
+/// The time for which a new version must work before the previous one is no longer waited for.
 const PROVEN: Duration = Duration::from_secs(10);
 
 /// Runs a command.

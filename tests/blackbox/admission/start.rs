@@ -72,7 +72,7 @@ pub fn faults_stop_the_start(_: &Subject) -> Outcome {
     Ok(())
 }
 
-/// In the order in which they run.
+/// The help lists the plug-ins in the order in which they run.
 pub fn help_lists_the_plugins(_: &Subject) -> Outcome {
     let help = Command::new(binary()).args(["server", "--help"]).output()?;
     let text = String::from_utf8_lossy(&help.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
@@ -146,7 +146,7 @@ pub fn configured_by_files(_: &Subject) -> Outcome {
     server.finish(false)
 }
 
-/// With its feature gate a directory of policies applies from the start.
+/// A directory of policies applies from the start if its feature gate is on.
 pub fn policies_from_files(_: &Subject) -> Outcome {
     let dir = tempfile::tempdir()?;
     let (file, policies) = (dir.path().join("admission.yaml"), dir.path().join("policies"));

@@ -12,7 +12,7 @@ use kelson_blackbox::registry::{PULLER, Registry, TENANT, User, base64};
 use kelson_blackbox::{Kubectl, Outcome, Process, eventually, repo_root};
 use serde_json::Value;
 
-/// How long a pod may take to recover: the kubelet's back-off doubles from ten seconds.
+/// The time that a pod may take to recover: the kubelet's back-off doubles from ten seconds.
 pub const RECOVERY: Duration = Duration::from_secs(150);
 
 /// A cluster with a registry that requires credentials.

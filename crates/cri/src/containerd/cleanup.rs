@@ -14,7 +14,7 @@ use super::{ContainerdConfig, ContainerdError, shims};
 use crate::proto::PodSandbox;
 use crate::{CriClient, Limits, Runtime as _};
 
-/// How long containerd has to remove pods: containers that are being started are ready by then. The pause is between
+/// The time for which containerd has to remove pods: containers that are being started are ready by then. The pause is between
 /// attempts.
 const WILLING_MAX: Duration = Duration::from_secs(30);
 const WILLING_PAUSE: Duration = Duration::from_secs(1);

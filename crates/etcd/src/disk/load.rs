@@ -100,9 +100,9 @@ enum Last {
 
 /// How a file ended.
 enum End {
-    /// After this many bytes.
+    /// The file ends after this number of bytes, with a complete frame.
     Whole(u64),
-    /// After this many bytes follows an incomplete frame.
+    /// An incomplete frame follows after this number of bytes.
     Torn(u64),
 }
 

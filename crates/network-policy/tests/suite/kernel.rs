@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::enter;
 
-/// How long to try a connection that should be dropped.
+/// The time to try a connection that should be dropped.
 const TRIED: Duration = Duration::from_millis(400);
 const PODS: [u8; 4] = [1, 2, 3, 4];
 

@@ -65,7 +65,8 @@ struct Unbound {
 #[derive(Debug)]
 enum Provision {
     Nowhere,
-    /// On the node that was selected for it; the class is `None` if a plan in progress selected the node.
+    /// The volume is created on the node that was selected for it. The class is `None` if a plan in progress selected
+    /// the node.
     At(Box<str>, Option<Arc<StorageClassView>>),
     /// Where the topology of its storage class allows it.
     By(Arc<StorageClassView>),

@@ -73,7 +73,7 @@ pub struct SpreadConstraint {
 pub struct ClaimRef {
     /// The name of the claim; for an ephemeral volume the pod's name, a dash, and the volume's name.
     pub name: Box<str>,
-    /// For an ephemeral volume: name and UID of the pod that must own the claim.
+    /// The name and UID of the pod that must own the claim of an ephemeral volume.
     pub made_for: Option<(Box<str>, Arc<str>)>,
 }
 

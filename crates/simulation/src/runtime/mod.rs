@@ -118,7 +118,7 @@ pub struct FakeRuntime {
     pub made: Mutex<Vec<proto::PodSandboxConfig>>,
     /// The first bytes of the pods' addresses.
     prefix: [u8; 3],
-    /// How long calls take before they have their effect, by name such as `StopContainer`.
+    /// The delay before calls have their effect, by name such as `StopContainer`.
     pub slow: Mutex<HashMap<&'static str, Duration>>,
     /// Decides which calls fail.
     faults: Option<Faults>,

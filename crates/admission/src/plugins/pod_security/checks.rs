@@ -422,7 +422,7 @@ fn seccomp(spec: &Value, required: bool) -> CheckResult {
     (!bad.is_empty()).then(|| fault(REASON, detail))
 }
 
-/// Before version 1.19 profiles were annotations.
+/// Reads the profiles from annotations, as before version 1.19.
 fn seccomp_annotations(pod: Pod<'_>) -> CheckResult {
     const OF_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
     const OF_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";

@@ -113,7 +113,7 @@ impl Binding {
         (self.role.kind == "ClusterRole", self.role.name.clone())
     }
 
-    /// For reasons: `ClusterRoleBinding "x" of ClusterRole "y" to User "z"`.
+    /// Describes the binding in the reason of a decision: `ClusterRoleBinding "x" of ClusterRole "y" to User "z"`.
     pub fn describe(&self, subject: usize) -> String {
         let to = match self.subjects.get(subject) {
             Some(s) if s.kind == "ServiceAccount" => {

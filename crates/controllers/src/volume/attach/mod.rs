@@ -38,7 +38,8 @@ struct AttachDetachController {
     volumes: SharedInformer<VolumeView>,
     drivers: SharedInformer<CsiDriverView>,
     attachments: SharedInformer<AttachmentView>,
-    /// Since when an attachment is unneeded while its node still uses the volume. Bounded by the number of attachments.
+    /// The times since which attachments are not needed while their nodes still use the volumes. Bounded by the number
+    /// of attachments.
     unneeded: Mutex<HashMap<String, Instant>>,
     /// The queue of node names.
     queue: WorkQueue<ObjectKey>,

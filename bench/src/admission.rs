@@ -12,7 +12,7 @@ use http_body_util::BodyExt as _;
 use kelson_admission::{AdmissionOptions, Attributes, Chain, Notes, Operation};
 use kelson_apiserver::{ApiServer, Config, Running};
 use kelson_auth::{UserInfo, user};
-use kelson_doubles::webhook::{Behaviour, Seen, TestServer};
+use kelson_doubles::webhook::{Behaviour, ReceivedRequest, TestServer};
 use kelson_meta::{Gvk, Gvr};
 use kelson_store::{Store, StoreOptions};
 use kelson_transport::Request;
@@ -103,7 +103,7 @@ fn row(what: &str, took: Duration, target: Duration) {
 }
 
 /// Prints a row for a value that is not a time.
-fn told(what: &str, value: f64, unit: &str, target: &str, kept: bool) {
+fn reported(what: &str, value: f64, unit: &str, target: &str, kept: bool) {
     println!("{what:<44} {value:>10.1} {unit:<2}   target {target}{}", if kept { "" } else { "  OVER" });
 }
 
@@ -145,7 +145,7 @@ async fn policies(api: &Running) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn allow(seen: &Seen) -> Behaviour {
+fn allow(seen: &ReceivedRequest) -> Behaviour {
     let review: Value = serde_json::from_slice(&seen.body).unwrap_or_default();
     let response = json!({"uid": review["request"]["uid"], "allowed": true});
     let answer = json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "response": response});
@@ -170,7 +170,7 @@ async fn round_trip(server: &TestServer, url: &str) -> anyhow::Result<Duration> 
 /// Measures ten slow validating webhooks, which together take as long as one.
 async fn side_by_side() -> anyhow::Result<()> {
     const EACH: Duration = Duration::from_millis(20);
-    let slow = |seen: &Seen| match allow(seen) {
+    let slow = |seen: &ReceivedRequest| match allow(seen) {
         Behaviour::Answer(_, body) => Behaviour::Slow(EACH, body),
         other => other,
     };
@@ -242,7 +242,13 @@ async fn shares() -> anyhow::Result<()> {
     for (what, pod, is_whole) in [("pods", pod(), false), ("whole pods", whole_pod().await?, true)] {
         let (lost, with, without) = share(&pod).await?;
         let target = if is_whole { "10 %" } else { "none: the pods are larger with them" };
-        told(&format!("creating {what}, lost to the default plugins"), lost, "%", target, !is_whole || lost <= 10.0);
+        reported(
+            &format!("creating {what}, lost to the default plugins"),
+            lost,
+            "%",
+            target,
+            !is_whole || lost <= 10.0,
+        );
         println!("{:<44} {with:>10.0} and {without:.0} a second", "  with them and without");
     }
     Ok(())
@@ -277,7 +283,7 @@ async fn measure() -> anyhow::Result<()> {
     row("a webhook, beyond its round trip", with.saturating_sub(bare + alone), Duration::from_micros(300));
     println!("{:<44} {:>10.1} µs", "  its round trip", micros(alone));
     let made = server.connections() - before;
-    told("  connections of its calls", made as f64, "", "at most 2", made <= 2);
+    reported("  connections of its calls", made as f64, "", "at most 2", made <= 2);
     side_by_side().await?;
     shares().await
 }

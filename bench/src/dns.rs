@@ -11,7 +11,7 @@ use kelson_tasks::Tasks;
 use serde_json::json;
 use tokio::sync::oneshot;
 
-/// How long each kind of query is measured.
+/// The time for which each kind of query is measured.
 const SECONDS: u64 = 3;
 /// The promised rate on one core.
 const TARGET: f64 = 20_000.0;

@@ -25,7 +25,7 @@ use serde_json::json;
 const CHANGES: usize = 20;
 /// The pause between two changes.
 const PAUSE: Duration = Duration::from_millis(400);
-/// How long a stream of bytes is measured, and how many times.
+/// The time for which a stream of bytes is measured, and how many times.
 const STREAM: Duration = Duration::from_secs(2);
 const STREAMS: usize = 3;
 /// Wait until earlier flows of datagrams have ended: the kernel lists all flows after some changes.

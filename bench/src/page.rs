@@ -190,7 +190,7 @@ fn page(machine: &Machine, sections: &[Section]) -> String {
 mod tests {
     use super::*;
 
-    /// As the scripts print it.
+    /// The output in the form in which the scripts print it.
     const OUTPUT: &str = "\
 bench/run
 | work                                         | kelson                   | peer https://127.0.0.1:7443 |

@@ -20,7 +20,7 @@ use crate::cli::{CertificateCommand, RotateArgs};
 use crate::cluster::{Bundles, REPORT};
 use crate::{node, token};
 
-/// How long a command waits for running components to apply its change.
+/// The time for which a command waits for running components to apply its change.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The interval of checks meanwhile.
 const LOOK: Duration = Duration::from_millis(500);

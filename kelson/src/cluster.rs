@@ -116,7 +116,7 @@ struct KubeletConfiguration {
 /// The state of a joined node, so that it can start without the server.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Known {
+pub struct JoinedNode {
     /// The CA of the API server, PEM.
     pub ca: String,
     /// Pins of previous CAs, which the cluster has replaced: a pin from before a rotation still identifies the cluster.
@@ -127,7 +127,7 @@ pub struct Known {
     pub settings: ClusterSettings,
 }
 
-impl Known {
+impl JoinedNode {
     /// Reads the state of an earlier start.
     pub fn load(dir: &Path) -> anyhow::Result<Option<Self>> {
         let file = dir.join(KNOWN_FILE);
@@ -280,8 +280,8 @@ mod tests {
         let kubelet = "clusterDNS:\n- 10.43.0.10\nclusterDomain: cluster.local\nkind: KubeletConfiguration\n";
         let s = settings(network, kubelet).unwrap();
         assert_eq!((s.ranges.vni, s.dns.to_string(), s.domain.as_str()), (7, "10.43.0.10".into(), "cluster.local"));
-        let known = Known { ca: "CA".into(), former: Vec::new(), settings: s.clone() };
-        let again: Known = serde_json::from_str(&serde_json::to_string(&known).unwrap()).unwrap();
+        let known = JoinedNode { ca: "CA".into(), former: Vec::new(), settings: s.clone() };
+        let again: JoinedNode = serde_json::from_str(&serde_json::to_string(&known).unwrap()).unwrap();
         assert_eq!(again.settings, s);
         assert!(s.network_policy, "settings of an earlier release do not name it");
         let off = network.replace('}', r#","networkPolicy":false}"#);

@@ -172,9 +172,9 @@ impl Alone<'_> {
             return std::fs::read_to_string(file).with_context(|| format!("--client-ca-file {}", file.display()));
         }
         let read = client.call(http::Method::GET, AUTHENTICATION, "", bytes::Bytes::new()).await;
-        let told =
+        let reported =
             read.and_then(|b| serde_json::from_slice::<Value>(&b).map_err(|e| ClientError::Decode(e.to_string())));
-        match told {
+        match reported {
             Ok(map) => {
                 if let Some(ca) = map["data"]["client-ca-file"].as_str() {
                     return Ok(ca.to_owned());

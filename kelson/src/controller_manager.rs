@@ -34,7 +34,7 @@ pub const CONTROLLERS_ADDED: [&str; 4] =
 
 const NAME: &str = "kube-controller-manager";
 const PORT: u16 = 10257;
-/// How long the end waits for work in progress.
+/// The time for which the end waits for work in progress.
 const END_MAX: Duration = Duration::from_secs(12);
 
 #[derive(Args, Debug, Clone)]

@@ -18,7 +18,7 @@ use kelson_metrics::Registry;
 use serde_json::Value;
 
 use crate::args::duration;
-use crate::flags::{Asked, Spoken, Table, help, read};
+use crate::flags::{ParsedArgs, Spoken, Table, help, read};
 use crate::lock::DataDirLock;
 use crate::{logging, process};
 
@@ -111,16 +111,16 @@ pub fn named(words: &[OsString]) -> Option<&[OsString]> {
 pub fn main(words: &[OsString]) -> ExitCode {
     let environment = |name: &str| std::env::var(name).ok();
     match asked(words, environment) {
-        Ok(Asked::Help) => {
+        Ok(ParsedArgs::Help) => {
             out!("{}", help::flags(NAME, ABOUT, &table()));
             ExitCode::SUCCESS
         }
-        Ok(Asked::Version(_)) => {
+        Ok(ParsedArgs::Version(_)) => {
             outln!("etcd Version: {VERSION}\nGit SHA: {}", kelson_meta::version::build().commit);
             outln!("Go Version: none\nGo OS/Arch: {}", kelson_meta::version::platform());
             ExitCode::SUCCESS
         }
-        Ok(Asked::Run(spoken)) => match arguments(&spoken).and_then(|args| run(&args, &spoken)) {
+        Ok(ParsedArgs::Run(spoken)) => match arguments(&spoken).and_then(|args| run(&args, &spoken)) {
             Ok(()) => ExitCode::SUCCESS,
             Err(why) => failed(&format!("{why:#}")),
         },
@@ -149,7 +149,7 @@ fn arguments(spoken: &Spoken) -> anyhow::Result<EtcdCommand> {
 }
 
 /// Returns the settings of the words, then of the environment; only of a configuration file if one is given.
-fn asked(words: &[OsString], environment: impl Fn(&str) -> Option<String>) -> Result<Asked, String> {
+fn asked(words: &[OsString], environment: impl Fn(&str) -> Option<String>) -> Result<ParsedArgs, String> {
     let table = table();
     // Go's own flags have one dash or two.
     let mut words: Vec<OsString> = words.iter().map(|word| two_dashes(word)).collect();
@@ -162,7 +162,7 @@ fn asked(words: &[OsString], environment: impl Fn(&str) -> Option<String>) -> Re
         }
     }
     let asked = read(NAME, &table, words)?;
-    let Asked::Run(spoken) = &asked else { return Ok(asked) };
+    let ParsedArgs::Run(spoken) = &asked else { return Ok(asked) };
     let file = spoken.words.iter().rev().find_map(|word| word.strip_prefix("--config-file="));
     match file.filter(|file| !file.is_empty()) {
         Some(file) => read(NAME, &table, of_file(Path::new(file)).map_err(|error| format!("{error:#}"))?),
@@ -310,7 +310,7 @@ mod tests {
     fn parsed(line: &str) -> Result<(EtcdCommand, Vec<String>), String> {
         let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
         match asked(&words, |_| None)? {
-            Asked::Run(spoken) => {
+            ParsedArgs::Run(spoken) => {
                 let args = arguments(&spoken).map_err(|error| error.to_string())?;
                 Ok((args, spoken.without_effect))
             }
@@ -375,20 +375,20 @@ mod tests {
             "ETCD_MAX_TXN_OPS" => Some("9".to_owned()),
             _ => None,
         };
-        let Ok(Asked::Run(spoken)) = asked(&["-name".into(), "w".into()], environment) else { panic!("runs") };
+        let Ok(ParsedArgs::Run(spoken)) = asked(&["-name".into(), "w".into()], environment) else { panic!("runs") };
         let args = arguments(&spoken).unwrap();
         assert_eq!((args.name.as_str(), args.max_txn_ops), ("w", 9));
     }
 
     #[test]
-    fn a_file_stands_for_flags() {
+    fn a_file_replaces_flags() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("etcd.yaml");
         let text = "name: f\nmax-txn-ops: 3\nlisten-client-urls: http://127.0.0.1:1,http://127.0.0.1:2\n\
                     client-transport-security:\n  cert-file: c\n  client-cert-auth: true\npeer-transport-security: {}\n";
         std::fs::write(&file, text).unwrap();
         let words = [OsString::from(format!("--config-file={}", file.display())), "--name=w".into()];
-        let Ok(Asked::Run(spoken)) = asked(&words, |_| None) else { panic!("runs") };
+        let Ok(ParsedArgs::Run(spoken)) = asked(&words, |_| None) else { panic!("runs") };
         let args = arguments(&spoken).unwrap();
         assert_eq!((args.name.as_str(), args.max_txn_ops, args.listen_client_urls.len()), ("f", 3, 2));
         assert!(args.client_cert_auth && args.cert_file.as_deref() == Some(Path::new("c")));

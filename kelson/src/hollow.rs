@@ -22,10 +22,10 @@ use crate::args::{LogArgs, duration};
 use crate::component::client;
 use crate::process::{self, Process, within};
 
-/// How long the end waits for writes in progress.
+/// The time for which the end waits for writes in progress.
 const END_MAX: Duration = Duration::from_secs(12);
 /// The interval of progress messages while nodes register.
-const TELL: Duration = Duration::from_secs(5);
+const REPORT: Duration = Duration::from_secs(5);
 /// The kind that `--enable-crds` reads from the API.
 const STAGE: &str = "Stage";
 
@@ -251,13 +251,13 @@ pub fn run(args: &HollowArgs) -> anyhow::Result<()> {
     process::run(async |process| {
         choose(&connection, process);
         let running = kelson_hollow::start(config, &client, Arc::new(SystemClock), &process.tasks);
-        let mut told = 0;
+        let mut reported = 0;
         let ended = loop {
             tokio::select! {
                 ended = process.ended() => break ended,
-                () = tokio::time::sleep(TELL), if told < nodes => {
-                    told = running.registered();
-                    tracing::info!(nodes, registered = told, "registering hollow nodes");
+                () = tokio::time::sleep(REPORT), if reported < nodes => {
+                    reported = running.registered();
+                    tracing::info!(nodes, registered = reported, "registering hollow nodes");
                 }
             }
         };

@@ -157,10 +157,10 @@ impl Followed {
         );
         let hash = Arc::new(Mutex::new(digest(&first)));
         let (shown, id, info) = (Arc::clone(&hash), server.clone(), name("last_config_info"));
-        let told = format!("Hash of the current {of} configuration.");
+        let reported = format!("Hash of the current {of} configuration.");
         registry.on_scrape(move |families| {
             let hash = shown.lock().clone();
-            families.gauge(&info, &told).sample(&[("apiserver_id_hash", &id), ("hash", &hash)], 1.0);
+            families.gauge(&info, &reported).sample(&[("apiserver_id_hash", &id), ("hash", &hash)], 1.0);
         });
         Self { what, file, first, reloads, at, server, hash }
     }

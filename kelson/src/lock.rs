@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn second_holder_is_refused_and_told_whom() {
+    fn a_second_holder_is_rejected_with_the_name_of_the_first() {
         let dir = std::env::temp_dir().join(format!("kelson-lock-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let first = DataDirLock::take(&dir).unwrap();

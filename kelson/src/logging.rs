@@ -237,11 +237,11 @@ mod tests {
             assert!(!text.contains('\n'), "{text}");
             serde_json::from_str::<Value>(&text).expect("JSON")
         };
-        let told = line(Level::INFO, Some(("kelson/src/node/run.rs", 12)));
+        let reported = line(Level::INFO, Some(("kelson/src/node/run.rs", 12)));
         let wanted = json!({"ts": 1_580_306_777_047.28, "caller": "node/run.rs:12", "msg": "it \"runs\"", "v": 0, "error": "no", "node": "n", "port": 7});
-        assert_eq!(told, wanted);
-        let told = line(Level::ERROR, None);
-        assert_eq!((&told["err"], told.get("v"), told.get("caller")), (&json!("no"), None, None));
+        assert_eq!(reported, wanted);
+        let reported = line(Level::ERROR, None);
+        assert_eq!((&reported["err"], reported.get("v"), reported.get("caller")), (&json!("no"), None, None));
         assert_eq!(
             (line(Level::DEBUG, None)["v"].clone(), line(Level::TRACE, None)["v"].clone()),
             (json!(4), json!(8))

@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_has_gone_is_no_failure_and_a_full_disk_is_one() {
+    fn a_closed_reader_is_not_a_failure_and_a_full_disk_is_one() {
         for (kind, is_fatal) in [(io::ErrorKind::BrokenPipe, false), (io::ErrorKind::StorageFull, true)] {
             let (failure, mut reader) = (OnceLock::new(), ClosingReader(1, kind));
             write_to(&mut reader, format_args!("a"), &failure);

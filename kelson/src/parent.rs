@@ -64,7 +64,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn whose_end_is_waited_for() {
+    fn the_awaited_parent() {
         let rows = [
             ("", Some(7), Watched::Nobody),
             ("0", Some(7), Watched::Nobody),

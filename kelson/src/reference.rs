@@ -11,7 +11,7 @@ use kelson_meta::gates::FeatureGates;
 use crate::cli::Cli;
 use crate::config::keys;
 use crate::control_plane::is_asked;
-use crate::flags::{Asked, Table, help, read};
+use crate::flags::{ParsedArgs, Table, help, read};
 use crate::{etcd, upstream};
 
 const WRITE: &str = "KELSON_WRITE_DOCS";
@@ -224,7 +224,7 @@ fn parsed(words: &[String]) -> Result<(), String> {
     if let Some((component, rest)) = upstream::named(&all) {
         let table = Table::of(component.facts, &component.command());
         return match read(component.name, &table, rest)? {
-            Asked::Run(spoken) => component.matches(&spoken).map(drop),
+            ParsedArgs::Run(spoken) => component.matches(&spoken).map(drop),
             _ => Ok(()),
         };
     }

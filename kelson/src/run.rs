@@ -2,7 +2,7 @@
 use std::io::Write as _;
 use std::path::Path;
 
-use kelson_ranges::Given;
+use kelson_ranges::ConfiguredRanges;
 use kelson_tasks::Tasks;
 
 use crate::cli::ServerArgs;
@@ -50,7 +50,7 @@ pub fn server(args: ServerArgs) -> anyhow::Result<()> {
 async fn start(args: &ServerArgs, tasks: &Tasks) -> anyhow::Result<ControlPlane> {
     etcd_member::receive(args, control_plane::advertised(args), tasks).await?;
     // A cluster that this server joins has decided about its ranges.
-    let given = Given { cluster: args.cluster_cidr, service: args.service_cidr };
+    let given = ConfiguredRanges { cluster: args.cluster_cidr, service: args.service_cidr };
     let ranges = match args.disable_agent {
         true => kelson_ranges::settle(&args.data_dir, given).await?,
         false => node::run::settle(&args.data_dir, given).await?,

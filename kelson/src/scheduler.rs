@@ -19,7 +19,7 @@ use crate::process::{self, within};
 
 const NAME: &str = "kube-scheduler";
 const PORT: u16 = 10259;
-/// How long the end waits for bindings in progress.
+/// The time for which the end waits for bindings in progress.
 const END_MAX: Duration = Duration::from_secs(12);
 
 #[derive(Args, Debug, Clone)]

@@ -47,7 +47,8 @@ impl Service {
         service
     }
 
-    /// From now on the manager is notified only while this part works: it restarts the process if the part hangs.
+    /// Adds a part to check. The service manager is notified only while all parts work: it restarts the process if a
+    /// part hangs.
     pub fn watch(&self, part: &'static str, check: Check) {
         self.parts.lock().push((part, Arc::new(check)));
     }

@@ -141,11 +141,11 @@ async fn save_as_asked(
     let client = token::admin(data_dir)?;
     let SavedBundle { file, contents } = save(&client, data_dir, target, passphrase.map(Arc::new)).await?;
     if temporary.is_none() {
-        outln!("{}: {}", file.display(), told(&contents));
+        outln!("{}: {}", file.display(), reported(&contents));
     }
     if let Some(bucket) = bucket {
         let name = upload(&bucket, &file).await?;
-        outln!("{name} in {}: {}", bucket.base(), told(&contents));
+        outln!("{name} in {}: {}", bucket.base(), reported(&contents));
     }
     Ok(())
 }
@@ -238,7 +238,7 @@ fn check(file: &Path, passphrase: Option<&Passphrase>) -> anyhow::Result<()> {
     let dir = tempfile::tempdir_in(parent(file))?;
     if is_store_file(file)? {
         unpack(file, dir.path())?;
-        outln!("{}: {}", file.display(), told(&verify(dir.path(), file)?));
+        outln!("{}: {}", file.display(), reported(&verify(dir.path(), file)?));
         return Ok(());
     }
     let staged = extract(file, passphrase, dir.path())?;
@@ -248,7 +248,7 @@ fn check(file: &Path, passphrase: Option<&Passphrase>) -> anyhow::Result<()> {
     outln!(
         "{}: {}; {seal}, of {} by Kelson {}",
         file.display(),
-        told(&contents),
+        reported(&contents),
         manifest.created,
         manifest.kelson_version
     );
@@ -293,7 +293,7 @@ fn restore(file: &Path, passphrase: Option<&Passphrase>, objects_only: bool, dat
     for replaced in staged.install(data_dir, Timestamp::now())? {
         outln!("the previous data is in {}", replaced.display());
     }
-    outln!("restored: {}", told(&contents));
+    outln!("restored: {}", reported(&contents));
     if has_member {
         out!("{WITHOUT_MEMBER}");
     }
@@ -321,7 +321,7 @@ fn restore_store(fresh: TempDir, file: &Path, data_dir: &Path) -> anyhow::Result
         outln!("the previous data is in {}", aside.display());
     }
     sync_names(data_dir).context("sync the data directory")?;
-    outln!("restored: {}", told(&contents));
+    outln!("restored: {}", reported(&contents));
     Ok(())
 }
 
@@ -352,7 +352,7 @@ fn verify(dir: &Path, named: &Path) -> anyhow::Result<Contents> {
     kelson_store::verify(dir).with_context(|| format!("{} is not a valid snapshot", named.display()))
 }
 
-fn told(contents: &Contents) -> String {
+fn reported(contents: &Contents) -> String {
     let objects: usize = contents.records.values().sum();
     let (revision, encrypted) = (contents.revision, contents.encrypted);
     format!("revision {revision}, {objects} objects of {} kinds, {encrypted} of them encrypted", contents.records.len())

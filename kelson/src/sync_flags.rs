@@ -95,7 +95,7 @@ impl SyncArgs {
     }
 }
 
-/// How long changes of endpoints are collected.
+/// The time for which changes of endpoints are collected.
 #[derive(Args, Debug, Clone)]
 pub struct BatchArgs {
     /// Time to collect pod changes before Endpoints are updated.

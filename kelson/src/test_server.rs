@@ -57,12 +57,12 @@ pub fn run(args: &TestServerArgs) -> anyhow::Result<()> {
 /// Waits for the end of standard input on a separate thread: a read in a blocking pool would delay the end of the
 /// process.
 async fn stdin_closed() {
-    let (told, closed) = oneshot::channel();
+    let (reported, closed) = oneshot::channel();
     let read = move || {
         let (mut stdin, mut some) = (std::io::stdin().lock(), [0; 256]);
         while stdin.read(&mut some).is_ok_and(|n| n > 0) {}
         // The receiver may be gone, since the process is ending.
-        let _ = told.send(());
+        let _ = reported.send(());
     };
     if let Err(e) = std::thread::Builder::new().name("stdin".into()).spawn(read) {
         tracing::warn!(error = %e, "cannot watch standard input; the server does not exit when it is closed");

@@ -92,23 +92,23 @@ mod tests {
     }
 
     #[test]
-    fn files_are_judged() {
+    fn files_are_checked() {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("tracing.yaml");
-        let told = |text: Option<&str>| {
+        let reported = |text: Option<&str>| {
             if let Some(text) = text {
                 std::fs::write(&file, text).expect("written");
             }
             read(&file).map_err(|e| format!("{e:#}"))
         };
         let shown = file.display();
-        assert_eq!(told(None), Err(format!("tracing-config-file {shown} does not exist")));
+        assert_eq!(reported(None), Err(format!("tracing-config-file {shown} does not exist")));
         const HEAD: &str = "apiVersion: apiserver.config.k8s.io/v1beta1\nkind: TracingConfiguration\n";
-        assert_eq!(told(Some(HEAD)), Ok(TracingConfiguration::default()));
+        assert_eq!(reported(Some(HEAD)), Ok(TracingConfiguration::default()));
         let data = "failed to read tracing config: unable to decode tracing configuration data";
-        let unknown = told(Some(&format!("{HEAD}x: 1")));
+        let unknown = reported(Some(&format!("{HEAD}x: 1")));
         assert_eq!(unknown, Err(format!("{data}: strict decoding error: unknown field \"x\"")));
-        let rate = told(Some(&format!("{HEAD}samplingRatePerMillion: -1")));
+        let rate = reported(Some(&format!("{HEAD}samplingRatePerMillion: -1")));
         let why = "samplingRatePerMillion: Invalid value: -1: sampling rate must be positive";
         assert_eq!(rate, Err(format!("failed to validate tracing configuration: {why}")));
     }

@@ -79,7 +79,7 @@ pub fn named(words: &[OsString]) -> Option<(&'static Component, Vec<OsString>)> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flags::{Asked, Table, help, read};
+    use crate::flags::{ParsedArgs, Table, help, read};
 
     fn which(words: &[&str]) -> Option<(&'static str, Vec<String>)> {
         let words: Vec<OsString> = words.iter().map(OsString::from).collect();
@@ -131,13 +131,13 @@ mod tests {
             let table = Table::of(component.facts, &component.command());
             let asked = |words: &[&str]| read(component.name, &table, words.iter().map(OsString::from));
             for word in ["--help", "-h"] {
-                assert!(matches!(asked(&[word]), Ok(Asked::Help)), "{} {word}", component.name);
+                assert!(matches!(asked(&[word]), Ok(ParsedArgs::Help)), "{} {word}", component.name);
             }
             let unknown = asked(&["--no-such-flag"]).expect_err("an error");
             assert!(unknown.contains("no-such-flag"), "{}: {unknown}", component.name);
             let stray = asked(&["help"]).expect_err("an error");
             assert!(stray.contains("help"), "{}: {stray}", component.name);
-            let Ok(Asked::Run(spoken)) = asked(&[]) else { panic!("{} without flags", component.name) };
+            let Ok(ParsedArgs::Run(spoken)) = asked(&[]) else { panic!("{} without flags", component.name) };
             let required: Vec<String> = component
                 .command()
                 .get_arguments()
@@ -157,7 +157,7 @@ mod tests {
         let kubelet = all().find(|c| c.name == "kubelet");
         let Some(kubelet) = kubelet else { return };
         let table = Table::of(kubelet.facts, &kubelet.command());
-        let Ok(Asked::Run(spoken)) = read(kubelet.name, &table, ["--config", "X"].map(OsString::from)) else {
+        let Ok(ParsedArgs::Run(spoken)) = read(kubelet.name, &table, ["--config", "X"].map(OsString::from)) else {
             panic!("a known flag")
         };
         let why = kubelet.matches(&spoken).expect_err("something is missing");
@@ -201,7 +201,9 @@ mod tests {
             let (component, words) = named(&words).expect("a component");
             let table = Table::of(component.facts, &component.command());
             match read(component.name, &table, words) {
-                Ok(Asked::Run(spoken)) => drop(component.matches(&spoken).unwrap_or_else(|e| panic!("{line}: {e}"))),
+                Ok(ParsedArgs::Run(spoken)) => {
+                    drop(component.matches(&spoken).unwrap_or_else(|e| panic!("{line}: {e}")))
+                }
                 other => panic!("{line}: {other:?}"),
             }
         }

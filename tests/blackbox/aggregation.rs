@@ -140,16 +140,16 @@ fn who_asks(s: &Subject) -> Outcome {
         "--clusterrole=flavour-eaters",
         "--group=cooks",
     ])?;
-    let told = eventually("jane may ask", LIMIT, || {
+    let reported = eventually("jane may ask", LIMIT, || {
         let forged = ["X-Remote-User: admin", "X-Remote-Group: system:masters"];
         let answer = raw.send("GET", &path, &[&jane[..], &forged].concat(), b"")?;
         ensure!(answer.code == 200, "{}", answer.json());
         Ok(answer.json()["spec"].clone())
     })?;
-    ensure!(told["user"] == json!(["jane"]), "{told}");
-    ensure!(told["groups"] == json!(["cooks", "system:authenticated"]), "{told}");
-    ensure!(told["extra"] == json!({"example.com%2fscope": ["taste"]}), "{told}");
-    let headers: Vec<&str> = told["headers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    ensure!(reported["user"] == json!(["jane"]), "{reported}");
+    ensure!(reported["groups"] == json!(["cooks", "system:authenticated"]), "{reported}");
+    ensure!(reported["extra"] == json!({"example.com%2fscope": ["taste"]}), "{reported}");
+    let headers: Vec<&str> = reported["headers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     ensure!(!headers.contains(&"authorization"), "{headers:?}");
     Ok(())
 }
@@ -160,8 +160,8 @@ fn published(s: &Subject) -> Outcome {
     eventually("kubectl knows the kind", LIMIT, || {
         let listed = k.ok(&["get", "fl"])?;
         ensure!(listed.contains("plain"), "{listed}");
-        let told = k.ok(&["explain", "flavours.spec"])?;
-        ensure!(told.contains("Whether it is sweet."), "{told}");
+        let reported = k.ok(&["explain", "flavours.spec"])?;
+        ensure!(reported.contains("Whether it is sweet."), "{reported}");
         Ok(())
     })?;
     let raw = Raw::open(k)?;
@@ -199,7 +199,7 @@ fn streams(s: &Subject, server: &ExtensionServer) -> Outcome {
     let mut child = s.kubectl.spawn(&["get", "--raw", &format!("{PATH}/flavours?watch=true")])?;
     let lines = lines_of(&mut child)?;
     let next = || lines.recv_timeout(Duration::from_secs(30)).context("nothing is told");
-    let told: Outcome = (|| {
+    let reported: Outcome = (|| {
         ensure!(next()?.contains("\"plain\""));
         server.add("bitter");
         ensure!(next()?.contains("\"bitter\""));
@@ -207,7 +207,7 @@ fn streams(s: &Subject, server: &ExtensionServer) -> Outcome {
     })();
     let _ = child.kill();
     let _ = child.wait();
-    told?;
+    reported?;
 
     let raw = Raw::open(&s.kubectl)?;
     let address = raw.url().trim_start_matches("http://").to_owned();

@@ -18,10 +18,10 @@ pub fn tests() -> Vec<Test> {
 
 fn every_verb(s: &Subject) -> Outcome {
     let raw = Raw::open(&s.kubectl)?;
-    let told = prepared(s, &raw).and_then(|()| asked(&raw));
+    let reported = prepared(s, &raw).and_then(|()| asked(&raw));
     s.kubectl.run(&["delete", "crd", DEFINITION, "--ignore-not-found"])?;
     s.kubectl.run(&["delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=false"])?;
-    told
+    reported
 }
 
 /// Sends all rows, one after the other.

@@ -104,7 +104,7 @@ fn text(bytes: Option<&[u8]>) -> String {
 }
 
 /// Returns name, resourceVersion and data of a ConfigMap.
-fn told(message: &[u8]) -> anyhow::Result<(String, String, Vec<(String, String)>)> {
+fn reported(message: &[u8]) -> anyhow::Result<(String, String, Vec<(String, String)>)> {
     let metadata = wire::get(message, 1).context("metadata")?;
     let entries = wire::fields(message).context("a message")?.into_iter().filter(|(number, _)| *number == 2);
     let data = entries.map(|(_, entry)| (text(wire::get(entry, 1)), text(wire::get(entry, 2)))).collect();
@@ -120,7 +120,7 @@ fn protobuf_alone(s: &Subject) -> Outcome {
     ensure!(made.code == 201 && made.kind == PROTOBUF, "{} {}", made.code, made.kind);
     let (name, message) = opened(&made.body).context("a document")?;
     ensure!(name == "ConfigMap", "{name}");
-    let (name, version, data) = told(message)?;
+    let (name, version, data) = reported(message)?;
     let pair = |k: &str, v: &str| (k.to_owned(), v.to_owned());
     ensure!(name == "binary" && data == [pair("a", "1"), pair("b", "ü")], "{name} {data:?}");
     let one = format!("{path}/binary");
@@ -130,12 +130,15 @@ fn protobuf_alone(s: &Subject) -> Outcome {
     let stale = ask("PUT", &one, &changed)?;
     ensure!(stale.code == 409 && opened(&stale.body).is_some_and(|(kind, _)| kind == "Status"), "{}", stale.code);
     let got = ask("GET", &one, b"")?;
-    let (_, newer, data) = told(opened(&got.body).context("a document")?.1)?;
+    let (_, newer, data) = reported(opened(&got.body).context("a document")?.1)?;
     ensure!(data == [pair("a", "2")] && newer != version, "{data:?}");
     let list = ask("GET", &format!("{path}?fieldSelector=metadata.name%3Dbinary"), b"")?;
     let (kind_of_list, list_message) = opened(&list.body).context("a list")?;
     let items: Vec<_> = wire::fields(list_message).context("items")?.into_iter().filter(|(n, _)| *n == 2).collect();
-    ensure!(kind_of_list == "ConfigMapList" && items.len() == 1 && told(items[0].1)?.0 == "binary", "{kind_of_list}");
+    ensure!(
+        kind_of_list == "ConfigMapList" && items.len() == 1 && reported(items[0].1)?.0 == "binary",
+        "{kind_of_list}"
+    );
     // Frames of a watch: four bytes of length, then a WatchEvent (1: type, 2: the object as raw bytes).
     let query =
         format!("{path}?watch=1&resourceVersion={version}&fieldSelector=metadata.name%3Dbinary&timeoutSeconds=2");
@@ -145,7 +148,7 @@ fn protobuf_alone(s: &Subject) -> Outcome {
         watch.body.get(..4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]) as usize).context("a frame")?;
     let (event_kind, event) =
         opened_frame(watch.body.get(4..4 + length).context("a whole frame")?).context("an event")?;
-    ensure!(event_kind == "MODIFIED" && told(opened(event).context("an object")?.1)?.1 == newer, "{event_kind}");
+    ensure!(event_kind == "MODIFIED" && reported(opened(event).context("an object")?.1)?.1 == newer, "{event_kind}");
     let gone = ask("DELETE", &one, b"")?;
     ensure!(gone.code == 200 && opened(&gone.body).is_some_and(|(kind, _)| kind == "Status"), "{}", gone.code);
     let none = ask("GET", &one, b"")?;
@@ -254,8 +257,8 @@ fn python(s: &Subject) -> Outcome {
     let raw = Raw::open(&s.kubectl)?;
     // Debian's own interpreter finds Debian's package of the client.
     let out = Command::new("/usr/bin/python3").args(["-c", PYTHON, raw.url()]).output().context("start python3")?;
-    let (printed, told) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-    ensure!(out.status.success() && printed.trim() == "done", "{printed}{told}");
+    let (printed, reported) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    ensure!(out.status.success() && printed.trim() == "done", "{printed}{reported}");
     Ok(())
 }
 

@@ -103,13 +103,13 @@ impl Drop for Running {
 }
 
 /// The files and ports of one environment.
-struct Place {
+struct EnvtestFiles {
     dir: PathBuf,
     port: u16,
     etcd: u16,
 }
 
-impl Place {
+impl EnvtestFiles {
     /// Creates the files of a test environment: a serving certificate, a CA of users with its administrator, and a key
     /// of service accounts whose public half is a certificate.
     fn new(dir: &Path) -> anyhow::Result<Self> {
@@ -203,7 +203,7 @@ fn sequence(_: &Subject) -> Outcome {
     let help = Command::new(&server).arg("--help").output()?;
     let text = String::from_utf8_lossy(&help.stdout).into_owned();
     ensure!(help.status.success() && !text.lines().any(|l| l.trim_start().starts_with("--insecure-port")), "{text}");
-    let place = Place::new(scratch.path())?;
+    let place = EnvtestFiles::new(scratch.path())?;
     let etcd = place.etcd(&bin)?;
     let mut running = Running::start(&server, &place.flags(), place.dir.join("api.log"))?;
     // Without credentials; the first answer must be success, and never forbidden.
@@ -263,7 +263,7 @@ fn sequence(_: &Subject) -> Outcome {
 fn habits(_: &Subject) -> Outcome {
     let scratch = tempfile::tempdir()?;
     let bin = assets(scratch.path())?;
-    let place = Place::new(scratch.path())?;
+    let place = EnvtestFiles::new(scratch.path())?;
     let etcd = place.etcd(&bin)?;
     let mut words: Vec<String> = Vec::new();
     for flag in place.flags() {
@@ -298,7 +298,7 @@ fn habits(_: &Subject) -> Outcome {
 fn orphans(_: &Subject) -> Outcome {
     let scratch = tempfile::tempdir()?;
     let bin = assets(scratch.path())?;
-    let place = Place::new(scratch.path())?;
+    let place = EnvtestFiles::new(scratch.path())?;
     let (etcd, _other) = if has_etcd(&bin)? {
         let peers = free_port()?;
         let etcd = format!(

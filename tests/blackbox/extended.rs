@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use kelson_blackbox::registry::base64;
-use kelson_blackbox::webhook::{Answer, Asked, WebhookServer};
+use kelson_blackbox::webhook::{Answer, WebhookRequest, WebhookServer};
 use kelson_blackbox::{Answer as Response, Needs::Api, Outcome, Raw, Subject, Test, eventually, issuer};
 use serde_json::{Value, json};
 
@@ -90,7 +90,7 @@ fn a_server_that_is_not_there(s: &Subject) -> Outcome {
     let made =
         raw.json("POST", SERVICES, &api_service(group, &json!({"service": {"namespace": "default", "name": "gone"}})))?;
     ensure!(made.code == 201, "{}", made.message());
-    let told = |reason: &str, message: &str| {
+    let reported = |reason: &str, message: &str| {
         eventually(reason, Duration::from_secs(60), || {
             let now = raw.send("GET", &one, &[], b"")?.json();
             let condition = now["status"]["conditions"][0].clone();
@@ -99,7 +99,7 @@ fn a_server_that_is_not_there(s: &Subject) -> Outcome {
             Ok(())
         })
     };
-    told("ServiceNotFound", "service/gone in \"default\" is not present")?;
+    reported("ServiceNotFound", "service/gone in \"default\" is not present")?;
     let things = format!("/apis/{group}/v1/namespaces/default/things/x");
     for method in ["GET", "POST", "PUT", "PATCH", "DELETE"] {
         let refused = raw.send(method, &things, &[MERGE], b"{}")?;
@@ -127,7 +127,7 @@ fn a_server_that_is_not_there(s: &Subject) -> Outcome {
     ensure!(odd.code == 422 && odd.message().ends_with(why), "{} {}", odd.code, odd.message());
     let k = s.kubectl.namespaced("default");
     k.ok(&["create", "service", "clusterip", "gone", "--tcp=80:80"])?;
-    told("ServicePortError", "service/gone in \"default\" is not listening on port 443")?;
+    reported("ServicePortError", "service/gone in \"default\" is not listening on port 443")?;
     let ports = r#"[{"op": "replace", "path": "/spec/ports", "value": [{"port": 443}]}]"#;
     k.ok(&["patch", "service", "gone", "--type=json", "-p", ports])?;
     k.ok(&["patch", "service", "gone", "--type=merge", "-p", r#"{"spec":{"selector":null}}"#])?;
@@ -159,7 +159,7 @@ fn unavailable(refused: &Response) -> Outcome {
 }
 
 /// Converts as requested, or with the error that the name of the first object selects.
-fn convert(asked: &Asked) -> Answer {
+fn convert(asked: &WebhookRequest) -> Answer {
     let request = &asked.review["request"];
     let mut objects: Vec<Value> = request["objects"].as_array().cloned().unwrap_or_default();
     objects.iter_mut().for_each(|object| object["apiVersion"] = request["desiredAPIVersion"].clone());
@@ -228,12 +228,12 @@ fn conversions_that_fail(s: &Subject) -> Outcome {
     for (fault, why) in FAULTS {
         for query in ["", "?dryRun=All"] {
             let refused = raw.json("POST", &format!("{}{query}", path("v2")), &object("v2", fault))?;
-            told(&refused, "v2", why).with_context(|| format!("{fault}{query}"))?;
+            reported(&refused, "v2", why).with_context(|| format!("{fault}{query}"))?;
         }
     }
     let broken = raw.json("POST", &path("v2"), &object("v2", "break"))?;
     let why = format!("failed: Post \"https://127.0.0.1:{}/convert?timeout=30s\": EOF", server.port);
-    told(&broken, "v2", &why)?;
+    reported(&broken, "v2", &why)?;
 
     // A stored object that cannot be converted to the other version.
     let made = raw.json("POST", &path("v1"), &object("v1", "failed"))?;
@@ -250,16 +250,16 @@ fn conversions_that_fail(s: &Subject) -> Outcome {
         ("DELETE", "", MERGE, &b""[..]),
     ] {
         let refused = raw.send(method, &format!("{one}{query}"), &[header], body)?;
-        told(&refused, "v1", "failed: no way").with_context(|| format!("{method} {header}"))?;
+        reported(&refused, "v1", "failed: no way").with_context(|| format!("{method} {header}"))?;
     }
-    told(&raw.send("GET", &path("v2"), &[], b"")?, "v1", "failed: no way")?;
+    reported(&raw.send("GET", &path("v2"), &[], b"")?, "v1", "failed: no way")?;
     let there = raw.send("GET", &format!("{}/failed", path("v1")), &[], b"")?;
     ensure!(there.code == 200, "it is still there in its own version: {}", there.code);
     s.kubectl.ok(&["delete", "crd", "turns.conv.example.com"]).map(drop)
 }
 
 /// Checks that a failed conversion is a 500 without a reason.
-fn told(refused: &Response, version: &str, why: &str) -> Outcome {
+fn reported(refused: &Response, version: &str, why: &str) -> Outcome {
     let whose = format!("conversion webhook for conv.example.com/{version}, Kind=Turn ");
     let (status, message) = (refused.json(), refused.message());
     ensure!(refused.code == 500 && message.starts_with(&whose) && message.contains(why), "{} {message}", refused.code);

@@ -112,8 +112,8 @@ fn linked_logs(s: &Subject) -> Outcome {
         let out = k.run(args)?;
         ensure!(!out.stdout.contains("of the host") && !out.stderr.contains("of the host"), "{args:?}: {out:?}");
     }
-    let told = k.fails(&["logs", "honest"])?;
-    ensure!(told.stderr.contains("failed to open log file"), "{told:?}");
+    let reported = k.fails(&["logs", "honest"])?;
+    ensure!(reported.stderr.contains("failed to open log file"), "{reported:?}");
     // A pipe without a writer does not block, and other logs are still readable.
     std::fs::remove_file(&file)?;
     sh(&format!("mkfifo {}", file.display()))?;

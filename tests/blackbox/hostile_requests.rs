@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 pub fn tests() -> Vec<Test> {
     vec![
         Test { name: "hostile_requests::documents_that_grow", needs: Api, run: documents },
-        Test { name: "hostile_requests::rights_that_nobody_gave", needs: Api, run: rights },
+        Test { name: "hostile_requests::rights_that_were_not_granted", needs: Api, run: rights },
         Test { name: "hostile_requests::numbers_beyond_all_time", needs: Api, run: numbers },
     ]
 }
@@ -73,10 +73,10 @@ impl Account {
 
 /// Checks that the request is rejected as the client's error.
 fn refused(what: &str, (code, text): &(u16, String)) -> Outcome {
-    let told = &text[..text.floor_char_boundary(600)];
-    ensure!((400..500).contains(code), "{what}: {code} {told}");
-    let status: Value = serde_json::from_str(text).with_context(|| format!("{what}: {told}"))?;
-    ensure!(status["kind"] == "Status" && status["status"] == "Failure", "{what}: {told}");
+    let reported = &text[..text.floor_char_boundary(600)];
+    ensure!((400..500).contains(code), "{what}: {code} {reported}");
+    let status: Value = serde_json::from_str(text).with_context(|| format!("{what}: {reported}"))?;
+    ensure!(status["kind"] == "Status" && status["status"] == "Failure", "{what}: {reported}");
     Ok(())
 }
 

@@ -17,7 +17,7 @@ use crate::pods::{ready, script};
 pub fn tests() -> Vec<Test> {
     vec![
         Test { name: "identity::three_nodes_join_and_outlive_their_authorities", needs: OwnNode, run: three_nodes },
-        Test { name: "identity::rounds_of_new_certificates_disturb_nobody", needs: OwnNode, run: rounds },
+        Test { name: "identity::repeated_renewals_interrupt_no_client", needs: OwnNode, run: rounds },
         Test {
             name: "identity::nodes_return_that_missed_a_replacement_of_all_authorities",
             needs: OwnNode,
@@ -267,7 +267,7 @@ impl Followed {
     }
 
     /// Takes new lines, at least one: each counts one further than the one before.
-    fn go_on(&mut self) -> Outcome {
+    fn proceed(&mut self) -> Outcome {
         let pod = self.pod;
         let mut next = Some(self.lines.recv_timeout(PATIENCE).with_context(|| format!("the log of {pod} goes on"))?);
         while let Some(line) = next {
@@ -351,7 +351,7 @@ fn turns(server: &Process, agent: &Agent, logs: &mut [Followed]) -> Outcome {
             ensure!(old.is_none(), "{:?} certificate is as before", old.map(|(what, _)| what));
             Ok(())
         })?;
-        logs.iter_mut().try_for_each(Followed::go_on).with_context(|| format!("round {round}"))?;
+        logs.iter_mut().try_for_each(Followed::proceed).with_context(|| format!("round {round}"))?;
     }
     Ok(())
 }
@@ -433,7 +433,7 @@ impl Away<'_> {
         let secret = first.split_once('.').map_or(first, |(_, secret)| secret);
         ensure!(log.contains("kelson token create") && !log.contains(secret), "{log}");
         let new = token(self.server, &["create"])?;
-        agent.tell(&["--server", url, "--token", &new, "--node-name", self.name]);
+        agent.report(&["--server", url, "--token", &new, "--node-name", self.name]);
         agent.launch()?;
         self.returns(&before)?;
         ensure!(agent.log().contains("joining the cluster again"), "{}", agent.log());

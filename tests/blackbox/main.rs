@@ -30,6 +30,7 @@ mod joining_servers;
 mod load_balancers;
 mod manifests;
 mod members;
+mod messages;
 mod metrics_api;
 mod network_policies;
 mod node_claims;
@@ -48,7 +49,6 @@ mod services;
 mod stages;
 mod streaming;
 mod support;
-mod told;
 mod upgrade;
 mod vm;
 mod volume_kinds;
@@ -56,7 +56,7 @@ mod volumes;
 mod workloads;
 
 /// Tests that run after all others, one by one, because their result depends on the load of the machine.
-const ALONE: &[&str] = &["overload::leases_and_administrators_go_on"];
+const ALONE: &[&str] = &["overload::leases_and_administrators_are_served"];
 
 fn main() {
     // In a pod this program is the operator that some tests install.
@@ -74,7 +74,7 @@ fn main() {
         configuration::tests(),
         first_start::tests(),
         manifests::tests(),
-        told::tests(),
+        messages::tests(),
         bad_input::tests(),
         bad_requests::tests(),
         hostile_requests::tests(),

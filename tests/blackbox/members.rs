@@ -7,7 +7,7 @@ use anyhow::{Context as _, ensure};
 use kelson_blackbox::{Needs::OwnServer, Outcome, Process, Subject, Test, binary, eventually, free_port, repo_root};
 use serde_json::Value;
 
-/// How long the kernel may take to end a process whose parent was killed.
+/// The time that the kernel may take to end a process whose parent was killed.
 const END_MAX: Duration = Duration::from_secs(20);
 
 pub fn tests() -> Vec<Test> {

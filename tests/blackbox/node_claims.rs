@@ -116,8 +116,9 @@ fn with_driver(s: &Subject, k: &Kubectl, kubelet: &Path) -> Outcome {
     k.apply(&user("first"))?;
     eventually("why the pod waits", LIMIT, || {
         let events = k.ok(&["get", "events", "-o", "jsonpath={range .items[*]}{.reason}: {.message}{\"\\n\"}{end}"])?;
-        let told = events.lines().any(|e| e.starts_with("FailedPrepareDynamicResources: ") && e.ends_with("no power"));
-        ensure!(told, "{events}");
+        let reported =
+            events.lines().any(|e| e.starts_with("FailedPrepareDynamicResources: ") && e.ends_with("no power"));
+        ensure!(reported, "{events}");
         Ok(())
     })?;
     ensure!(

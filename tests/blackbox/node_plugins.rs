@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use kelson_blackbox::device_plugin::{DevicePlugin, RESOURCE, told_of};
+use kelson_blackbox::device_plugin::{DevicePlugin, RESOURCE, reported_of};
 use kelson_blackbox::driver::{DRIVER, Driver, NO_GROWTH};
 use kelson_blackbox::{Kubectl, Needs::OwnNode, Outcome, Process, Subject, Test, eventually, sh};
 
@@ -74,7 +74,7 @@ fn devices(s: &Subject) -> Outcome {
     k.apply(&user("one", 1))?;
     ready(&k, "one")?;
     let first = has(&k, "one")?;
-    ensure!(first.len() == 1 && told_of(&asks, "one")? == first, "{first:?} {:?}", told_of(&asks, "one")?);
+    ensure!(first.len() == 1 && reported_of(&asks, "one")? == first, "{first:?} {:?}", reported_of(&asks, "one")?);
     let wanted = format!("crw-rw-rw- 1, 3 /dev/{0}\n{0}\nfrom the plugin", first[0]);
     eventually("its log", LIMIT, || {
         let log = k.ok(&["logs", "one"])?;
@@ -88,18 +88,18 @@ fn devices(s: &Subject) -> Outcome {
         ensure!(why.contains(&format!("Insufficient {RESOURCE}")), "{why}");
         Ok(())
     })?;
-    plugin.tell(&[("dev-a", true), ("dev-b", true), ("dev-c", true)]);
+    plugin.report(&[("dev-a", true), ("dev-b", true), ("dev-c", true)]);
     ready(&k, "two")?;
     let second = has(&k, "two")?;
     ensure!(second.len() == 2 && !second.contains(&first[0]), "{second:?} beside {first:?}");
-    ensure!(told_of(&asks, "two")? == second, "{:?}", told_of(&asks, "two")?);
+    ensure!(reported_of(&asks, "two")? == second, "{:?}", reported_of(&asks, "two")?);
 
     // An unhealthy one is no longer allocated; its pod continues.
-    plugin.tell(&[("dev-a", first[0] != "dev-a"), ("dev-b", first[0] != "dev-b"), ("dev-c", first[0] != "dev-c")]);
+    plugin.report(&[("dev-a", first[0] != "dev-a"), ("dev-b", first[0] != "dev-b"), ("dev-c", first[0] != "dev-c")]);
     node_has(&k, "3", "2")?;
     ensure!(k.ok(&["exec", "one", "--", "echo", "on"])? == "on\n", "it goes on");
     is_said(&k, "one", "Unhealthy")?;
-    plugin.tell(&[("dev-a", true), ("dev-b", true), ("dev-c", true)]);
+    plugin.report(&[("dev-a", true), ("dev-b", true), ("dev-c", true)]);
     node_has(&k, "3", "3")?;
     // The devices of a plugin that ends disappear, and come back with it.
     let asked = plugin.allocated().len();
@@ -281,7 +281,7 @@ allowVolumeExpansion: true
     let start = |pod: &str| k.apply(&script(pod, "sleep 6000", mounts)).map(drop);
     start("grows")?;
     ready(&k, "grows")?;
-    let told = |pod: &str, reason: &str| {
+    let reported = |pod: &str, reason: &str| {
         eventually("the event", LIMIT, || {
             let all = format!("--field-selector=involvedObject.name={pod},reason={reason}");
             let events = k.ok(&["get", "events", &all, "-o", "jsonpath={.items[*].message}"])?;
@@ -303,14 +303,14 @@ allowVolumeExpansion: true
     // While it is in use; first the driver has no room.
     std::fs::write(volumes.path().join(NO_GROWTH), "")?;
     asks_for(&k, 32)?;
-    let why = told("grows", "VolumeResizeFailed")?;
+    let why = reported("grows", "VolumeResizeFailed")?;
     ensure!(why.contains("kelson-files"), "{why}");
     let status = k.json(&["get", "pvc", "kelson-files"])?["status"].clone();
     let kinds = status["conditions"].as_array().into_iter().flatten().filter(|c| c["type"] == "NodeResizeError");
     ensure!(kinds.count() == 1 && status["capacity"]["storage"] == "16Mi", "{status}");
     std::fs::remove_file(volumes.path().join(NO_GROWTH))?;
     has_grown(&k, &driver, 32)?;
-    told("grows", "FileSystemResizeSuccessful")?;
+    reported("grows", "FileSystemResizeSuccessful")?;
 
     // And when it is mounted: the pod starts with the new size.
     k.ok(&["delete", "pod", "grows", "--timeout=60s"])?;
@@ -318,8 +318,8 @@ allowVolumeExpansion: true
     start("begins")?;
     ready(&k, "begins")?;
     has_grown(&k, &driver, 64)?;
-    told("begins", "FileSystemResizeSuccessful")?;
-    told("kelson-files", "FileSystemResizeSuccessful")?;
+    reported("begins", "FileSystemResizeSuccessful")?;
+    reported("kelson-files", "FileSystemResizeSuccessful")?;
     k.ok(&["delete", "pod", "begins", "--timeout=60s"])?;
     k.ok(&["delete", "pvc", "--all", "--timeout=60s"])?;
     k.ok(&["delete", "pv/kelson-files", "storageclass/of-a-driver", "--timeout=60s"])?;

@@ -10,7 +10,7 @@ use crate::pods::{ready, script};
 
 pub fn tests() -> Vec<Test> {
     vec![
-        Test { name: "node::keeps_for_itself_what_it_is_told_to", needs: OwnNode, run: reserved },
+        Test { name: "node::reserves_the_configured_resources", needs: OwnNode, run: reserved },
         Test { name: "node::short_of_memory", needs: OwnNode, run: short_of_memory },
         Test { name: "node::short_of_processes", needs: OwnNode, run: short_of_processes },
         Test { name: "node::huge_pages", needs: OwnNode, run: huge_pages },

@@ -25,9 +25,9 @@ const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/lea
 
 pub fn tests() -> Vec<Test> {
     vec![Test {
-        name: "overload::leases_and_administrators_go_on",
+        name: "overload::leases_and_administrators_are_served",
         needs: OwnServer,
-        run: leases_and_administrators_go_on,
+        run: leases_and_administrators_are_served,
     }]
 }
 
@@ -104,7 +104,7 @@ fn heavy_lists(port: u16) -> Lists {
     Lists { stop, answered, threads }
 }
 
-fn leases_and_administrators_go_on(_: &Subject) -> Outcome {
+fn leases_and_administrators_are_served(_: &Subject) -> Outcome {
     let dir = tempfile::tempdir()?;
     let tokens = dir.path().join("tokens");
     std::fs::write(&tokens, "joe-token,joe,1\nnode-token,system:node:n1,2,\"system:nodes\"\n")?;

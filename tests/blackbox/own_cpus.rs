@@ -8,7 +8,7 @@ use crate::node_pressure::with;
 use crate::pods::{ready, script};
 
 pub fn tests() -> Vec<Test> {
-    vec![Test { name: "node::processors_of_its_own", needs: OwnNode, run: own_processors }]
+    vec![Test { name: "node::exclusive_cpus", needs: OwnNode, run: own_processors }]
 }
 
 const LIMIT: Duration = Duration::from_secs(120);

@@ -23,8 +23,8 @@ pub fn tests() -> Vec<Test> {
         Test { name: "pods::classes_of_runtimes", needs: Node, run: classes },
         Test { name: "pods::environment_from_files", needs: Node, run: env_files },
         Test { name: "pods::probes_by_grpc", needs: Node, run: grpc_probes },
-        Test { name: "pods::a_probe_has_a_grace_of_its_own", needs: Node, run: probe_grace },
-        Test { name: "pods::a_sandbox_that_dies_is_made_anew", needs: Node, run: sandbox },
+        Test { name: "pods::a_probe_has_a_separate_grace_period", needs: Node, run: probe_grace },
+        Test { name: "pods::a_dead_sandbox_is_replaced", needs: Node, run: sandbox },
         Test { name: "pods::promised_isolation_is_given_or_the_pod_refused", needs: Node, run: promises },
     ]
 }

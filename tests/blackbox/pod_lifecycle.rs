@@ -37,7 +37,7 @@ fn log_is(k: &Kubectl, args: &[&str], want: &[&str]) -> Outcome {
 fn sidecars(s: &Subject) -> Outcome {
     let k = s.kubectl.fresh_namespace("p-sidecar")?;
     // All containers write to one file, which the last one prints.
-    let told = |name: &str, then: &str| {
+    let reported = |name: &str, then: &str| {
         format!(
             "echo {name} up >> /w/log; trap 'echo {name} down >> /w/log; {then} exit 0' TERM; while :; do sleep 0.1; done"
         )
@@ -55,12 +55,12 @@ fn sidecars(s: &Subject) -> Outcome {
         side("one", "echo one >> /w/log", ""),
         side(
             "first",
-            &format!("(sleep 2; echo first started >> /w/log; touch /tmp/ok) & {}", told("first", "cat /w/log;")),
+            &format!("(sleep 2; echo first started >> /w/log; touch /tmp/ok) & {}", reported("first", "cat /w/log;")),
             probed
         ),
-        side("second", &told("second", ""), always),
+        side("second", &reported("second", ""), always),
         side("two", "echo two >> /w/log", ""),
-        side("main", &told("main", "sleep 1;"), ""),
+        side("main", &reported("main", "sleep 1;"), ""),
     );
     k.apply(&manifest)?;
     ready(&k, "all")?;

@@ -23,7 +23,7 @@ pub fn tests() -> Vec<Test> {
         Test { name: "streaming::run_and_attach", needs: Node, run: run_and_attach },
         Test { name: "streaming::copy_both_ways", needs: Node, run: copy_both_ways },
         Test { name: "streaming::port_forward_under_load", needs: Node, run: port_forward },
-        Test { name: "streaming::port_forward_to_nobody", needs: Node, run: port_forward_refused },
+        Test { name: "streaming::port_forward_to_a_closed_port", needs: Node, run: port_forward_refused },
     ]
 }
 

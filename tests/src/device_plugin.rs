@@ -54,7 +54,7 @@ struct Devices {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Wanted {
+struct AllocateRequest {
     #[prost(message, repeated, tag = "1")]
     containers: Vec<Ids>,
 }
@@ -68,11 +68,11 @@ struct Ids {
 #[derive(Clone, PartialEq, Message)]
 struct Allocated {
     #[prost(message, repeated, tag = "1")]
-    containers: Vec<Given>,
+    containers: Vec<ContainerAllocateResponse>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Given {
+struct ContainerAllocateResponse {
     #[prost(map = "string, string", tag = "1")]
     envs: HashMap<String, String>,
     #[prost(message, repeated, tag = "2")]
@@ -127,7 +127,7 @@ impl DevicePlugin {
         let server = GrpcServer::at_socket(&dir.join(ENDPOINT), move |path, message| match path.rsplit('/').next() {
             Some("ListAndWatch") => listed(lists.subscribe()),
             Some("Allocate") => {
-                let wanted = Wanted::decode(message).unwrap_or_default();
+                let wanted = AllocateRequest::decode(message).unwrap_or_default();
                 let answer =
                     Allocated { containers: wanted.containers.iter().map(|ids| given(&ids.ids, &shown)).collect() };
                 asked.lock().expect("no holder panics").extend(wanted.containers.into_iter().map(|ids| ids.ids));
@@ -141,7 +141,7 @@ impl DevicePlugin {
     }
 
     /// Reports another list of devices.
-    pub fn tell(&self, devices: &[Health]) {
+    pub fn report(&self, devices: &[Health]) {
         self.devices.send_replace(devices.to_vec());
     }
 
@@ -178,13 +178,13 @@ fn listed(changes: watch::Receiver<Vec<Health>>) -> Frames {
     stream::unfold((changes, true), next).boxed()
 }
 
-fn given(ids: &[String], shown: &str) -> Given {
+fn given(ids: &[String], shown: &str) -> ContainerAllocateResponse {
     let node = |id: &String| DeviceNode {
         container_path: format!("/dev/{id}"),
         host_path: "/dev/null".into(),
         permissions: "rw".into(),
     };
-    Given {
+    ContainerAllocateResponse {
         envs: [("DEVICES".to_owned(), ids.join(" "))].into(),
         mounts: vec![Mount { container_path: "/plugin".into(), host_path: shown.to_owned(), read_only: true }],
         devices: ids.iter().map(node).collect(),
@@ -192,7 +192,7 @@ fn given(ids: &[String], shown: &str) -> Given {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Listed {
+struct ListPodResourcesResponse {
     #[prost(message, repeated, tag = "1")]
     pods: Vec<PodResources>,
 }
@@ -223,9 +223,9 @@ struct ContainerDevices {
 ///
 /// # Errors
 /// The socket does not answer.
-pub fn told_of(socket: &Path, pod: &str) -> anyhow::Result<Vec<String>> {
+pub fn reported_of(socket: &Path, pod: &str) -> anyhow::Result<Vec<String>> {
     let answer = call(socket, "/v1.PodResourcesLister/List", &[])?;
-    let list = Listed::decode(answer.as_slice())?;
+    let list = ListPodResourcesResponse::decode(answer.as_slice())?;
     let devices = list.pods.into_iter().filter(|p| p.name == pod).flat_map(|p| p.containers).flat_map(|c| c.devices);
     let mut ids: Vec<String> = devices.filter(|d| d.resource == RESOURCE).flat_map(|d| d.ids).collect();
     ids.sort();

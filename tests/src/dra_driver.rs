@@ -135,7 +135,7 @@ impl DraDriver {
         let health = watch::channel((true, "")).0;
         let (noted, refusing, said) = (Arc::clone(&calls), Arc::clone(&refuses), health.clone());
         let serves = GrpcServer::at_socket(&endpoint, move |path, message| match path.rsplit('/').next() {
-            Some("NodeWatchResources") => told(said.subscribe()),
+            Some("NodeWatchResources") => reported(said.subscribe()),
             call => {
                 let asked = Claims::decode(message).unwrap_or_default();
                 let error = (*refusing.lock().expect("no holder panics")).to_owned();
@@ -198,7 +198,7 @@ fn unprepared(asked: Claims, error: &str) -> Vec<u8> {
 }
 
 /// Streams the health of the device now, and after each change.
-fn told(changes: watch::Receiver<Said>) -> Frames {
+fn reported(changes: watch::Receiver<Said>) -> Frames {
     let next = |(mut changes, is_first): (watch::Receiver<Said>, bool)| async move {
         if !is_first {
             changes.changed().await.ok()?;

@@ -230,14 +230,14 @@ impl Shared {
             to.get_mut(),
             "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
         )?;
-        let mut told = 0;
+        let mut reported = 0;
         while !self.ended.load(Ordering::SeqCst) {
             let known = self.objects.lock().expect("no test panics while it holds this");
             let (known, _) =
-                self.changed.wait_timeout_while(known, IDLE, |known| known.len() <= told).expect("as above");
-            let new: Vec<String> = known[told.min(known.len())..].to_vec();
+                self.changed.wait_timeout_while(known, IDLE, |known| known.len() <= reported).expect("as above");
+            let new: Vec<String> = known[reported.min(known.len())..].to_vec();
             drop(known);
-            told += new.len();
+            reported += new.len();
             for name in new {
                 let line = format!("{}\n", json!({"type": "ADDED", "object": object(&name)}));
                 write!(to.get_mut(), "{:x}\r\n{line}\r\n", line.len())?;

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::time::Instant;
 
-use crate::reference::{Known, Record};
+use crate::reference::{Record, ReferenceResult};
 use crate::{Outcome, Subject, SubjectKind};
 
 /// What a test needs besides an API server.
@@ -82,7 +82,7 @@ pub fn run(tests: &[Test], alone: &[&str]) -> i32 {
     });
     let ended = ended.into_iter().chain((!last.is_empty()).then(|| work(wants_node, &last, &record)));
     let all = ended.fold(Tally::default(), Tally::add);
-    let seen = chosen.iter().filter(|t| matches!(record.of(t.name), Some(Known::Seen(_)))).count();
+    let seen = chosen.iter().filter(|t| matches!(record.of(t.name), Some(ReferenceResult::Seen(_)))).count();
     println!("\n{seen} of these {} tests were seen to hold on a reference (tests/reference.txt)", chosen.len());
     println!("{}", slowest(all.times));
     let word = if all.failed.is_empty() { "ok" } else { "FAILED" };
@@ -189,7 +189,7 @@ fn run_one(subject: &Subject, test: &Test, record: &Record, tally: &mut Tally) {
     let error = match result {
         Ok(Ok(())) => {
             println!("test {} ... ok ({took:.1}s)", test.name);
-            if reference && !matches!(record.of(test.name), Some(Known::Seen(_))) {
+            if reference && !matches!(record.of(test.name), Some(ReferenceResult::Seen(_))) {
                 println!("record: {} seen {}", test.name, subject.version());
             }
             tally.passed += 1;
@@ -201,7 +201,7 @@ fn run_one(subject: &Subject, test: &Test, record: &Record, tally: &mut Tally) {
             .cloned()
             .unwrap_or_else(|| p.downcast_ref::<&str>().map_or_else(|| "panicked".to_owned(), |s| (*s).to_owned())),
     };
-    if let (true, Some(Known::Differs(why))) = (reference, record.of(test.name)) {
+    if let (true, Some(ReferenceResult::Differs(why))) = (reference, record.of(test.name)) {
         println!("test {} ... ignored, the reference differs as recorded: {why}", test.name);
         tally.ignored += 1;
         return;

@@ -122,7 +122,7 @@ impl Agent {
     }
 
     /// Sets the arguments for later starts.
-    pub fn tell(&mut self, args: &[&str]) {
+    pub fn report(&mut self, args: &[&str]) {
         self.args = args.iter().map(|a| (*a).to_owned()).collect();
         self.args.extend(["--data-dir".into(), self.dir.display().to_string()]);
     }

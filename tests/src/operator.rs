@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::issuer::Issued;
 use crate::registry::{base64, unbase64};
-use crate::webhook::{Answer, Asked, WebhookServer};
+use crate::webhook::{Answer, WebhookRequest, WebhookServer};
 
 /// The interval of requests for changes.
 const PERIOD: Duration = Duration::from_millis(300);
@@ -176,7 +176,7 @@ fn inject(api: &Api) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn decide(asked: &Asked) -> Answer {
+fn decide(asked: &WebhookRequest) -> Answer {
     let object = asked.object();
     Answer::Json(
         200,
@@ -191,7 +191,7 @@ fn decide(asked: &Asked) -> Answer {
 }
 
 /// Records the requester of a certificate, and defaults key rotation.
-fn default_certificate(asked: &Asked, object: &Value) -> Value {
+fn default_certificate(asked: &WebhookRequest, object: &Value) -> Value {
     let user = &asked.review["request"]["userInfo"]["username"];
     let mut operations = vec![json!({"op": "add", "path": "/spec/requestor", "value": user})];
     if object["spec"]["rotation"].is_null() {
@@ -200,7 +200,7 @@ fn default_certificate(asked: &Asked, object: &Value) -> Value {
     asked.patch(&operations.into())
 }
 
-fn judge_certificate(asked: &Asked, object: &Value) -> Value {
+fn judge_certificate(asked: &WebhookRequest, object: &Value) -> Value {
     if object["spec"]["issuer"].as_str().unwrap_or_default().is_empty() {
         return asked.deny(
             json!({"code": 422, "reason": "Invalid", "message": "spec.issuer: Required value: must be specified"}),
@@ -237,7 +237,7 @@ fn convert(review: &Value) -> Value {
 }
 
 /// Adds a container that prepares the pod's network before all others, and a proxy.
-fn inject_sidecar(asked: &Asked, pod: &Value) -> Value {
+fn inject_sidecar(asked: &WebhookRequest, pod: &Value) -> Value {
     const STATUS: &str = "sidecar.mesh.example.com/status";
     if !pod["metadata"]["annotations"][STATUS].is_null() {
         return asked.allow(json!({}));

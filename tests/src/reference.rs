@@ -6,7 +6,7 @@ const RECORD: &str = include_str!("../reference.txt");
 
 /// What is recorded of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum ReferenceResult {
     /// It passed on an upstream cluster of this version.
     Seen(&'static str),
     /// It fails there, for this reason.
@@ -14,7 +14,7 @@ pub enum Known {
 }
 
 /// The records, by the test's name.
-pub struct Record(BTreeMap<&'static str, Known>);
+pub struct Record(BTreeMap<&'static str, ReferenceResult>);
 
 impl Record {
     /// Reads the record.
@@ -26,7 +26,7 @@ impl Record {
     }
 
     /// Returns the record of a test; `None` when it has not been run on an upstream cluster.
-    pub fn of(&self, name: &str) -> Option<Known> {
+    pub fn of(&self, name: &str) -> Option<ReferenceResult> {
         self.0.get(name).copied()
     }
 
@@ -36,12 +36,12 @@ impl Record {
     }
 }
 
-fn parse(text: &'static str) -> Result<BTreeMap<&'static str, Known>, String> {
+fn parse(text: &'static str) -> Result<BTreeMap<&'static str, ReferenceResult>, String> {
     let mut record = BTreeMap::new();
     for line in text.lines().filter(|l| !l.starts_with('#') && !l.trim().is_empty()) {
         let known = match line.split_once(' ').map(|(name, rest)| (name, rest.split_once(' '))) {
-            Some((name, Some(("seen", version)))) => (name, Known::Seen(version)),
-            Some((name, Some(("differs", why)))) => (name, Known::Differs(why)),
+            Some((name, Some(("seen", version)))) => (name, ReferenceResult::Seen(version)),
+            Some((name, Some(("differs", why)))) => (name, ReferenceResult::Differs(why)),
             _ => {
                 return Err(format!(
                     "tests/reference.txt: {line:?} is neither NAME seen VERSION nor NAME differs REASON"
@@ -60,7 +60,10 @@ mod tests {
     #[test]
     fn lines_of_the_record() {
         let record = parse("# text\na::b seen v1.36.2\n\nc::d differs the reference waits a minute\n");
-        let want = [("a::b", Known::Seen("v1.36.2")), ("c::d", Known::Differs("the reference waits a minute"))];
+        let want = [
+            ("a::b", ReferenceResult::Seen("v1.36.2")),
+            ("c::d", ReferenceResult::Differs("the reference waits a minute")),
+        ];
         assert_eq!(record, Ok(BTreeMap::from(want)));
         assert!(parse("a::b passes").is_err());
         assert!(Record::read().is_ok());

@@ -61,7 +61,7 @@ pub struct Registry {
 }
 
 /// The blobs of an image derived from the test image.
-pub struct Made {
+pub struct DerivedImage {
     /// The manifest's bytes.
     pub manifest: Vec<u8>,
     /// The configuration's bytes.
@@ -140,12 +140,12 @@ impl Drop for Registry {
 }
 
 /// Creates an image with a distinct digest.
-pub fn make(label: &str, cmd: &[&str]) -> anyhow::Result<Made> {
+pub fn make(label: &str, cmd: &[&str]) -> anyhow::Result<DerivedImage> {
     make_with(label, cmd, &[])
 }
 
 /// Creates an image with more programs, each at its path in the image.
-pub fn make_with(label: &str, cmd: &[&str], programs: &[(String, Vec<u8>)]) -> anyhow::Result<Made> {
+pub fn make_with(label: &str, cmd: &[&str], programs: &[(String, Vec<u8>)]) -> anyhow::Result<DerivedImage> {
     let archive = repo_root().join(".cache/images/busybox.tar");
     let entries = tar_entries(&archive).with_context(|| format!("{} (make images)", archive.display()))?;
     let find = |name: &str| entries.iter().find(|(n, _)| n == name).map(|(_, d)| d.as_slice());
@@ -171,7 +171,7 @@ pub fn make_with(label: &str, cmd: &[&str], programs: &[(String, Vec<u8>)]) -> a
     let config = config.to_string().into_bytes();
     manifest["config"]["digest"] = json!(format!("sha256:{}", hex(&config)));
     manifest["config"]["size"] = json!(config.len());
-    Ok(Made { manifest: manifest.to_string().into_bytes(), config, layer })
+    Ok(DerivedImage { manifest: manifest.to_string().into_bytes(), config, layer })
 }
 
 /// Returns a layer without the blocks that end it, so that files can be appended.
@@ -267,7 +267,7 @@ pub fn unbase64(text: &str) -> anyhow::Result<Vec<u8>> {
 }
 
 /// Writes an OCI archive of an image with a name, for import.
-pub fn archive(image: &Made, name: &str, to: &Path) -> anyhow::Result<()> {
+pub fn archive(image: &DerivedImage, name: &str, to: &Path) -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
     let blobs: PathBuf = dir.path().join("blobs/sha256");
     fs::create_dir_all(&blobs)?;

@@ -43,14 +43,14 @@ pub enum Answer {
 
 /// A request: its path without the query, and its document.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct WebhookRequest {
     /// The path.
     pub path: String,
     /// The AdmissionReview or ConversionReview.
     pub review: Value,
 }
 
-impl Asked {
+impl WebhookRequest {
     /// Returns the object of an AdmissionReview.
     pub fn object(&self) -> &Value {
         &self.review["request"]["object"]
@@ -82,7 +82,7 @@ impl Asked {
     }
 }
 
-type Decide = dyn Fn(&Asked) -> Answer + Send + Sync;
+type Decide = dyn Fn(&WebhookRequest) -> Answer + Send + Sync;
 
 /// A running server; dropping it stops accepting connections.
 pub struct WebhookServer {
@@ -94,7 +94,7 @@ pub struct WebhookServer {
 struct Shared {
     decide: Box<Decide>,
     tls: RwLock<Arc<ServerConfig>>,
-    asked: Mutex<Vec<Asked>>,
+    asked: Mutex<Vec<WebhookRequest>>,
     connections: AtomicUsize,
     ended: AtomicBool,
 }
@@ -104,7 +104,7 @@ impl WebhookServer {
     pub fn start(
         address: &str,
         issued: &Issued,
-        decide: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
+        decide: impl Fn(&WebhookRequest) -> Answer + Send + Sync + 'static,
     ) -> anyhow::Result<Self> {
         Self::with(address, config(issued)?, decide)
     }
@@ -113,7 +113,7 @@ impl WebhookServer {
     pub fn start_for(
         clients: &Issued,
         issued: &Issued,
-        decide: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
+        decide: impl Fn(&WebhookRequest) -> Answer + Send + Sync + 'static,
     ) -> anyhow::Result<Self> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(clients.authority.as_bytes())?)?;
@@ -127,7 +127,7 @@ impl WebhookServer {
     fn with(
         address: &str,
         config: ServerConfig,
-        decide: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
+        decide: impl Fn(&WebhookRequest) -> Answer + Send + Sync + 'static,
     ) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(address).with_context(|| address.to_owned())?;
         let port = listener.local_addr()?.port();
@@ -159,7 +159,7 @@ impl WebhookServer {
     }
 
     /// Returns the requests so far.
-    pub fn asked(&self) -> Vec<Asked> {
+    pub fn asked(&self) -> Vec<WebhookRequest> {
         self.shared.asked.lock().expect("no test panics while it holds this").clone()
     }
 
@@ -248,7 +248,7 @@ impl Shared {
 }
 
 /// Reads the next request of a connection; `None` at its end.
-fn read_request(stream: &mut impl std::io::BufRead) -> anyhow::Result<Option<Asked>> {
+fn read_request(stream: &mut impl std::io::BufRead) -> anyhow::Result<Option<WebhookRequest>> {
     let mut line = String::new();
     if stream.read_line(&mut line)? == 0 {
         return Ok(None);
@@ -266,5 +266,5 @@ fn read_request(stream: &mut impl std::io::BufRead) -> anyhow::Result<Option<Ask
     let mut body = Vec::new();
     stream.take(length).read_to_end(&mut body)?;
     let path = target.split('?').next().unwrap_or_default().to_owned();
-    Ok(Some(Asked { path, review: serde_json::from_slice(&body).unwrap_or_default() }))
+    Ok(Some(WebhookRequest { path, review: serde_json::from_slice(&body).unwrap_or_default() }))
 }

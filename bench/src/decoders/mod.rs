@@ -50,13 +50,13 @@ pub fn run(chosen: &[String]) -> anyhow::Result<()> {
 
 /// Returns CPU milliseconds, kilobytes, and the result, measured in a separate process.
 fn measured((_, work, input): &Case) -> Result<(u64, u64, String), String> {
-    let told = |e: std::io::Error| e.to_string();
-    let program = std::env::current_exe().map_err(told)?;
+    let reported = |e: std::io::Error| e.to_string();
+    let program = std::env::current_exe().map_err(reported)?;
     let mut command = Command::new(program);
     command.arg("decoders").env(CASE, work.word()).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().map_err(told)?;
-    child.stdin.take().ok_or("no way in")?.write_all(input).map_err(told)?;
-    let output = child.wait_with_output().map_err(told)?;
+    let mut child = command.spawn().map_err(reported)?;
+    child.stdin.take().ok_or("no way in")?.write_all(input).map_err(reported)?;
+    let output = child.wait_with_output().map_err(reported)?;
     let text = String::from_utf8_lossy(&output.stdout);
     let mut words = text.split_whitespace();
     let mut number = || words.next().and_then(|word| word.parse().ok());

@@ -99,7 +99,7 @@ mod tests {
             assert_eq!(fields(&before, &after), want, "{before} {after}");
         }
         let many: Vec<Value> = (0..100).map(Value::from).collect();
-        let told = fields(&json!({"l": []}), &json!({"l": many}));
-        assert_eq!((told.len(), told.last().unwrap().as_str()), (FIELDS_MAX + 1, MORE));
+        let reported = fields(&json!({"l": []}), &json!({"l": many}));
+        assert_eq!((reported.len(), reported.last().unwrap().as_str()), (FIELDS_MAX + 1, MORE));
     }
 }

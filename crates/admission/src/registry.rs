@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_vouches_for_a_signer_is_judged_wherever_bundles_are_served() {
+    fn attestation_is_checked_wherever_bundles_are_served() {
         assert!(!without("").contains(&"ClusterTrustBundleAttest"));
         assert!(!without("ClusterTrustBundle=false").contains(&"ClusterTrustBundleAttest"));
     }

@@ -49,7 +49,7 @@ const HEAVY_WIDTH: usize = 2;
 const HEAVY_RESERVE: usize = 1;
 /// Limit of the bytes of all request bodies together. A decoded body needs up to about twenty times as much.
 const BODIES_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// How long a shutdown waits for requests in progress.
+/// The time for which a shutdown waits for requests in progress.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Starts API servers; see [`ApiServer::start`].

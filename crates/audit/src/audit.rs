@@ -13,7 +13,7 @@ use kelson_transport::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::{Backend, Taken};
+use crate::backend::{AcceptResult, Backend};
 use crate::batch::Queue;
 use crate::counters::{Counters, Part};
 use crate::event::Event;
@@ -154,9 +154,9 @@ impl Audit {
         let mut refused = false;
         for backend in &self.backends {
             match backend.take(event, &item) {
-                Taken::Done => {}
-                Taken::Refused => refused = true,
-                Taken::Wait(written) => waits.push(written),
+                AcceptResult::Done => {}
+                AcceptResult::Refused => refused = true,
+                AcceptResult::Wait(written) => waits.push(written),
             }
         }
         if waits.is_empty() && !refused {

@@ -25,7 +25,7 @@ pub struct Backend {
 }
 
 /// The immediate result for an event.
-pub enum Taken {
+pub enum AcceptResult {
     /// The event is queued, or lost without an effect on the request.
     Done,
     /// The event is written when the future resolves. The result is whether the request may continue.
@@ -36,7 +36,7 @@ pub enum Taken {
 
 impl Backend {
     /// Handles an event, whose JSON is `item`.
-    pub fn take(&self, event: &Event, item: &Bytes) -> Taken {
+    pub fn take(&self, event: &Event, item: &Bytes) -> AcceptResult {
         let Some(entry) = self.entry(event, item) else {
             self.counters.lost(Part::Truncate, 1, "event is too large even after truncating");
             return self.failed();
@@ -45,11 +45,11 @@ impl Backend {
             if !queue.push(entry) {
                 self.counters.lost(Part::Buffered, 1, "audit buffer queue blocked");
             }
-            return Taken::Done;
+            return AcceptResult::Done;
         }
         let (write, counters, part) = (self.output.write(vec![entry]), Arc::clone(&self.counters), self.part);
         let strict = self.mode == Mode::BlockingStrict;
-        Taken::Wait(Box::pin(async move {
+        AcceptResult::Wait(Box::pin(async move {
             let written = write.await;
             if let Err(why) = &written {
                 counters.lost(part, 1, why);
@@ -58,8 +58,8 @@ impl Backend {
         }))
     }
 
-    fn failed(&self) -> Taken {
-        if self.mode == Mode::BlockingStrict { Taken::Refused } else { Taken::Done }
+    fn failed(&self) -> AcceptResult {
+        if self.mode == Mode::BlockingStrict { AcceptResult::Refused } else { AcceptResult::Done }
     }
 
     /// Returns the entry for an event, or `None` if the event is too large even without its objects.

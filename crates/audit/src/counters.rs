@@ -27,7 +27,7 @@ impl Part {
 }
 
 /// The interval of log messages about lost events.
-const TOLD_EVERY: Duration = Duration::from_secs(10);
+const REPORT_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
 pub struct Counters {
@@ -35,7 +35,7 @@ pub struct Counters {
     rejected: AtomicU64,
     levels: [AtomicU64; 4],
     errors: [AtomicU64; 4],
-    told: Mutex<Option<Instant>>,
+    reported: Mutex<Option<Instant>>,
 }
 
 impl Counters {
@@ -52,9 +52,9 @@ impl Counters {
     /// Counts lost events, and logs the loss at intervals.
     pub fn lost(&self, part: Part, events: usize, why: &str) {
         self.errors[part as usize].fetch_add(events as u64, Ordering::Relaxed);
-        let mut told = self.told.lock();
-        if told.is_none_or(|at| at.elapsed() >= TOLD_EVERY) {
-            *told = Some(Instant::now());
+        let mut reported = self.reported.lock();
+        if reported.is_none_or(|at| at.elapsed() >= REPORT_EVERY) {
+            *reported = Some(Instant::now());
             tracing::error!(?part, events, why, "lost audit events");
         }
     }

@@ -65,7 +65,7 @@ pub struct Batching {
     pub buffer_size: usize,
     /// The maximum number of events in a batch.
     pub batch_max: usize,
-    /// How long a batch that is not full waits for more events.
+    /// The time for which a batch that is not full waits for more events.
     pub wait_max: Duration,
     /// The maximum rate in batches per second, and the burst. `None` means unlimited.
     pub throttle: Option<(f32, usize)>,
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_used_is_judged() {
+    fn only_used_options_are_validated() {
         let mut options = Options::default();
         options.log.batching.buffer_size = 0;
         options.webhook.batching.throttle = Some((0.0, 1));

@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_told_and_read_over() {
+    fn unknown_fields_are_reported_and_ignored() {
         let policy =
             parse("rules: [{level: None, users: [a], user: b, resources: [{groups: x}]}]\nlevel: None").unwrap();
         assert_eq!(policy.unknown_fields.len(), 3, "{:?}", policy.unknown_fields);

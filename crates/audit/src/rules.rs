@@ -16,7 +16,7 @@ pub struct Decision {
 
 impl Decision {
     /// Returns whether an event of the stage is written.
-    pub fn tells(&self, stage: Stage) -> bool {
+    pub fn reports(&self, stage: Stage) -> bool {
         self.level > Level::None && !self.omit_stages.contains(stage)
     }
 }
@@ -168,7 +168,7 @@ mod tests {
         let policy = Policy::parse(text.as_bytes()).expect("a policy");
         let user = UserInfo::anonymous();
         let decision = policy.decide(&Attributes::resource(&user, "get", "", "pods", "", ""));
-        let told = Stage::ALL.map(|stage| decision.tells(stage));
-        assert_eq!(told, [false, true, true, false]);
+        let reported = Stage::ALL.map(|stage| decision.reports(stage));
+        assert_eq!(reported, [false, true, true, false]);
     }
 }

@@ -23,7 +23,7 @@ use crate::node::ClientCertificate;
 use crate::request::{RequestedCertificate, certificate};
 use crate::{CertError, clock};
 
-/// How long to wait for the server to come up before the request is tried anyway.
+/// The time to wait for the server to come up before the request is tried anyway.
 const SERVER_WAIT: Duration = Duration::from_secs(60);
 /// Between attempts to reach it, jittered by a fifth.
 const SERVER_RETRY: Duration = Duration::from_secs(2);
@@ -168,7 +168,7 @@ impl ClientCertificate {
 
     /// Like [`ClientCertificate::obtain`], after the API server rejected the node's certificate. All clients then use
     /// the new one.
-    pub(crate) async fn obtain_anew(&self) -> Result<(), CertError> {
+    pub(crate) async fn obtain_again(&self) -> Result<(), CertError> {
         if self.paths.bootstrap.is_none() {
             return Err(CertError::Stranger);
         }

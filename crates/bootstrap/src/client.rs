@@ -25,7 +25,7 @@ const REFUSAL_PAUSE: Duration = Duration::from_secs(5);
 /// The interval between checks of unconfirmed rejections, and between requests after rejections, as one of several API
 /// servers may be outdated.
 const DOUBT_PAUSE: Duration = Duration::from_secs(10);
-const ANEW: Backoff = Backoff::new(Duration::from_secs(60), Duration::from_secs(3600));
+const AGAIN: Backoff = Backoff::new(Duration::from_secs(60), Duration::from_secs(3600));
 /// The timeout for finding the cluster's CA.
 const DISCOVERY_LIMIT: Duration = Duration::from_secs(120);
 
@@ -150,9 +150,9 @@ impl ClientCertificate {
             return Ok(false);
         }
         // If the node does not trust the API server's CA either, the bootstrap kubeconfig may have the right one.
-        self.obtain_anew().await?;
+        self.obtain_again().await?;
         let last = progress.anew.filter(|(at, pause)| at.elapsed() < 2 * *pause).map(|(_, pause)| pause);
-        let pause = ANEW.after(last);
+        let pause = AGAIN.after(last);
         (progress.anew, progress.rests) = (Some((Instant::now(), pause)), Instant::now() + pause);
         Ok(true)
     }

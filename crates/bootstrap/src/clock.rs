@@ -64,12 +64,12 @@ pub async fn repair(config: &Config, clock: &dyn Clock, machine: &impl Machine) 
         return Err(fail(format!("the server's clock shows {guess}")));
     }
     // Only the time from the verified server is used.
-    let told = machine.date(config, Some(guess)).await.map_err(|e| fail(e.to_string()))?;
-    if told < built {
-        return Err(fail(format!("the server's clock shows {told}")));
+    let reported = machine.date(config, Some(guess)).await.map_err(|e| fail(e.to_string()))?;
+    if reported < built {
+        return Err(fail(format!("the server's clock shows {reported}")));
     }
-    machine.set(told).await.map_err(fail)?;
-    tracing::warn!(from = %now, to = %told, "the clock was wrong; set it to the API server's time");
+    machine.set(reported).await.map_err(fail)?;
+    tracing::warn!(from = %now, to = %reported, "the clock was wrong; set it to the API server's time");
     Ok(true)
 }
 
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_clock_that_cannot_be_right_is_set_by_whom_the_ca_vouches_for() {
+    async fn a_clock_that_cannot_be_right_is_set_by_a_server_of_the_ca() {
         let (early, late) = ("1970-01-01T00:05:00Z", "2026-05-06T07:08:09Z");
         for (now, unverified, verified, wanted) in [
             (late, late, Ok(late), Ok(None)),

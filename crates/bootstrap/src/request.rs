@@ -17,8 +17,8 @@ use crate::CertError;
 /// The pause after a broken watch.
 const RETRY: Duration = Duration::from_secs(1);
 /// The interval at which a pending request is logged.
-const TELL_FIRST: Duration = Duration::from_secs(5);
-const TELL_AGAIN: Duration = Duration::from_secs(60);
+const REPORT_FIRST: Duration = Duration::from_secs(5);
+const REPORT_AGAIN: Duration = Duration::from_secs(60);
 
 /// The requested certificate.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ pub async fn certificate(
     let wait = Wait { client, name: &name, uid: filed.metadata.uid.unwrap_or_default(), trouble: Mutex::default() };
     let cert_pem = tokio::select! {
         waited = tokio::time::timeout(limit, wait.run()) => waited.map_err(|_| CertError::Timeout(name.clone()))??,
-        never = wait.tell() => match never {},
+        never = wait.report() => match never {},
     };
     if ended(&cert_pem, clock) {
         return Err(CertError::Expired(name));
@@ -170,11 +170,11 @@ impl Wait<'_> {
     }
 
     /// Says what is waited for, after a few seconds and from then on.
-    async fn tell(&self) -> std::convert::Infallible {
-        let mut pause = TELL_FIRST;
+    async fn report(&self) -> std::convert::Infallible {
+        let mut pause = REPORT_FIRST;
         loop {
             tokio::time::sleep(pause).await;
-            pause = TELL_AGAIN;
+            pause = REPORT_AGAIN;
             let trouble = self.trouble.lock().take();
             let trouble = trouble.as_deref().unwrap_or("none");
             tracing::info!(

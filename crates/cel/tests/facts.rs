@@ -79,15 +79,15 @@ fn object(schema: &Json, embedded: bool) -> DeclType {
     DeclType::object(fields.collect::<Vec<_>>())
 }
 
-struct Found {
+struct Evaluation {
     outcome: Result<bool, String>,
     cost: u64,
     max: u64,
 }
 
-fn evaluate(line: &Json, decl: &DeclType, expression: &str) -> Found {
+fn evaluate(line: &Json, decl: &DeclType, expression: &str) -> Evaluation {
     let env = Env::builder().variable("self", decl).same_as("oldSelf", "self").build();
-    let fail = |outcome: String| Found { outcome: Err(outcome), cost: 0, max: 0 };
+    let fail = |outcome: String| Evaluation { outcome: Err(outcome), cost: 0, max: 0 };
     let program = match env.compile(expression) {
         Ok(program) => program,
         Err(e) => {
@@ -113,7 +113,7 @@ fn evaluate(line: &Json, decl: &DeclType, expression: &str) -> Found {
         Err(EvalError::CostLimit) => Err(format!("{} no further validation rules will be run", EvalError::CostLimit)),
         Err(e) => Err(e.to_string()),
     };
-    Found { outcome, cost: budget.spent(), max }
+    Evaluation { outcome, cost: budget.spent(), max }
 }
 
 #[test]

@@ -153,10 +153,10 @@ impl ExecPlugin {
         })?;
         let Some(out) = child.stdout.take() else { return Err(fail("no output".into())) };
         // A program blocks when its output exceeds the pipe's buffer, so the output is read while it runs.
-        let (told, heard) = std::sync::mpsc::sync_channel(1);
+        let (reported, heard) = std::sync::mpsc::sync_channel(1);
         let reader = std::thread::Builder::new().name("exec-plugin".into()).spawn(move || {
             let mut text = Vec::new();
-            let _ = told.send(out.take(ANSWER_BYTES_MAX).read_to_end(&mut text).map(|_| text));
+            let _ = reported.send(out.take(ANSWER_BYTES_MAX).read_to_end(&mut text).map(|_| text));
         });
         reader.map_err(|e| fail(e.to_string()))?;
         let began = Instant::now();
@@ -226,10 +226,10 @@ mod tests {
         let said = said.run().unwrap();
         assert_eq!((said.token.as_deref(), said.certificate.is_none()), (Some("t"), true));
         assert_eq!(said.ends, Some("2026-05-06T07:08:09Z".parse().unwrap()));
-        let told = shell(
+        let reported = shell(
             r#"printf '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"%s"}}' "$WORD""#,
         );
-        assert_eq!(told.run().unwrap().token.as_deref(), Some("secret-word"), "its environment");
+        assert_eq!(reported.run().unwrap().token.as_deref(), Some("secret-word"), "its environment");
         for (script, part) in [
             ("exit 3".to_owned(), "3"),
             ("echo secret-word".to_owned(), "not an ExecCredential"),
@@ -250,11 +250,11 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_wants_to_know_the_cluster_is_told() {
+    fn a_program_gets_the_cluster_if_it_asks_for_it() {
         let text = "clusters: [{name: k, cluster: {server: 'https://h:1', tls-server-name: name, proxy-url: 'http://p:1', \
                     extensions: [{name: client.authentication.k8s.io/exec, extension: {audience: 7}}]}}]";
         let file = kelson_pki::kubeconfig::KubeconfigFile::parse(text.as_bytes()).unwrap();
-        let told = |provide: bool| {
+        let reported = |provide: bool| {
             let script = r#"printf '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"%s"}}' "$(printf %s "$KUBERNETES_EXEC_INFO" | base64 -w0)""#;
             let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", script],
                 "provideClusterInfo": provide});
@@ -264,7 +264,7 @@ mod tests {
         };
         let cluster = json!({"server": "https://h:1", "tls-server-name": "name", "certificate-authority-data": "Q0E=",
             "proxy-url": "http://p:1", "config": {"audience": 7}});
-        assert_eq!(told(true), json!({"interactive": false, "cluster": cluster}));
-        assert_eq!(told(false), json!({"interactive": false}));
+        assert_eq!(reported(true), json!({"interactive": false, "cluster": cluster}));
+        assert_eq!(reported(false), json!({"interactive": false}));
     }
 }

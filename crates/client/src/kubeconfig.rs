@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_becomes_anonymous_in_silence() {
+    fn no_client_becomes_anonymous_silently() {
         let with = |user: &str| {
             let text = FILE.replace("{client-certificate: a.pem, client-key: a.pem}", user);
             Config::parse(text.as_bytes(), Path::new("/etc/x")).map(|c| format!("{:?}", c.credentials))

@@ -107,15 +107,15 @@ impl Candidate {
 
     /// Waits until the lease is ours.
     pub async fn won(&mut self) {
-        let mut told = false;
+        let mut reported = false;
         loop {
             match self.try_once().await {
                 Ok(true) => return,
-                Ok(false) if told => {}
+                Ok(false) if reported => {}
                 Ok(false) => {
                     let holder = self.seen.as_ref().and_then(|(s, _)| s.holder_identity.clone()).unwrap_or_default();
                     tracing::info!(lease = self.name, holder, "waiting for the lease, which another process holds");
-                    told = true;
+                    reported = true;
                 }
                 Err(e) => {
                     tracing::warn!(lease = self.name, error = %e, "acquiring or renewing the lease failed; retrying")

@@ -173,7 +173,7 @@ impl DeleteOptions {
         self.preconditions.get_or_insert_default().uid = Some(uid.into());
         self
     }
-    /// With this grace, seconds.
+    /// Sets the grace period in seconds.
     pub fn with_grace(mut self, seconds: i64) -> Self {
         self.grace_period_seconds = Some(seconds);
         self

@@ -38,7 +38,7 @@ pub enum Failure<'a, E> {
 pub(crate) struct QueueState {
     /// Keys that are ready.
     pub depth: usize,
-    /// For how long the keys in work have been worked on, together.
+    /// The sum of the times for which the keys in work have been processed.
     pub unfinished: Duration,
     /// The duration of the longest work in progress.
     pub longest: Duration,

@@ -59,15 +59,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_server_is_told_of_the_trace() {
+    async fn the_server_receives_the_trace() {
         let transport = TracedTransport(Arc::new(Echo));
-        let told = async || {
+        let reported = async || {
             let answer = transport.send(Request::default()).await.unwrap();
             answer.headers().get("traceparent").cloned()
         };
-        assert_eq!(told().await, None);
+        assert_eq!(reported().await, None);
         let trace = HeaderValue::from_static("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
         let headers = HeaderMap::from_iter([(HeaderName::from_static("traceparent"), trace.clone())]);
-        assert_eq!(Span::passed(&headers).scope(told()).await, Some(trace));
+        assert_eq!(Span::passed(&headers).scope(reported()).await, Some(trace));
     }
 }

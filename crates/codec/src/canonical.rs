@@ -62,9 +62,9 @@ fn presence(field: Field, value: &mut Value, depth: usize) -> Presence {
         return Presence::Unsure;
     }
     match zero::form(field, value) {
-        zero::Form::Value => Presence::Kept,
-        zero::Form::Absent => Presence::Absent,
-        zero::Form::Null => {
+        zero::FieldForm::Value => Presence::Kept,
+        zero::FieldForm::Absent => Presence::Absent,
+        zero::FieldForm::Null => {
             *value = Value::Null;
             Presence::Kept
         }

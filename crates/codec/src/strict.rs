@@ -32,7 +32,7 @@ pub enum Shape {
 /// # Errors
 /// Returns the message of upstream's strict decoder.
 pub fn check(document: &Value, fields: Fields) -> Result<(), String> {
-    let mut found = Found::default();
+    let mut found = StrictCheck::default();
     found.object(document, fields, "");
     match (found.misfit, found.unknown.is_empty()) {
         (Some(misfit), _) => Err(misfit),
@@ -43,7 +43,7 @@ pub fn check(document: &Value, fields: Fields) -> Result<(), String> {
 
 /// Finds the fields of a document that its kind does not have. The findings read `unknown field "a.b"`.
 pub fn unknown(document: &Value, fields: Fields) -> Vec<String> {
-    let mut found = Found::default();
+    let mut found = StrictCheck::default();
     found.object(document, fields, "");
     found.unknown
 }
@@ -71,12 +71,12 @@ pub fn misspelt(document: &Value) -> Vec<(String, Value)> {
 }
 
 #[derive(Default)]
-struct Found {
+struct StrictCheck {
     unknown: Vec<String>,
     misfit: Option<String>,
 }
 
-impl Found {
+impl StrictCheck {
     fn misfit(&mut self, value: &Value, at: &str, wanted: &str) {
         let found = go_kind(value, "null");
         let of = if at.is_empty() { String::new() } else { format!("struct field {at} of type ") };

@@ -45,7 +45,7 @@ fn is_struct(ty: FieldType) -> bool {
 }
 
 /// The form in which a decoded value is written.
-pub(crate) enum Form {
+pub(crate) enum FieldForm {
     /// The value is written.
     Value,
     /// The field is omitted.
@@ -55,10 +55,10 @@ pub(crate) enum Form {
 }
 
 /// Returns the form in which a field's value is written in canonical JSON.
-pub(crate) fn form(field: Field, value: &Value) -> Form {
+pub(crate) fn form(field: Field, value: &Value) -> FieldForm {
     if field.is_pointer() {
         // A zero time is written as null, but a null is no pointer value: when the document is read again, the field is absent.
-        return if value.is_null() { Form::Absent } else { Form::Value };
+        return if value.is_null() { FieldForm::Absent } else { FieldForm::Value };
     }
     let empty = match value {
         Value::Null => true,
@@ -69,21 +69,21 @@ pub(crate) fn form(field: Field, value: &Value) -> Form {
         Value::Object(o) => o.is_empty(),
     };
     if empty && (field.omit_zero() || field.omit_empty() && !is_struct(field.ty())) {
-        return Form::Absent;
+        return FieldForm::Absent;
     }
     // Protobuf, in which the published types are stored, does not distinguish an empty list from none.
     if empty && matches!(field.ty().kind(), Kind::List(_) | Kind::Map(_)) {
-        return Form::Null;
+        return FieldForm::Null;
     }
-    Form::Value
+    FieldForm::Value
 }
 
 /// Adds a decoded value to its struct, unless the canonical form omits it.
 pub(crate) fn store(map: &mut Map<String, Value>, field: Field, value: Value) {
     let value = match form(field, &value) {
-        Form::Value => value,
-        Form::Null => Value::Null,
-        Form::Absent => {
+        FieldForm::Value => value,
+        FieldForm::Null => Value::Null,
+        FieldForm::Absent => {
             map.remove(field.json());
             return;
         }

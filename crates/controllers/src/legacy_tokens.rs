@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_nobody_uses_is_marked_and_then_deleted() {
+    async fn an_unused_token_is_marked_and_then_deleted() {
         let api = Api::start().await;
         api.namespace("n").await;
         let account = json!({"metadata": {"name": "robot", "namespace": "n"},

@@ -48,7 +48,7 @@ pub enum CheckError {
     Failed {
         /// The provider's name.
         plugin: String,
-        /// How long the process ran, in Go's duration format.
+        /// The time for which the process ran, in Go's duration format.
         took: String,
         /// The reason, as in the provider's error metric.
         reason: String,

@@ -56,16 +56,16 @@ pub struct DeviceRequest {
     /// The name of the request (`spec.devices.requests[].name`).
     pub name: String,
     /// The exact request (`spec.devices.requests[].exactly`).
-    pub exactly: Option<Asked>,
+    pub exactly: Option<DeviceRequestSpec>,
     /// The alternatives in order of preference (`spec.devices.requests[].firstAvailable`).
     #[serde(deserialize_with = "null_default")]
-    pub first_available: Vec<Asked>,
+    pub first_available: Vec<DeviceRequestSpec>,
 }
 
 /// An `ExactDeviceRequest` or `DeviceSubRequest`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Asked {
+pub struct DeviceRequestSpec {
     /// The name of an alternative; empty for an exact request.
     pub name: String,
     /// The name of the device class (`requests[].exactly.deviceClassName`).

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::claim::{Asked, ClaimSpec, DeviceClaim, DeviceRequest};
+use crate::claim::{ClaimSpec, DeviceClaim, DeviceRequest, DeviceRequestSpec};
 use crate::names::IMPLICIT_EXTENDED_RESOURCE;
 
 /// The request of a container for one extended resource.
@@ -33,13 +33,13 @@ pub fn is_extended(name: &str) -> bool {
 /// The claim for all extended resources of a pod that device classes provide.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExtendedClaim {
-    requests: Vec<Wanted>,
+    requests: Vec<ClassRequest>,
     mappings: Vec<Mapping>,
 }
 
 /// A number of devices of a class.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Wanted {
+struct ClassRequest {
     name: String,
     class: String,
     count: i64,
@@ -67,7 +67,7 @@ impl ExtendedClaim {
     /// Adds the requests for one resource. Concurrent containers get different devices. A container that ends before
     /// later ones start uses their devices. Only what it needs beyond them is requested, once for all such containers.
     fn add(&mut self, asks: Vec<&ExtendedAsk>, class: &str) {
-        let own = |a: &ExtendedAsk, count: i64| Wanted {
+        let own = |a: &ExtendedAsk, count: i64| ClassRequest {
             name: format!("container-{}-request-{}", a.index, a.place),
             class: class.to_owned(),
             count,
@@ -78,7 +78,7 @@ impl ExtendedClaim {
             request: request.to_owned(),
         };
         let (passing, staying): (Vec<&ExtendedAsk>, Vec<&ExtendedAsk>) = asks.into_iter().partition(|a| a.passes);
-        let stays: Vec<(usize, Wanted)> = staying.iter().map(|a| (a.index, own(a, a.count))).collect();
+        let stays: Vec<(usize, ClassRequest)> = staying.iter().map(|a| (a.index, own(a, a.count))).collect();
         self.mappings.extend(staying.iter().zip(&stays).map(|(a, (_, wanted))| mapping(a, &wanted.name)));
         let (mut shared, mut beyond) = (Vec::new(), Vec::new());
         for a in passing {
@@ -110,13 +110,13 @@ impl ExtendedClaim {
 
     /// Returns the claim in the form for the allocator.
     pub fn spec(&self) -> ClaimSpec {
-        let one = |w: &Wanted| DeviceRequest {
+        let one = |w: &ClassRequest| DeviceRequest {
             name: w.name.clone(),
-            exactly: Some(Asked {
+            exactly: Some(DeviceRequestSpec {
                 device_class_name: w.class.clone(),
                 allocation_mode: "ExactCount".into(),
                 count: w.count,
-                ..Asked::default()
+                ..DeviceRequestSpec::default()
             }),
             first_available: Vec::new(),
         };
@@ -126,7 +126,7 @@ impl ExtendedClaim {
 
     /// Returns the value for `spec.devices.requests`.
     pub fn requests(&self) -> Value {
-        let one = |w: &Wanted| {
+        let one = |w: &ClassRequest| {
             let exactly = json!({"deviceClassName": w.class, "allocationMode": "ExactCount", "count": w.count});
             json!({"name": w.name, "exactly": exactly})
         };
@@ -151,7 +151,7 @@ mod tests {
     }
 
     fn shown(claim: &ExtendedClaim) -> (Vec<String>, Vec<String>) {
-        let request = |w: &Wanted| format!("{} {}x{}", w.name, w.count, w.class);
+        let request = |w: &ClassRequest| format!("{} {}x{}", w.name, w.count, w.class);
         let mapping = |m: &Mapping| format!("{}: {} by {}", m.container, m.resource, m.request);
         (claim.requests.iter().map(request).collect(), claim.mappings.iter().map(mapping).collect())
     }

@@ -34,8 +34,8 @@ mod taint;
 mod taken;
 
 pub use claim::{
-    Allocation, Asked, ClaimSpec, ClaimStatus, Consumer, DeviceConstraint, DeviceRequest, DeviceStatus, Granted,
-    ResourceClaimView,
+    Allocation, ClaimSpec, ClaimStatus, Consumer, DeviceConstraint, DeviceRequest, DeviceRequestSpec, DeviceStatus,
+    Granted, ResourceClaimView,
 };
 pub use class::{DeviceClassSpec, DeviceClassView, by_extended_resource};
 pub use device_id::DeviceId;
@@ -45,4 +45,4 @@ pub use readiness::{Readiness, readiness};
 pub use selector::Selectors;
 pub use slice::{DeviceView, ResourceSliceView, Selected, SliceSpec};
 pub use taint::{DeviceTaint, DeviceToleration};
-pub use taken::Taken;
+pub use taken::DevicesInUse;

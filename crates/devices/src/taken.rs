@@ -8,7 +8,7 @@ use crate::device_id::DeviceId;
 
 /// The allocated devices. Allocations are added and removed as a whole.
 #[derive(Clone, Debug, Default)]
-pub struct Taken {
+pub struct DevicesInUse {
     /// The number of claims that have a device exclusively. More than one is an error of another component.
     whole: HashMap<DeviceId, usize>,
     shares: HashMap<DeviceId, Shares>,
@@ -21,7 +21,7 @@ struct Shares {
     consumed: BTreeMap<String, Quantity>,
 }
 
-impl Taken {
+impl DevicesInUse {
     /// Adds the devices of a claim.
     pub fn add(&mut self, allocation: &Allocation) {
         for granted in counted(allocation) {
@@ -109,9 +109,9 @@ mod tests {
         );
         let watcher = of(json!([{"driver": "d", "pool": "p", "device": "watched", "adminAccess": true}]));
         let id = |device: &str| DeviceId { driver: "d".into(), pool: "p".into(), device: device.into() };
-        let mut taken = Taken::default();
+        let mut taken = DevicesInUse::default();
         [&one, &two, &watcher].into_iter().for_each(|a| taken.add(a));
-        let consumed = |taken: &Taken| taken.consumed(&id("shared")).map(|c| c["memory"].to_string());
+        let consumed = |taken: &DevicesInUse| taken.consumed(&id("shared")).map(|c| c["memory"].to_string());
         assert_eq!((taken.is_taken(&id("own")), taken.is_taken(&id("shared"))), (true, false));
         assert_eq!((consumed(&taken).as_deref(), taken.is_used(&id("watched"))), (Some("5Gi"), false));
         taken.remove(&two);

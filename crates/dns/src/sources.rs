@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pods_services_and_nodes_are_answered_and_nobody_else() {
+    fn only_pods_services_and_nodes_are_answered() {
         let sources = Sources::new(vec!["10.42.0.0/16".parse().unwrap(), "10.43.0.0/16".parse().unwrap()]);
         sources.put_node("a", ["192.0.2.7".parse().unwrap()]);
         let check = |ip: &str, expected: bool| assert_eq!(sources.allows(ip.parse().unwrap()), expected, "{ip}");

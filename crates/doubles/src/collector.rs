@@ -62,15 +62,15 @@ impl Collector {
     pub async fn start() -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let endpoint = listener.local_addr().expect("its address").to_string();
-        let (told, spans) = watch::channel(Vec::new());
-        let (told, refusals) = (Arc::new(told), Arc::new(AtomicUsize::new(0)));
+        let (reported, spans) = watch::channel(Vec::new());
+        let (reported, refusals) = (Arc::new(reported), Arc::new(AtomicUsize::new(0)));
         let left = Arc::clone(&refusals);
         let tasks = Tasks::root("collector");
         let calls = tasks.clone();
         tasks.spawn("collector", OnPanic::Contain, async move {
             while let Ok((io, _)) = listener.accept().await {
-                let (told, left) = (Arc::clone(&told), Arc::clone(&left));
-                let answer = service_fn(move |request| serve(Arc::clone(&told), Arc::clone(&left), request));
+                let (reported, left) = (Arc::clone(&reported), Arc::clone(&left));
+                let answer = service_fn(move |request| serve(Arc::clone(&reported), Arc::clone(&left), request));
                 let http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
                 let connection = http.serve_connection(TokioIo::new(io), answer);
                 calls.spawn("collector-connection", OnPanic::Contain, async move {
@@ -104,7 +104,7 @@ impl Collector {
 }
 
 async fn serve(
-    told: Arc<watch::Sender<Vec<Collected>>>,
+    reported: Arc<watch::Sender<Vec<Collected>>>,
     refusals: Arc<AtomicUsize>,
     request: Request<Incoming>,
 ) -> Result<Response<http_body_util::combinators::BoxBody<Bytes, Infallible>>, Infallible> {
@@ -114,7 +114,7 @@ async fn serve(
     if !refused {
         let message = sent.get(PREFIX_BYTES..).unwrap_or_default();
         let found = spans(&ExportRequest::decode(message).expect("the protocol's message"));
-        told.send_modify(|all| all.extend(found));
+        reported.send_modify(|all| all.extend(found));
     }
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", HeaderValue::from_static(if refused { "14" } else { "0" }));

@@ -37,7 +37,7 @@ pub enum Behaviour {
 
 /// One request as the server received it.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct ReceivedRequest {
     /// The path and the query.
     pub path: String,
     /// The headers of the request.
@@ -50,7 +50,7 @@ pub struct Seen {
     pub connection: usize,
 }
 
-type Decide = dyn Fn(&Seen) -> Behaviour + Send + Sync;
+type Decide = dyn Fn(&ReceivedRequest) -> Behaviour + Send + Sync;
 
 /// A running server. It ends when this value is dropped.
 pub struct TestServer {
@@ -65,7 +65,7 @@ pub struct TestServer {
 
 struct Shared {
     decide: Box<Decide>,
-    seen: Mutex<Vec<Seen>>,
+    seen: Mutex<Vec<ReceivedRequest>>,
     connections: AtomicUsize,
     /// The number of requests in progress now, and the maximum so far.
     at_once: AtomicUsize,
@@ -94,7 +94,7 @@ impl TestServer {
     ///
     /// # Panics
     /// Panics if no port or no key is available.
-    pub async fn start(names: &[&str], decide: impl Fn(&Seen) -> Behaviour + Send + Sync + 'static) -> Self {
+    pub async fn start(names: &[&str], decide: impl Fn(&ReceivedRequest) -> Behaviour + Send + Sync + 'static) -> Self {
         let authority = Authority::create("webhook-ca", jiff::Timestamp::now()).expect("an authority");
         let issued = issue(&authority, names);
         let certificate = SwappableCertificate::new(&issued).expect("a certificate");
@@ -150,7 +150,7 @@ impl TestServer {
         authority.cert_pem().to_owned()
     }
     /// Returns the requests so far.
-    pub fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<ReceivedRequest> {
         self.shared.seen.lock().clone()
     }
     /// Returns the maximum number of concurrent requests so far.
@@ -197,7 +197,7 @@ async fn answer(
     let body = body.collect().await.map_err(|_| Broken)?.to_bytes();
     let path = head.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
     let _answering = Answering::begin(&shared);
-    let seen = Seen { path, headers: head.headers, body, version: head.version, connection };
+    let seen = ReceivedRequest { path, headers: head.headers, body, version: head.version, connection };
     let behaviour = (shared.decide)(&seen);
     shared.seen.lock().push(seen);
     let json = |code: u16, body: Vec<u8>| {

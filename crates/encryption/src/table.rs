@@ -93,9 +93,13 @@ async fn provider_links(
     }
 }
 
-type Made = Result<Arc<dyn Transform>, TransformError>;
+type TransformResult = Result<Arc<dyn Transform>, TransformError>;
 
-fn links(provider: &str, keys: Vec<NamedKey>, make: impl Fn(&[u8]) -> Made) -> Result<Vec<Link>, ConfigError> {
+fn links(
+    provider: &str,
+    keys: Vec<NamedKey>,
+    make: impl Fn(&[u8]) -> TransformResult,
+) -> Result<Vec<Link>, ConfigError> {
     let link = |key: NamedKey| {
         let with = make(&key.key).map_err(|e| ConfigError::Invalid(e.to_string()))?;
         Ok(Link { provider: provider.to_owned(), prefix: format!("{provider}{}:", key.name), with: Some(with) })

@@ -291,10 +291,10 @@ mod tests {
     }
 
     #[test]
-    fn what_a_failure_is_told_as() {
-        let told = |status: Status| failed(&status).to_string();
-        assert_eq!(told(Status::unavailable("etcdserver: no leader")), "etcdserver: no leader");
-        assert_eq!(told(Status::internal("x")), "rpc error: code = Internal desc = x");
+    fn each_failure_has_its_status() {
+        let reported = |status: Status| failed(&status).to_string();
+        assert_eq!(reported(Status::unavailable("etcdserver: no leader")), "etcdserver: no leader");
+        assert_eq!(reported(Status::internal("x")), "rpc error: code = Internal desc = x");
         let gone = Status::out_of_range("etcdserver: mvcc: required revision has been compacted");
         assert!(matches!(failed(&gone), CallError::Compacted));
         assert!(may_be_repeated(&Status::unavailable("x")) && !was_not_sent(&Status::unavailable("x")));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kelson_etcd::proto::KeyValue;
-use kelson_store::{Key, Mirror, Resource, SealError, Seen, SeenValue, Writer};
+use kelson_store::{Key, Mirror, MirrorChange, MirrorValue, Resource, SealError, Writer};
 use kelson_tasks::Lane;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -96,13 +96,13 @@ impl Core {
     ///
     /// # Errors
     /// See [`Unreadable`].
-    pub fn read(&self, kv: &KeyValue) -> Result<Option<Seen>, Unreadable> {
+    pub fn read(&self, kv: &KeyValue) -> Result<Option<MirrorChange>, Unreadable> {
         let Some(key) = self.keys.parse(&kv.key) else { return Ok(None) };
         let value = match self.pending.take(&kv.key, &kv.value) {
             Some(value) => value,
             None => self.decode(&key, &kv.value)?,
         };
-        Ok(Some(Seen {
+        Ok(Some(MirrorChange {
             key,
             revision: u64::try_from(kv.mod_revision).unwrap_or(0),
             create_revision: u64::try_from(kv.create_revision).unwrap_or(0),
@@ -128,7 +128,7 @@ impl Core {
         }
     }
 
-    fn decode(&self, key: &Key, stored: &Bytes) -> Result<SeenValue, Unreadable> {
+    fn decode(&self, key: &Key, stored: &Bytes) -> Result<MirrorValue, Unreadable> {
         let fault = |why: String, fault: Fault| Unreadable { key: key.clone(), why, fault };
         let opened;
         let (plain, writer) = if stored.starts_with(SEALED) {
@@ -147,7 +147,7 @@ impl Core {
             (&stored[..], Writer::CLEAR)
         };
         let decoded = value::decode(key, plain).map_err(|error| fault(error.to_string(), Fault::Damaged))?;
-        Ok(SeenValue { body: decoded.body, meta: decoded.meta, writer })
+        Ok(MirrorValue { body: decoded.body, meta: decoded.meta, writer })
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use kelson_etcd::proto::{
     Event, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse, event, watch_request,
 };
-use kelson_store::{SealError, Seen};
+use kelson_store::{MirrorChange, SealError};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Request;
@@ -55,7 +55,7 @@ pub(crate) async fn run(core: &Arc<Core>) {
             Ended::Reached => {}
             Ended::Lost(why) => {
                 tracing::warn!(why, "the watch on etcd failed; restarting it");
-                tell(core, Some(format!("watching etcd failed: {why}")));
+                report(core, Some(format!("watching etcd failed: {why}")));
             }
             Ended::Compacted => {
                 tracing::warn!(
@@ -72,7 +72,7 @@ pub(crate) async fn run(core: &Arc<Core>) {
                 let why = format!(
                     "etcd is at revision {revision}, but was at {begun_at} before: its data was replaced or restored"
                 );
-                tell(core, Some(why.clone()));
+                report(core, Some(why.clone()));
                 core.mirror.ended(&why);
                 return;
             }
@@ -87,12 +87,12 @@ async fn read_again(core: &Arc<Core>) {
         Ok(loaded) => loaded.show(core),
         Err(error) => {
             tracing::error!(%error, "reading etcd failed; retrying");
-            tell(core, Some(format!("reading etcd failed: {error}")));
+            report(core, Some(format!("reading etcd failed: {error}")));
         }
     }
 }
 
-fn tell(core: &Core, fault: Option<String>) {
+fn report(core: &Core, fault: Option<String>) {
     core.mirror.fault(core.faults.found(Finder::Watch, fault));
 }
 
@@ -168,7 +168,7 @@ async fn watch(core: &Arc<Core>, until: Option<u64>, complete: &mut bool) -> End
             None => {}
         }
         if answer.created {
-            tell(core, None);
+            report(core, None);
             continue;
         }
         let revision = revision_of(answer.header.as_ref());
@@ -259,13 +259,13 @@ async fn show(core: &Arc<Core>, events: Vec<Event>) -> Result<bool, String> {
 }
 
 fn applied(core: &Core, events: &[Event]) -> bool {
-    let mut changes: Vec<Seen> = Vec::with_capacity(events.len());
+    let mut changes: Vec<MirrorChange> = Vec::with_capacity(events.len());
     let (mut revision, mut complete) = (0, true);
     for event in events {
         let Some(kv) = &event.kv else { continue };
         let at = u64::try_from(kv.mod_revision).unwrap_or(0);
         revision = revision.max(at);
-        let deleted = |key| Seen { key, revision: at, create_revision: at, value: None };
+        let deleted = |key| MirrorChange { key, revision: at, create_revision: at, value: None };
         if event.r#type == event::EventType::Delete as i32 {
             changes.extend(core.keys.parse(&kv.key).map(deleted));
             continue;

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_has_no_key() {
+    fn other_values_than_objects_have_no_key() {
         let keys = Keys::under("/registry");
         for key in [
             "compact_rev_key",

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kelson_etcd::proto::RangeRequest;
-use kelson_store::{Key, Resource, SealError, Seen};
+use kelson_store::{Key, MirrorChange, Resource, SealError};
 
 use crate::connection::{CallError, revision_of};
 use crate::core::{Core, DECODE, Fault, Unreadable};
@@ -33,7 +33,7 @@ pub(crate) enum LoadError {
 #[derive(Default)]
 pub(crate) struct Loaded {
     pub revision: u64,
-    pub records: Vec<Seen>,
+    pub records: Vec<MirrorChange>,
     /// Resources with values that cannot be decrypted now, and why.
     pub locked: HashMap<Resource, SealError>,
     /// One such value of each.

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kelson_store::{Body, RecordMeta, SeenValue, Writer};
+use kelson_store::{Body, MirrorValue, RecordMeta, Writer};
 use parking_lot::Mutex;
 
 /// A write that was sent, or is about to be.
-pub(crate) struct Sent {
+pub(crate) struct PendingWrite {
     /// The value as it is stored.
     value: Bytes,
     body: Body,
@@ -18,31 +18,31 @@ pub(crate) struct Sent {
 
 /// Writes by etcd's key. As many as there are writers waiting.
 #[derive(Default)]
-pub(crate) struct Pending(Mutex<HashMap<Bytes, Vec<Arc<Sent>>>>);
+pub(crate) struct Pending(Mutex<HashMap<Bytes, Vec<Arc<PendingWrite>>>>);
 
 /// A write that is known as pending until this is dropped.
-pub(crate) struct Noted<'a> {
+pub(crate) struct PendingGuard<'a> {
     pending: &'a Pending,
     key: Bytes,
-    sent: Arc<Sent>,
+    sent: Arc<PendingWrite>,
 }
 
 impl Pending {
     /// Notes a write.
-    pub fn note(&self, key: Bytes, value: Bytes, (body, meta): (Body, RecordMeta), writer: Writer) -> Noted<'_> {
-        let sent = Arc::new(Sent { value, body, meta, writer });
+    pub fn note(&self, key: Bytes, value: Bytes, (body, meta): (Body, RecordMeta), writer: Writer) -> PendingGuard<'_> {
+        let sent = Arc::new(PendingWrite { value, body, meta, writer });
         self.0.lock().entry(key.clone()).or_default().push(Arc::clone(&sent));
-        Noted { pending: self, key, sent }
+        PendingGuard { pending: self, key, sent }
     }
 
     /// Removes and returns the decoded form of a stored value, if this server wrote it.
-    pub fn take(&self, key: &Bytes, value: &Bytes) -> Option<SeenValue> {
+    pub fn take(&self, key: &Bytes, value: &Bytes) -> Option<MirrorValue> {
         let sent = self.0.lock().get(key)?.iter().find(|sent| sent.value == *value).cloned()?;
-        Some(SeenValue { body: sent.body.clone(), meta: sent.meta.clone(), writer: sent.writer })
+        Some(MirrorValue { body: sent.body.clone(), meta: sent.meta.clone(), writer: sent.writer })
     }
 }
 
-impl Drop for Noted<'_> {
+impl Drop for PendingGuard<'_> {
     fn drop(&mut self) {
         let mut pending = self.pending.0.lock();
         if let Some(of_key) = pending.get_mut(&self.key) {

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beside_the_range_is_not_noted() {
+    fn ports_outside_the_range_are_not_noted() {
         let stored = value(MediaType::Protobuf, RANGE, &BTreeSet::from([80, 30001, 40000])).unwrap();
         assert_eq!(ports_in(&stored), Some(BTreeSet::from([30001])));
         for bad in

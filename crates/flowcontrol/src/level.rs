@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::config::{Level, Shape};
 use crate::counters::OfSchema;
 use crate::demand::Demand;
-use crate::queues::{Dispatched, Place, QueueSet, Reason, Running, Started};
+use crate::queues::{Dispatched, QueuePosition, QueueSet, Reason, Running, Started};
 use crate::retry::Refusals;
 use crate::work::Work;
 
@@ -20,7 +20,7 @@ const REQUEST_PART: f64 = 0.15;
 
 /// A waiting request, for dumps.
 pub struct Waiter {
-    tell: oneshot::Sender<Running>,
+    report: oneshot::Sender<Running>,
     pub schema: Arc<str>,
     /// The string that distinguishes its flow from others of the schema.
     pub flow: Arc<str>,
@@ -119,8 +119,8 @@ pub struct Turn {
     level: Arc<LevelState>,
     counted: Arc<OfSchema>,
     work: Work,
-    place: Option<Place>,
-    told: oneshot::Receiver<Running>,
+    place: Option<QueuePosition>,
+    reported: oneshot::Receiver<Running>,
     came: Instant,
 }
 
@@ -130,8 +130,8 @@ impl Turn {
     /// # Errors
     /// Fails when the turn has not come.
     pub async fn come(mut self, until: Instant) -> Result<Seats, Refused> {
-        let told = tokio::time::timeout_at(until, &mut self.told).await;
-        let running = match told {
+        let reported = tokio::time::timeout_at(until, &mut self.reported).await;
+        let running = match reported {
             Ok(Ok(running)) => {
                 self.leave_queue(true);
                 Some(running)
@@ -169,7 +169,7 @@ impl Turn {
             return None;
         }
         // The task that dequeued the request sends the outcome at once.
-        self.told.try_recv().ok()
+        self.reported.try_recv().ok()
     }
 }
 
@@ -232,7 +232,7 @@ impl LevelState {
             (inner.unwanted, inner.limits, inner.level) = (unwanted, limits, level);
             inner.queues.configure(self.now(), shape, limits.current)
         };
-        self.tell(dispatched);
+        self.report(dispatched);
     }
 
     /// Sets the current seats and the target.
@@ -243,7 +243,7 @@ impl LevelState {
             let shape = inner.level.shape;
             inner.queues.configure(self.now(), shape, current)
         };
-        self.tell(dispatched);
+        self.report(dispatched);
     }
 
     /// Ends a measuring period and returns the demand.
@@ -268,27 +268,27 @@ impl LevelState {
         waiter: impl FnOnce() -> (Arc<str>, Arc<str>, [String; 8]),
     ) -> Entered {
         counted.seats.observe(f64::from(work.seats_max()));
-        let mut told = None;
+        let mut reported = None;
         let (started, dispatched) = {
             let mut inner = self.inner.lock();
             let started = inner.queues.start(self.now(), work, hash, || {
-                let (tell, receiver) = oneshot::channel();
-                told = Some(receiver);
+                let (report, receiver) = oneshot::channel();
+                reported = Some(receiver);
                 let (schema, flow, details) = waiter();
-                Waiter { tell, schema, flow, came: Instant::now(), counted: Arc::clone(counted), details }
+                Waiter { report, schema, flow, came: Instant::now(), counted: Arc::clone(counted), details }
             });
             let waits = matches!(started, Started::Wait(..));
             let dispatched = if waits { inner.queues.dispatch() } else { Vec::new() };
             (started, dispatched)
         };
-        let entered = match (started, told) {
+        let entered = match (started, reported) {
             (Started::Run(running), _) => Entered::Run(Seats::new(self, counted, running, &work)),
-            (Started::Wait(place, length), Some(told)) => {
+            (Started::Wait(place, length), Some(reported)) => {
                 counted.waiting.inc();
                 counted.seats_waiting.add(i64::from(work.seats_max()));
                 counted.queue_length.observe(length as f64);
                 let (level, counted) = (Arc::clone(self), Arc::clone(counted));
-                Entered::Wait(Turn { level, counted, work, place: Some(place), told, came: Instant::now() })
+                Entered::Wait(Turn { level, counted, work, place: Some(place), reported, came: Instant::now() })
             }
             (Started::Refused(Reason::QueueFull), _) => {
                 counted.queue_full.inc();
@@ -299,7 +299,7 @@ impl LevelState {
                 Entered::Refused(self.refused())
             }
         };
-        self.tell(dispatched);
+        self.report(dispatched);
         entered
     }
 
@@ -309,7 +309,7 @@ impl LevelState {
 
     fn finish(self: &Arc<Self>, running: Running) {
         let (after, dispatched) = self.inner.lock().queues.finish(self.now(), running);
-        self.tell(dispatched);
+        self.report(dispatched);
         let Some(after) = after else { return };
         if tokio::runtime::Handle::try_current().is_err() {
             // The process is shutting down, so no request waits for these seats.
@@ -324,20 +324,20 @@ impl LevelState {
 
     fn release(&self, running: Running) {
         let dispatched = self.inner.lock().queues.release(self.now(), running);
-        self.tell(dispatched);
+        self.report(dispatched);
     }
 
     fn dispatch(&self) {
         let dispatched = self.inner.lock().queues.dispatch();
-        self.tell(dispatched);
+        self.report(dispatched);
     }
 
     /// Wakes the requests that may run now. A request that was cancelled meanwhile returns its seats at once, as it
     /// never ran.
-    fn tell(&self, dispatched: Dispatched<Waiter>) {
+    fn report(&self, dispatched: Dispatched<Waiter>) {
         let mut all = dispatched;
         while let Some((waiter, running)) = all.pop() {
-            let Err(running) = waiter.tell.send(running) else { continue };
+            let Err(running) = waiter.report.send(running) else { continue };
             let mut inner = self.inner.lock();
             let now = self.now();
             let (after, next) = inner.queues.finish(now, running);

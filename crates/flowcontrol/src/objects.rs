@@ -10,7 +10,7 @@ const AUTO_UPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
 
 /// An object that the server creates and maintains.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Wanted {
+pub struct DesiredObject {
     /// The resource: `prioritylevelconfigurations` or `flowschemas`.
     pub resource: &'static str,
     /// The object at its creation, without fields that the server sets.
@@ -18,7 +18,7 @@ pub struct Wanted {
     mandatory: bool,
 }
 
-impl Wanted {
+impl DesiredObject {
     /// Returns the name of the object.
     pub fn name(&self) -> &str {
         self.object["metadata"]["name"].as_str().unwrap_or("")
@@ -83,13 +83,13 @@ fn is_nothing(value: &Value) -> bool {
 }
 
 /// Returns all objects. Levels come before the schemas that refer to them.
-pub fn wanted() -> Vec<Wanted> {
+pub fn wanted() -> Vec<DesiredObject> {
     levels().into_iter().chain(schemas()).collect()
 }
 
-fn level(mandatory: bool, name: &str, spec: Value) -> Wanted {
+fn level(mandatory: bool, name: &str, spec: Value) -> DesiredObject {
     let object = object("PriorityLevelConfiguration", name, spec);
-    Wanted { resource: "prioritylevelconfigurations", object, mandatory }
+    DesiredObject { resource: "prioritylevelconfigurations", object, mandatory }
 }
 
 fn object(kind: &str, name: &str, spec: Value) -> Value {
@@ -101,7 +101,7 @@ fn object(kind: &str, name: &str, spec: Value) -> Value {
     })
 }
 
-fn levels() -> Vec<Wanted> {
+fn levels() -> Vec<DesiredObject> {
     let limited = |shares: u32, lendable: u32, response: Value| {
         json!({"type": "Limited", "limited": {
             "nominalConcurrencyShares": shares, "lendablePercent": lendable, "limitResponse": response}})
@@ -126,7 +126,10 @@ fn levels() -> Vec<Wanted> {
 /// The fields of a schema: name, level, precedence, distinguisher, subjects, resources and paths.
 type Row<'a> = (&'a str, &'a str, u32, &'a str, Value, Value, Value);
 
-fn schema(mandatory: bool, (name, level, precedence, distinguisher, subjects, resources, paths): Row<'_>) -> Wanted {
+fn schema(
+    mandatory: bool,
+    (name, level, precedence, distinguisher, subjects, resources, paths): Row<'_>,
+) -> DesiredObject {
     let mut rules = json!({"subjects": subjects});
     if !is_nothing(&resources) {
         rules["resourceRules"] = resources;
@@ -142,10 +145,10 @@ fn schema(mandatory: bool, (name, level, precedence, distinguisher, subjects, re
     if !distinguisher.is_empty() {
         spec["distinguisherMethod"] = json!({"type": distinguisher});
     }
-    Wanted { resource: "flowschemas", object: object("FlowSchema", name, spec), mandatory }
+    DesiredObject { resource: "flowschemas", object: object("FlowSchema", name, spec), mandatory }
 }
 
-fn schemas() -> Vec<Wanted> {
+fn schemas() -> Vec<DesiredObject> {
     let group = |name: &str| json!({"kind": "Group", "group": {"name": name}});
     let user = |name: &str| json!({"kind": "User", "user": {"name": name}});
     let accounts = || json!({"kind": "ServiceAccount", "serviceAccount": {"namespace": "kube-system", "name": "*"}});
@@ -208,12 +211,12 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_took_over_stays() {
+    fn changed_objects_stay() {
         let all = wanted();
         let find = |name: &str| all.iter().find(|w| w.name() == name && w.resource != "flowschemas").unwrap();
         let (system, exempt) = (find("system"), find("exempt"));
-        let part = |w: &Wanted| if w.name() == "exempt" { "exempt" } else { "limited" };
-        let with = |w: &Wanted, generation: u32, annotation: Option<&str>, shares: u32| {
+        let part = |w: &DesiredObject| if w.name() == "exempt" { "exempt" } else { "limited" };
+        let with = |w: &DesiredObject, generation: u32, annotation: Option<&str>, shares: u32| {
             let mut stored = w.object.clone();
             stored["metadata"]["generation"] = generation.into();
             stored["metadata"]["annotations"] = annotation.map_or(json!({}), |a| json!({AUTO_UPDATE: a}));

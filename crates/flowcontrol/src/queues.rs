@@ -29,7 +29,7 @@ pub struct Running {
 
 /// The position of a waiting request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct QueuePosition {
     queue: usize,
     id: u64,
 }
@@ -48,7 +48,7 @@ pub enum Started {
     /// The request runs at once.
     Run(Running),
     /// The request waits behind this number of others in its queue.
-    Wait(Place, usize),
+    Wait(QueuePosition, usize),
     /// The request is rejected.
     Refused(Reason),
 }
@@ -189,7 +189,7 @@ impl<P> QueueSet<P> {
         self.waiting += 1;
         self.seats_waiting += work.seats_max();
         self.note();
-        Started::Wait(Place { queue: at, id }, ahead + 1)
+        Started::Wait(QueuePosition { queue: at, id }, ahead + 1)
     }
 
     /// Dequeues the requests for which there are seats. Call it after a request was queued.
@@ -245,7 +245,7 @@ impl<P> QueueSet<P> {
 
     /// Removes a waiting request. Returns whether it was still waiting. `timed_out` distinguishes a timeout from a
     /// disconnected client.
-    pub fn leave(&mut self, now: Duration, place: Place, timed_out: bool) -> bool {
+    pub fn leave(&mut self, now: Duration, place: QueuePosition, timed_out: bool) -> bool {
         self.advance(now);
         let Some(queue) = self.queues.get_mut(place.queue) else { return false };
         let Some(at) = queue.waiting.iter().position(|w| w.id == place.id) else { return false };

@@ -6,9 +6,9 @@ use crate::control::FlowControl;
 use crate::level::Inner;
 use crate::utilization::Utilization;
 
-type Read = fn(&Inner) -> f64;
+type ReadLevel = fn(&Inner) -> f64;
 
-const OF_LEVELS: [(&str, &str, Read); 12] = [
+const OF_LEVELS: [(&str, &str, ReadLevel); 12] = [
     ("nominal_limit_seats", "Nominal number of seats of the priority level.", |i| i.limits.nominal.into()),
     ("lower_limit_seats", "Lower bound of seats when other priority levels borrow.", |i| i.limits.min.into()),
     ("upper_limit_seats", "Upper bound of seats when the priority level borrows.", |i| i.limits.max.into()),

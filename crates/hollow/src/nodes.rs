@@ -60,7 +60,7 @@ impl Registered {
 
 /// The state that is kept of a node.
 #[derive(Clone, Default)]
-struct Known {
+struct NodeRecord {
     uid: Box<str>,
     /// The time since which it is ready.
     since: Box<str>,
@@ -72,7 +72,7 @@ struct Nodes {
     config: Arc<Config>,
     client: Client,
     clock: Arc<dyn Clock>,
-    known: Mutex<Vec<Known>>,
+    known: Mutex<Vec<NodeRecord>>,
     registered: Arc<Registered>,
     queue: WorkQueue<Work>,
 }
@@ -84,7 +84,7 @@ pub fn start(config: &Arc<Config>, client: &Client, clock: &Arc<dyn Clock>, task
         config: Arc::clone(config),
         client: client.clone(),
         clock: Arc::clone(clock),
-        known: Mutex::new(vec![Known::default(); config.nodes]),
+        known: Mutex::new(vec![NodeRecord::default(); config.nodes]),
         registered: Arc::default(),
         queue: queue.clone(),
     });
@@ -148,7 +148,7 @@ impl Nodes {
         let first = {
             let mut known = self.known.lock();
             let first = known[n].uid.is_empty();
-            known[n] = Known { uid: node.metadata.uid.into(), since: now.into(), lease: "".into() };
+            known[n] = NodeRecord { uid: node.metadata.uid.into(), since: now.into(), lease: "".into() };
             first
         };
         self.queue.add(Work::Renew(n));

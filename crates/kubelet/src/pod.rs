@@ -28,7 +28,7 @@ pub struct Member<'a> {
     pub role: Role,
     /// Its specification. An ephemeral container is converted to an ordinary `Container`.
     pub container: Cow<'a, Container>,
-    /// For an ephemeral container: name of the container whose process namespace it joins.
+    /// The container whose process namespace an ephemeral container joins.
     pub target: Option<&'a str>,
 }
 

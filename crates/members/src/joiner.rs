@@ -24,7 +24,7 @@ use crate::pki::Certificates;
 
 /// The largest request.
 const REQUEST_BYTES_MAX: usize = 4096;
-/// How long one check may take.
+/// The time that one check may take.
 const CHECK_MAX: Duration = Duration::from_secs(5);
 /// Checks at a time.
 const CHECKS_MAX: usize = 16;

@@ -33,9 +33,9 @@ use crate::upkeep::Upkeep;
 const ASK: Duration = Duration::from_millis(50);
 /// The interval of log lines about what a start waits for.
 const REPORT: Duration = Duration::from_secs(10);
-/// How long a member that stops tries to hand its leadership over.
+/// The time for which a member that stops tries to hand its leadership over.
 const HAND_OVER_MAX: Duration = Duration::from_secs(3);
-/// How long a member that stops looks for the others.
+/// The time for which a member that stops looks for the others.
 const LOOK_MAX: Duration = Duration::from_secs(4);
 
 /// A member of an etcd cluster that this process started and supervises. It runs until [`Member::shutdown`]; if this process

@@ -26,7 +26,7 @@ pub(crate) const PATH: &str = "/version";
 const MEMBERS_PATH: &str = "/members";
 /// The largest answer: a list of members.
 const ANSWER_BYTES_MAX: usize = 256 << 10;
-/// How long a question may take, with the connection.
+/// The time that a question may take, with the connection.
 const ASK_MAX: Duration = Duration::from_secs(3);
 
 /// The answer at a peer URL: a member's has versions, a joining server's its name.

@@ -20,9 +20,9 @@ use crate::program::Program;
 use crate::settings::{Phase, Settings};
 use crate::system::{ask_to_end, end_with_parent};
 
-/// How long etcd may take to end after SIGTERM; a leader hands its leadership over first.
+/// The time that etcd may take to end after SIGTERM; a leader hands its leadership over first.
 const STOP_MAX: Duration = Duration::from_secs(8);
-/// How long the log of an ended process may take to be read.
+/// The time that the log of an ended process may take to be read.
 const LOG_END_MAX: Duration = Duration::from_secs(2);
 /// Longer lines of the log are split.
 const LINE_BYTES_MAX: u64 = 64 << 10;

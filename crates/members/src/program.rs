@@ -12,7 +12,7 @@ use crate::version::Version;
 
 /// The name of the program.
 const ETCD: &str = "etcd";
-/// How long `etcd --version` may take.
+/// The time that `etcd --version` may take.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// An etcd on this machine.

@@ -12,9 +12,9 @@ use crate::settings::{Phase, Settings};
 pub enum Start {
     /// As the first member of a new cluster, or with the settings on disk if there are some (`--cluster-init`).
     Init,
-    /// With the settings on disk.
+    /// The member starts with the settings on disk.
     Resume,
-    /// As a learner of this cluster.
+    /// The member joins this cluster as a learner.
     Join(InitialCluster),
 }
 

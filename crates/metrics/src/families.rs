@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(families.text(), want);
     }
     #[test]
-    fn a_family_that_is_begun_again_goes_on() {
+    fn a_family_that_is_begun_again_continues() {
         let mut families = Families::default();
         families.gauge("a", "A.").sample(&[("of", "1")], 1.0);
         families.gauge("b", "B.").sample(&[], 1.0);

@@ -23,7 +23,7 @@ pub struct Registry {
     counted: prometheus::Registry,
     on_scrape: Arc<Mutex<Vec<OnScrape>>>,
     included: Arc<Mutex<Vec<Registry>>>,
-    /// By the name of what is counted: its label names.
+    /// The label names by the name of the metric.
     descriptions: Arc<Mutex<BTreeMap<String, BTreeSet<String>>>>,
 }
 

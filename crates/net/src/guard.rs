@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::events::{RulesetChange, RulesetEvents};
 use crate::nft::{self, NftError};
 
-/// How long to collect further changes after the first one: each line of an `nft` script is reported.
+/// The time to collect further changes after the first one: each line of an `nft` script is reported.
 const GATHER: Duration = Duration::from_millis(250);
 /// The interval of comparisons if the kernel reports no changes.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_changes_by_itself_is_no_damage() {
+    fn counters_are_not_damage() {
         let listing = |handle: u32, packets: u32, elements: Value, verdict: &str| {
             let rule = json!({"family": "ip", "table": "t", "chain": "c", "handle": handle,
                 "expr": [{"counter": {"packets": packets, "bytes": 1}}, {verdict: null}]});

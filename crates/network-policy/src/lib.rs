@@ -69,7 +69,7 @@ use sync::{Arrival, Inbox, Shared};
 const COMPONENT: &str = "network-policy";
 /// The time limit for stopping the tasks.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
-/// How long a starting pod waits for its policies in one attempt; the kubelet retries.
+/// The time for which a starting pod waits for its policies in one attempt; the kubelet retries.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Starts enforcement on this node; see [`NetworkPolicies::start`].

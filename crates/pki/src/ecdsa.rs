@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_signature() {
+    fn invalid_signatures_are_rejected() {
         for signature in
             [&b""[..], &[0x30, 0], &[0x30, 3, 2, 1, 1], &[0x30, 6, 2, 1, 1, 2, 1, 0xff], &[0x31, 6, 2, 1, 1, 2, 1, 1]]
         {

@@ -54,7 +54,7 @@ pub use foreign::{ForeignKey, KeyKind, PemBlock, Signed, foreign_blocks};
 pub use key::{Key, PublicKey};
 pub use kubeconfig::{Kubeconfig, UserCredential};
 pub use lifetime::{BACKDATE, CA_LIFETIME, LEAF_LIFETIME, Renewal};
-pub use peer::{Judge, PeerVerifier, Shown};
+pub use peer::{Judge, PeerCertificates, PeerVerifier};
 pub use pem::{certificates_from_pem, pem_block};
 pub use roots::{bundle_roots, system_roots};
 pub use signer::{

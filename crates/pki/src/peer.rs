@@ -16,7 +16,7 @@ use crate::chain::{ChainFault, Pool, Usage};
 use crate::provider;
 
 /// A peer's certificate, and those that it sends along.
-pub struct Shown<'a> {
+pub struct PeerCertificates<'a> {
     /// The peer's own.
     pub leaf: &'a CertificateDer<'a>,
     /// Certificates that may lead to a trusted one.
@@ -33,7 +33,7 @@ pub trait Judge: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// The reason for which the peer is rejected.
-    fn judge(&self, shown: &Shown<'_>) -> Result<(), Error>;
+    fn judge(&self, shown: &PeerCertificates<'_>) -> Result<(), Error>;
 }
 
 /// A TLS verifier that delegates to a `Judge`.
@@ -69,7 +69,7 @@ impl PeerVerifier {
     ) -> Result<(), Error> {
         let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
         let now = Timestamp::from_second(seconds).map_err(|_| Error::FailedToGetCurrentTime)?;
-        self.judge.judge(&Shown { leaf, rest, name, now })
+        self.judge.judge(&PeerCertificates { leaf, rest, name, now })
     }
     fn handshake12(&self, message: &[u8], cert: &CertificateDer<'_>, dss: &DigitallySignedStruct) -> Verified {
         verify_tls12_signature(message, cert, dss, &provider().signature_verification_algorithms)
@@ -137,7 +137,7 @@ impl Pool {
     ///
     /// # Errors
     /// The reason for which the peer is rejected.
-    pub fn judge(&self, shown: &Shown<'_>) -> Result<(), Error> {
+    pub fn judge(&self, shown: &PeerCertificates<'_>) -> Result<(), Error> {
         let usage = match shown.name {
             // The name is checked first, as in Go, so that its error is reported before that of the CA.
             Some(name) => {
@@ -154,7 +154,7 @@ impl Pool {
 pub(crate) struct Anyone;
 
 impl Judge for Anyone {
-    fn judge(&self, _shown: &Shown<'_>) -> Result<(), Error> {
+    fn judge(&self, _shown: &PeerCertificates<'_>) -> Result<(), Error> {
         Ok(())
     }
 }

@@ -15,7 +15,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
 use crate::chain::{ChainFault, Pool, Usage};
-use crate::peer::{Anyone, Judge, PeerVerifier, Shown};
+use crate::peer::{Anyone, Judge, PeerCertificates, PeerVerifier};
 use crate::{CertInfo, Issued, PkiError, Renewal, pem};
 
 /// `sha1WithRSAEncryption` and `ecdsa-with-SHA1` (RFC 3279).
@@ -151,7 +151,7 @@ impl ClientChains {
 }
 
 impl Judge for ClientChains {
-    fn judge(&self, shown: &Shown<'_>) -> Result<(), rustls::Error> {
+    fn judge(&self, shown: &PeerCertificates<'_>) -> Result<(), rustls::Error> {
         let pool = Arc::clone(&self.trusted.read().pool);
         pool.judge(shown)
     }
@@ -189,7 +189,7 @@ impl ServerChains {
     pub fn verify(&self, chain: &[CertificateDer<'_>], name: &str, now: Timestamp) -> Result<(), String> {
         let (leaf, rest) = chain.split_first().ok_or("no certificate")?;
         let name = ServerName::try_from(name).map_err(|e| e.to_string())?;
-        self.judge(&Shown { leaf, rest, name: Some(&name), now }).map_err(|e| e.to_string())
+        self.judge(&PeerCertificates { leaf, rest, name: Some(&name), now }).map_err(|e| e.to_string())
     }
     /// The check for clients.
     pub fn verifier(&self) -> Arc<dyn ServerCertVerifier> {
@@ -198,7 +198,7 @@ impl ServerChains {
 }
 
 impl Judge for ServerChains {
-    fn judge(&self, shown: &Shown<'_>) -> Result<(), rustls::Error> {
+    fn judge(&self, shown: &PeerCertificates<'_>) -> Result<(), rustls::Error> {
         let pool = Arc::clone(&self.pool.read());
         pool.judge(shown)
     }
@@ -232,10 +232,10 @@ AiBAMkoJzaSvqkG7Q/VsIxkwW6skToZdydectH48dowMIw==
 ";
 
     #[test]
-    fn signatures_over_sha1_are_told_but_those_of_roots() {
+    fn signatures_over_sha1_are_reported_except_those_of_roots() {
         let shown = pem::certificates_from_pem(OVER_SHA1).unwrap();
-        let told: Vec<bool> = shown.iter().map(is_signed_over_sha1).collect();
-        assert_eq!(told, [true, false]);
+        let reported: Vec<bool> = shown.iter().map(is_signed_over_sha1).collect();
+        assert_eq!(reported, [true, false]);
         let now: Timestamp = "2026-05-06T07:08:09Z".parse().unwrap();
         let ours = pem::certificates_from_pem(Authority::create("ca", now).unwrap().cert_pem()).unwrap();
         assert!(!is_signed_over_sha1(&ours[0]) && !is_signed_over_sha1(&CertificateDer::from(vec![1, 2])));

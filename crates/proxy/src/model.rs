@@ -124,7 +124,7 @@ pub struct SessionAffinityConfig {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ClientIpConfig {
-    /// How long a client uses the same endpoint after its last connection, in seconds.
+    /// The time for which a client uses the same endpoint after its last connection, in seconds.
     pub timeout_seconds: Option<u32>,
 }
 

@@ -26,13 +26,13 @@ use crate::model::{EndpointSlice, Family, LABEL_HEADLESS, LABEL_PROXY_NAME, LABE
 use crate::render::{self, Options};
 use crate::service::{self, NodeInfo};
 
-/// How long the first sync waits for the node's zone; without it hints by zone do not apply.
+/// The time for which the first sync waits for the node's zone; without it hints by zone do not apply.
 const NODE_WAIT: Duration = Duration::from_secs(2);
 /// The back-off after a failed transaction.
 const RETRY: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::from_secs(60) };
 /// A change that is not applied for longer than this makes `/healthz` fail (upstream: twice the sync period).
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long to collect further changes by other programs after the first one.
+/// The time to collect further changes by other programs after the first one.
 const GATHER: Duration = Duration::from_millis(500);
 /// The blocking pool for flows: the kernel may list a hundred thousand of them.
 static FLOWS: Lane = Lane::new("conntrack", 1);

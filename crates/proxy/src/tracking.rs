@@ -10,7 +10,8 @@ use kelson_tasks::FILES;
 /// Time-outs of TCP connections; zero leaves the kernel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpTimeouts {
-    /// After so long without a packet an established connection is forgotten (`--conntrack-tcp-timeout-established`).
+    /// The time without a packet after which an established connection is forgotten
+    /// (`--conntrack-tcp-timeout-established`).
     pub established: Duration,
     /// The same of one that one end has closed (`--conntrack-tcp-timeout-close-wait`).
     pub close_wait: Duration,

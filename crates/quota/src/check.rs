@@ -187,7 +187,7 @@ mod tests {
     }
 
     /// Returns `used` of the only quota after the write, or the message of the denial.
-    fn told(evaluator: &Evaluator, new: &Value, old: &Value, quota: &Quota) -> String {
+    fn reported(evaluator: &Evaluator, new: &Value, old: &Value, quota: &Quota) -> String {
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
         let change = Change { evaluator, resource: ("", "pods"), subresource: "", new, old, now };
         match check(&change, std::slice::from_ref(quota), &[]) {
@@ -223,7 +223,10 @@ mod tests {
             ),
         ];
         for (pod, hard, used, spec, want) in rows {
-            assert_eq!(told(&Evaluator::Pods(PodLevel::Counted), pod, &Value::Null, &quota(hard, used, spec)), want);
+            assert_eq!(
+                reported(&Evaluator::Pods(PodLevel::Counted), pod, &Value::Null, &quota(hard, used, spec)),
+                want
+            );
         }
     }
 
@@ -231,12 +234,12 @@ mod tests {
     fn changes_are_charged_by_difference() {
         let claim = |size: &str| json!({"metadata": {"resourceVersion": "1"}, "spec": {"resources": {"requests": {"storage": size}}}});
         let q = quota(json!({"requests.storage": "3Gi"}), json!({"requests.storage": "2Gi"}), json!({}));
-        let told = |new: &str| told(&Evaluator::Claims, &claim(new), &claim("1Gi"), &q);
-        assert_eq!(told("2Gi"), "requests.storage=3Gi");
-        assert_eq!(told("1Gi"), "nothing");
-        assert_eq!(told("512Mi"), "nothing", "what becomes less is counted by the controller");
+        let reported = |new: &str| reported(&Evaluator::Claims, &claim(new), &claim("1Gi"), &q);
+        assert_eq!(reported("2Gi"), "requests.storage=3Gi");
+        assert_eq!(reported("1Gi"), "nothing");
+        assert_eq!(reported("512Mi"), "nothing", "what becomes less is counted by the controller");
         assert_eq!(
-            told("3Gi"),
+            reported("3Gi"),
             "exceeded quota: q, requested: requests.storage=2Gi, used: requests.storage=2Gi, limited: requests.storage=3Gi"
         );
     }

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_counted_where_a_class_stands_for_them() {
+    fn names_are_counted_if_a_class_has_them() {
         for (name, want) in [
             ("requests.example.com/gpu", true),
             ("example.com/gpu", false),

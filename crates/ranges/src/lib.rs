@@ -43,7 +43,7 @@ impl Ranges {
 
 /// The ranges of the command line.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Given {
+pub struct ConfiguredRanges {
     /// The value of `--cluster-cidr`. `None` means the default range, or the next one that is free on this host.
     pub cluster: Option<IpNet>,
     /// The value of `--service-cidr`. `None` means the same as for pods.
@@ -73,8 +73,9 @@ fn pairs() -> impl Iterator<Item = (IpNet, IpNet)> {
 }
 
 /// Returns the ranges of a new cluster: the configured ones, or free ones. Pure.
-fn choose(given: Given, used: &[Used]) -> Result<(IpNet, IpNet), RangesError> {
-    let given = Given { cluster: given.cluster.map(|n| n.trunc()), service: given.service.map(|n| n.trunc()) };
+fn choose(given: ConfiguredRanges, used: &[Used]) -> Result<(IpNet, IpNet), RangesError> {
+    let given =
+        ConfiguredRanges { cluster: given.cluster.map(|n| n.trunc()), service: given.service.map(|n| n.trunc()) };
     if let (Some(c), Some(s)) = (given.cluster, given.service)
         && overlap(&c, &s)
     {
@@ -94,7 +95,7 @@ fn choose(given: Given, used: &[Used]) -> Result<(IpNet, IpNet), RangesError> {
 }
 
 /// Fails if a flag differs from the stored ranges, since a cluster's ranges are in its objects. Pure.
-fn agree(stored: &Ranges, given: Given, file: &Path) -> Result<(), RangesError> {
+fn agree(stored: &Ranges, given: ConfiguredRanges, file: &Path) -> Result<(), RangesError> {
     let pairs = [("--cluster-cidr", given.cluster, stored.cluster), ("--service-cidr", given.service, stored.service)];
     for (flag, given, stored) in pairs {
         if let Some(given) = given
@@ -111,18 +112,18 @@ fn agree(stored: &Ranges, given: Given, file: &Path) -> Result<(), RangesError> 
 
 /// The ranges that are stored, or will be stored, in a server's data directory. Its functions block.
 #[derive(Debug)]
-pub struct Kept {
+pub struct StoredRanges {
     file: PathBuf,
-    given: Given,
+    given: ConfiguredRanges,
     stored: Option<Ranges>,
 }
 
-impl Kept {
+impl StoredRanges {
     /// Reads the stored ranges.
     ///
     /// # Errors
     /// Fails if the stored ranges cannot be read, or differ from the flags.
-    pub fn read(data_dir: &Path, given: Given) -> Result<Self, RangesError> {
+    pub fn read(data_dir: &Path, given: ConfiguredRanges) -> Result<Self, RangesError> {
         let file = data_dir.join(FILE);
         let stored = record::read::<Ranges>(&file)?;
         if let Some(stored) = &stored {
@@ -160,14 +161,14 @@ impl Kept {
 ///
 /// # Errors
 /// Fails if the flags differ from the stored ranges, or if a file cannot be read or written.
-pub async fn settle(data_dir: &Path, given: Given) -> Result<Ranges, RangesError> {
+pub async fn settle(data_dir: &Path, given: ConfiguredRanges) -> Result<Ranges, RangesError> {
     let dir = data_dir.to_owned();
     let lane = FILES.run(move || settle_blocking(&dir, given)).await;
     lane.map_err(|e| RangesError::io(data_dir.display().to_string())(std::io::Error::other(e)))?
 }
 
-fn settle_blocking(data_dir: &Path, given: Given) -> Result<Ranges, RangesError> {
-    let kept = Kept::read(data_dir, given)?;
+fn settle_blocking(data_dir: &Path, given: ConfiguredRanges) -> Result<Ranges, RangesError> {
+    let kept = StoredRanges::read(data_dir, given)?;
     let ranges = kept.settle(|| Ok::<_, RangesError>(Vec::new()))?;
     kept.keep(ranges)?;
     Ok(ranges)
@@ -180,16 +181,16 @@ mod tests {
     fn net(s: &str) -> IpNet {
         s.parse().unwrap()
     }
-    fn given(cluster: &str, service: &str) -> Given {
-        Given { cluster: cluster.parse().ok(), service: service.parse().ok() }
+    fn given(cluster: &str, service: &str) -> ConfiguredRanges {
+        ConfiguredRanges { cluster: cluster.parse().ok(), service: service.parse().ok() }
     }
-    fn chosen(given: Given, used: &[&str]) -> String {
+    fn chosen(given: ConfiguredRanges, used: &[&str]) -> String {
         let used: Vec<Used> = used.iter().map(|u| Used { net: net(u), by: "eth0".into() }).collect();
         choose(given, &used).map_or_else(|e| e.to_string(), |(c, s)| format!("{c} {s}"))
     }
 
     #[test]
-    fn what_nobody_uses_is_taken() {
+    fn unused_ranges_are_chosen() {
         let rows: &[(&[&str], &str)] = &[
             (&[], "10.42.0.0/16 10.43.0.0/16"),
             (&["192.168.1.0/24", "172.17.0.0/16"], "10.42.0.0/16 10.43.0.0/16"),
@@ -199,9 +200,9 @@ mod tests {
             (&["10.0.0.0/8", "172.17.0.0/16"], "172.18.0.0/16 172.19.0.0/16"),
         ];
         for (used, want) in rows {
-            assert_eq!(chosen(Given::default(), used), *want, "{used:?}");
+            assert_eq!(chosen(ConfiguredRanges::default(), used), *want, "{used:?}");
         }
-        let none = chosen(Given::default(), &["10.0.0.0/8", "172.16.0.0/12"]);
+        let none = chosen(ConfiguredRanges::default(), &["10.0.0.0/8", "172.16.0.0/12"]);
         assert!(none.starts_with("no free ranges") && none.contains("eth0 and 1 others"), "{none}");
     }
 
@@ -220,7 +221,7 @@ mod tests {
     fn what_was_stored_cannot_be_changed() {
         let stored = Ranges { cluster: net("10.42.0.0/16"), service: net("10.43.0.0/16"), vni: 1 };
         let check = |g| agree(&stored, g, Path::new("/x/network.json")).err().map(|e| e.to_string());
-        assert_eq!(check(Given::default()), None);
+        assert_eq!(check(ConfiguredRanges::default()), None);
         assert_eq!(check(given("10.42.0.0/16", "10.43.0.0/16")), None);
         let refused = check(given("", "10.44.0.0/16")).unwrap();
         assert!(refused.starts_with("--service-cidr 10.44.0.0/16: this cluster uses 10.43.0.0/16"), "{refused}");
@@ -229,10 +230,10 @@ mod tests {
     #[test]
     fn what_was_settled_on_is_kept() {
         let dir = tempfile::tempdir().unwrap();
-        let first = settle_blocking(dir.path(), Given::default()).unwrap();
+        let first = settle_blocking(dir.path(), ConfiguredRanges::default()).unwrap();
         assert_eq!((first.cluster, first.service), (net("10.42.0.0/16"), net("10.43.0.0/16")));
         assert!((1..=VNI_MAX).contains(&first.vni));
-        assert_eq!(settle_blocking(dir.path(), Given::default()).unwrap(), first, "kept");
+        assert_eq!(settle_blocking(dir.path(), ConfiguredRanges::default()).unwrap(), first, "kept");
         let other = settle_blocking(dir.path(), given("10.60.0.0/16", "")).unwrap_err();
         assert!(other.to_string().starts_with("--cluster-cidr 10.60.0.0/16: this cluster uses"), "{other}");
         let files: Vec<_> = std::fs::read_dir(dir.path()).unwrap().flatten().map(|e| e.file_name()).collect();

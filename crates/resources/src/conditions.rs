@@ -64,7 +64,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn told(errors: Errors) -> String {
+    fn reported(errors: Errors) -> String {
         let found = errors.finish();
         if found.is_empty() { String::new() } else { found.to_string() }
     }
@@ -99,7 +99,7 @@ mod tests {
             let mut errors = Errors::new();
             let first = json!({"type": "Other", "status": "False", "reason": "r", "lastTransitionTime": "t"});
             check(&json!([first, condition]), &Path::new("conditions"), &mut errors);
-            let found = told(errors);
+            let found = reported(errors);
             if want.is_empty() {
                 assert_eq!(found, "", "{condition}");
             } else {
@@ -108,6 +108,6 @@ mod tests {
         }
         let mut errors = Errors::new();
         check(&json!([good, good]), &Path::new("conditions"), &mut errors);
-        assert_eq!(told(errors), "conditions[1].type: Duplicate value: \"Ready\"");
+        assert_eq!(reported(errors), "conditions[1].type: Duplicate value: \"Ready\"");
     }
 }

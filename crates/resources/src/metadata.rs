@@ -185,13 +185,13 @@ pub fn finalizer_warnings(meta: &Value, old: Option<&Value>) -> Vec<String> {
     added.dedup();
     let mut out = Vec::new();
     for name in added {
-        let told = |why: &str| format!("metadata.finalizers: {name:?}: {why}");
-        out.extend(is_qualified_name(name).err().into_iter().flatten().map(|why| told(&why)));
+        let reported = |why: &str| format!("metadata.finalizers: {name:?}: {why}");
+        out.extend(is_qualified_name(name).err().into_iter().flatten().map(|why| reported(&why)));
         if name.contains('/') || is_standard_finalizer(name) {
             continue;
         }
         let path = if name.contains('.') { " including a path (/)" } else { "" };
-        out.push(told(&format!("prefer a domain-qualified finalizer name{path} {ADVICE}")));
+        out.push(reported(&format!("prefer a domain-qualified finalizer name{path} {ADVICE}")));
     }
     out
 }
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_told_as_often_as_the_reference_finds_them() {
+    fn faults_are_reported_as_often_as_by_the_reference() {
         for (group, resource, view, labels, finalizers, generated) in [
             ("", "configmaps", "", 4, 2, 2),
             ("apps", "deployments", "", 3, 1, 1),

@@ -159,7 +159,7 @@ pub struct Options {
     /// How often they do when one of its views is written.
     pub rejudged_in_views: Rejudged,
     /// Whether a write of the status keeps metadata unchanged.
-    pub status_stands_alone: bool,
+    pub status_is_independent: bool,
 }
 
 impl Options {
@@ -177,7 +177,7 @@ impl Options {
             expressions: holds_expressions(group, plural),
             rejudged: Rejudged::of(group, plural),
             rejudged_in_views: Rejudged::of_views(group, plural),
-            status_stands_alone: rejudged::status_stands_alone(group, plural),
+            status_is_independent: rejudged::status_is_independent(group, plural),
             ..Self::of_kind(group, plural, stored_form, namespaced)
         }
     }
@@ -211,7 +211,7 @@ impl Options {
             orphans_dependents: false,
             rejudged: Rejudged::CUSTOM,
             rejudged_in_views: Rejudged::CUSTOM,
-            status_stands_alone: false,
+            status_is_independent: false,
         }
     }
 

@@ -105,8 +105,8 @@ mod tests {
     /// A kind that is created at run time implements the same trait.
     #[test]
     fn a_kind_made_at_run_time() {
-        struct Made(Options);
-        impl Strategy for Made {
+        struct OptionsOnly(Options);
+        impl Strategy for OptionsOnly {
             fn options(&self) -> &Options {
                 &self.0
             }
@@ -117,7 +117,7 @@ mod tests {
         let (group, fields) = (String::from("example.com"), vec![String::from("spec.color").into()]);
         let stored_form = kelson_meta::Gvk::new(&*group, "v7", "Shirt");
         let options = Options { fields: fields.into(), ..Options::of_kind(group, "shirts", stored_form, true) };
-        let made: std::sync::Arc<dyn Strategy> = std::sync::Arc::new(Made(options));
+        let made: std::sync::Arc<dyn Strategy> = std::sync::Arc::new(OptionsOnly(options));
         let obj = serde_json::json!({"spec": {"color": "red"}});
         assert_eq!(made.field_value(&obj, &made.options().fields[0]), "red");
         assert_eq!(made.default("v7", &mut obj.clone()).unwrap_err().message, "no defaults in v7");

@@ -69,7 +69,7 @@ impl Rejudged {
 }
 
 /// Reports whether a write of the status keeps labels, annotations, finalizers and owners unchanged.
-pub fn status_stands_alone(group: &str, resource: &str) -> bool {
+pub fn status_is_independent(group: &str, resource: &str) -> bool {
     match group {
         "flowcontrol.apiserver.k8s.io" | "storagemigration.k8s.io" | "internal.apiserver.k8s.io" => true,
         "apiregistration.k8s.io" | "admissionregistration.k8s.io" => true,

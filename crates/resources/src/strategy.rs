@@ -187,7 +187,7 @@ pub trait Strategy: Send + Sync {
     fn reset_fields(&self, subresource: &str) -> Vec<Texts> {
         match subresource {
             "" if self.options().has_status() => vec![texts!["status"]],
-            "status" if self.options().status_stands_alone => vec![texts!["spec"], texts!["metadata"]],
+            "status" if self.options().status_is_independent => vec![texts!["spec"], texts!["metadata"]],
             "status" => vec![texts!["spec"]],
             _ => Vec::new(),
         }
@@ -260,7 +260,7 @@ fn spec_changed(new: &Value, old: &Value) -> bool {
 /// The default for a subresource update, which treats every subresource as `status`.
 pub(crate) fn base_subresource_update(o: &Options, subresource: &str, new: &mut Value, old: &Value) {
     base_status_update(new, old);
-    if subresource == "status" && o.status_stands_alone {
+    if subresource == "status" && o.status_is_independent {
         keep_metadata(o, new, old);
     }
 }

@@ -6,7 +6,7 @@ use kelson_metrics::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGaug
 use tokio::time::Instant;
 
 use crate::evaluation::preempt::Outcome;
-use crate::evaluation::select::Spent;
+use crate::evaluation::select::DecisionTimes;
 use crate::plugins::change::Change;
 use crate::queue::Waited;
 
@@ -39,7 +39,7 @@ const POINTS: [&str; 6] = ["PreFilter", "Filter", "Score", "PostFilter", "PreBin
 /// The result of an extension point.
 const STATUSES: [&str; 3] = ["Success", "Unschedulable", "Error"];
 /// Numbers of attempts from this one on share one label value.
-const ATTEMPTS_TOLD: u32 = 15;
+const ATTEMPTS_REPORTED: u32 = 15;
 
 /// Counters and histograms that are updated while pods are scheduled.
 #[derive(Clone, Debug)]
@@ -150,7 +150,7 @@ impl Metrics {
     }
 
     /// Records how long a decision took.
-    pub fn decided(&self, profile: usize, spent: &Spent, took: Duration) {
+    pub fn decided(&self, profile: usize, spent: &DecisionTimes, took: Duration) {
         self.algorithm.observe(took.as_secs_f64());
         let (before, refused) = spent.before;
         self.point(profile, ExtensionPoint::PreFilter, usize::from(refused), before);
@@ -189,9 +189,9 @@ impl Metrics {
     /// Records a pod that was bound.
     pub fn placed(&self, waited: &Waited, now: Instant) {
         let n = waited.attempts;
-        let told = if n >= ATTEMPTS_TOLD { format!("{ATTEMPTS_TOLD}+") } else { n.to_string() };
+        let reported = if n >= ATTEMPTS_REPORTED { format!("{ATTEMPTS_REPORTED}+") } else { n.to_string() };
         let since = waited.since.map(|since| now.saturating_duration_since(since)).unwrap_or_default();
-        self.waits.with_label_values(&[&told]).observe(since.as_secs_f64());
+        self.waits.with_label_values(&[&reported]).observe(since.as_secs_f64());
         self.attempts.observe(f64::from(n));
         if waited.flushed {
             self.flushed.inc();

@@ -20,7 +20,7 @@ pub const UNSCHEDULABLE_MAX: Duration = Duration::from_secs(300);
 type ActiveKey = (i64, u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum QueueState {
     Active(ActiveKey),
     Backoff { until: Instant, sequence: u64 },
     Unschedulable { since: Instant, sequence: u64 },
@@ -41,7 +41,7 @@ struct Entry {
     faulty: bool,
     /// Whether a change that may let it fit happened while extenders were asked.
     missed: bool,
-    place: Place,
+    place: QueueState,
 }
 
 /// The history of a pod before it was placed.
@@ -139,7 +139,7 @@ impl Queue {
                 backoff_until: now,
                 faulty: false,
                 missed: false,
-                place: Place::InFlight,
+                place: QueueState::InFlight,
             };
             self.entries.insert(Arc::clone(&uid), entry);
             self.hold(&uid, held);
@@ -151,7 +151,7 @@ impl Queue {
         entry.pod = pod;
         entry.missed |= changed;
         // A change of the pod itself (labels, tolerations, gates …) is enough to retry it.
-        if changed && entry.place != Place::InFlight {
+        if changed && entry.place != QueueState::InFlight {
             self.detach(&uid);
             self.hold(&uid, held);
             self.settle(&uid, now, gated, event::UPDATE);
@@ -174,7 +174,7 @@ impl Queue {
             self.held.remove(&uid);
             let Some(entry) = self.entries.get(&uid) else { continue };
             let gated = !entry.pod.spec.gates.is_empty();
-            if entry.place == Place::Gated {
+            if entry.place == QueueState::Gated {
                 self.detach(&uid);
                 self.settle(&uid, now, gated, why);
             }
@@ -195,14 +195,14 @@ impl Queue {
         }
         let (place, queue) = if gated {
             self.gated += 1;
-            (Place::Gated, "unschedulable")
+            (QueueState::Gated, "unschedulable")
         } else if e.backoff_until > now {
             self.backoff.insert((e.backoff_until, sequence), Arc::clone(uid));
-            (Place::Backoff { until: e.backoff_until, sequence }, "backoff")
+            (QueueState::Backoff { until: e.backoff_until, sequence }, "backoff")
         } else {
             let key = (-i64::from(e.pod.spec.priority), e.arrival);
             self.active.insert(key, Arc::clone(uid));
-            (Place::Active(key), "active")
+            (QueueState::Active(key), "active")
         };
         e.place = place;
         self.came(queue, why);
@@ -211,21 +211,21 @@ impl Queue {
     /// Removes a pod from its list; it stays known.
     fn detach(&mut self, uid: &str) {
         let Some(e) = self.entries.get_mut(uid) else { return };
-        match std::mem::replace(&mut e.place, Place::InFlight) {
-            Place::Active(key) => {
+        match std::mem::replace(&mut e.place, QueueState::InFlight) {
+            QueueState::Active(key) => {
                 self.active.remove(&key);
             }
-            Place::Backoff { until, sequence } => {
+            QueueState::Backoff { until, sequence } => {
                 self.backoff.remove(&(until, sequence));
             }
-            Place::Unschedulable { since, sequence } => {
+            QueueState::Unschedulable { since, sequence } => {
                 self.unschedulable.remove(&(since, sequence));
                 for (i, n) in self.refused_by.iter_mut().enumerate() {
                     *n -= usize::from(e.plugins.has(i));
                 }
             }
-            Place::Gated => self.gated -= 1,
-            Place::InFlight => {}
+            QueueState::Gated => self.gated -= 1,
+            QueueState::InFlight => {}
         }
     }
 
@@ -288,7 +288,7 @@ impl Queue {
     fn fail(&mut self, uid: &str, now: Instant, faulty: bool) -> Option<&mut Entry> {
         self.asked.remove(uid);
         let pauses = self.pauses.unwrap_or(BACKOFF);
-        let e = self.entries.get_mut(uid).filter(|e| e.place == Place::InFlight)?;
+        let e = self.entries.get_mut(uid).filter(|e| e.place == QueueState::InFlight)?;
         e.backoff_until = now + pauses.delay(e.failures);
         e.failures = e.failures.saturating_add(1);
         e.faulty = faulty;
@@ -305,7 +305,7 @@ impl Queue {
             let gated = !e.pod.spec.gates.is_empty();
             return self.settle(&uid, now, gated, event::FAILURE);
         }
-        e.place = Place::Unschedulable { since: now, sequence };
+        e.place = QueueState::Unschedulable { since: now, sequence };
         self.unschedulable.insert((now, sequence), uid);
         self.came("unschedulable", event::FAILURE);
         for (i, n) in self.refused_by.iter_mut().enumerate() {
@@ -363,7 +363,7 @@ impl Queue {
         if let Some(e) = self.entries.get_mut(uid).filter(|_| self.asked.contains(uid)) {
             e.missed = true;
         }
-        let waits = |e: &&Entry| matches!(e.place, Place::Unschedulable { .. });
+        let waits = |e: &&Entry| matches!(e.place, QueueState::Unschedulable { .. });
         if let Some(e) = self.entries.get(uid).filter(waits) {
             let uid = Arc::clone(&e.pod.uid);
             self.detach(&uid);
@@ -378,7 +378,7 @@ impl Queue {
 
     /// Returns the unschedulable pods with the plugins that rejected them last.
     pub fn refused(&self) -> impl Iterator<Item = (&Pod, PluginSet)> {
-        let waits = |e: &&Entry| e.place != Place::InFlight && !e.plugins.is_empty();
+        let waits = |e: &&Entry| e.place != QueueState::InFlight && !e.plugins.is_empty();
         self.entries.values().filter(waits).map(|e| (&*e.pod, e.plugins))
     }
 

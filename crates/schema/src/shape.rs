@@ -30,7 +30,7 @@ pub enum ScalarType {
 
 /// The form of the values that a location accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum ValueForm {
     /// A JSON object.
     Map,
     /// A JSON list.
@@ -64,7 +64,7 @@ pub trait DynamicShape: std::fmt::Debug + Send + Sync {
     /// Returns whether the value is a complete object, with `apiVersion`, `kind` and `metadata`.
     fn is_embedded(&self) -> bool;
     /// Returns the form of the values that the location accepts.
-    fn form(&self) -> Form;
+    fn form(&self) -> ValueForm;
 }
 
 /// Nesting allowed in a custom resource's schema.
@@ -162,24 +162,24 @@ impl Shape {
     }
 
     /// Returns the form of the values that this location accepts; null belongs to every form.
-    pub fn form(&self) -> Form {
+    pub fn form(&self) -> ValueForm {
         match self {
             Shape::Dynamic(ty) => ty.form(),
-            Shape::Root(_) => Form::Map,
+            Shape::Root(_) => ValueForm::Map,
             Shape::Builtin(ty, _) => match ty.kind() {
-                Kind::Int32 | Kind::Int64 | Kind::Double => Form::Scalar(ScalarType::Numeric),
-                Kind::String | Kind::Bytes | Kind::Duration => Form::Scalar(ScalarType::Text),
-                Kind::Bool => Form::Scalar(ScalarType::Boolean),
-                Kind::Time | Kind::MicroTime | Kind::Quantity | Kind::IntOrString => Form::AnyScalar,
-                Kind::Struct(_) | Kind::Map(_) | Kind::RawExtension | Kind::FieldsV1 => Form::Map,
-                Kind::List(_) | Kind::WrappedList(_) => Form::List,
+                Kind::Int32 | Kind::Int64 | Kind::Double => ValueForm::Scalar(ScalarType::Numeric),
+                Kind::String | Kind::Bytes | Kind::Duration => ValueForm::Scalar(ScalarType::Text),
+                Kind::Bool => ValueForm::Scalar(ScalarType::Boolean),
+                Kind::Time | Kind::MicroTime | Kind::Quantity | Kind::IntOrString => ValueForm::AnyScalar,
+                Kind::Struct(_) | Kind::Map(_) | Kind::RawExtension | Kind::FieldsV1 => ValueForm::Map,
+                Kind::List(_) | Kind::WrappedList(_) => ValueForm::List,
                 Kind::Json
                 | Kind::Any
                 | Kind::SchemaOrBool(_)
                 | Kind::SchemaOrArray(_)
-                | Kind::SchemaOrStringArray(_) => Form::Any,
+                | Kind::SchemaOrStringArray(_) => ValueForm::Any,
             },
-            Shape::Untyped => Form::Any,
+            Shape::Untyped => ValueForm::Any,
         }
     }
 
@@ -190,8 +190,8 @@ impl Shape {
             Shape::Builtin(_, Some(f)) => match (f.default(), self.form()) {
                 (Some(default), _) => serde_json::from_str(default).ok(),
                 (None, _) if f.is_pointer() || f.omit_empty() => None,
-                (None, Form::Scalar(ScalarType::Text)) => Some(Value::from("")),
-                (None, Form::Scalar(ScalarType::Numeric)) => Some(Value::from(0)),
+                (None, ValueForm::Scalar(ScalarType::Text)) => Some(Value::from("")),
+                (None, ValueForm::Scalar(ScalarType::Numeric)) => Some(Value::from(0)),
                 _ => None,
             },
             Shape::Dynamic(ty) => ty.default_value(),

@@ -79,9 +79,9 @@ impl Attributes {
 
 /// A bounded cache of results with an expiry time.
 #[derive(Debug)]
-struct Kept<K, V>(Mutex<HashMap<K, (V, Instant)>>);
+struct ExpiringCache<K, V>(Mutex<HashMap<K, (V, Instant)>>);
 
-impl<K: Eq + Hash + Clone, V: Clone> Kept<K, V> {
+impl<K: Eq + Hash + Clone, V: Clone> ExpiringCache<K, V> {
     fn new() -> Self {
         Self(Mutex::new(HashMap::new()))
     }
@@ -110,8 +110,8 @@ pub struct Delegated {
     client: Client,
     clock: Arc<dyn Clock>,
     chains: ClientChains,
-    tokens: Kept<[u8; 32], Option<Caller>>,
-    decisions: Kept<(Caller, Attributes), bool>,
+    tokens: ExpiringCache<[u8; 32], Option<Caller>>,
+    decisions: ExpiringCache<(Caller, Attributes), bool>,
     reviews: Semaphore,
 }
 
@@ -126,8 +126,8 @@ impl Delegated {
             client,
             clock,
             chains: ClientChains::new(&[client_ca_pem])?,
-            tokens: Kept::new(),
-            decisions: Kept::new(),
+            tokens: ExpiringCache::new(),
+            decisions: ExpiringCache::new(),
             reviews: Semaphore::new(REVIEWS_MAX),
         })
     }
@@ -217,7 +217,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn answers_end_and_are_bounded() {
-        let kept = Kept::new();
+        let kept = ExpiringCache::new();
         kept.put(0, "a", Duration::from_secs(10));
         assert_eq!(kept.get(&0), Some("a"));
         tokio::time::advance(Duration::from_secs(10)).await;

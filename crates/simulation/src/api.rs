@@ -20,7 +20,7 @@ use crate::{Failure, Faults, Trace, WallClock};
 
 /// The number of conflicts after which a change by the test fails.
 const CHANGE_TRIES: usize = 20;
-/// How long [`Api::until`] waits, by the paused clock.
+/// The time for which [`Api::until`] waits, by the paused clock.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The interval of checks in [`Api::until`].
 const LOOK: Duration = Duration::from_millis(100);

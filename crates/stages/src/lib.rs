@@ -35,5 +35,5 @@ pub use error::StageError;
 pub use file::{File, Settings, read};
 pub use lifecycle::Lifecycle;
 pub use stage::Stage;
-pub use step::{Effect, Form};
+pub use step::{Effect, PatchFormat};
 pub use template::{Surroundings, Templates};

@@ -30,14 +30,14 @@ pub fn document(value: &Value) -> Val {
 
 /// One result of a query.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Found {
+pub enum QueryResult {
     /// A string result, without quotes.
     Text(String),
     /// A result of another type, as jq prints it.
     Other(String),
 }
 
-impl Found {
+impl QueryResult {
     /// Returns the result in the form in which requirements write values.
     pub fn text(&self) -> &str {
         match self {
@@ -61,15 +61,15 @@ impl Query {
     }
 
     /// What it gives but for nulls. An error within (a path through what is not there) makes it give nothing.
-    pub fn run(&self, document: &Val) -> Vec<Found> {
+    pub fn run(&self, document: &Val) -> Vec<QueryResult> {
         let context = Ctx::<JustLut<Val>>::new(&self.0.lut, Vars::new([]));
         let values = self.0.id.run((context, document.clone())).take(VALUES_MAX);
         let mut found = Vec::new();
         for value in values {
             match value {
                 Ok(Val::Null) => {}
-                Ok(Val::TStr(text)) => found.push(Found::Text(String::from_utf8_lossy(&text).into_owned())),
-                Ok(other) => found.push(Found::Other(other.to_string())),
+                Ok(Val::TStr(text)) => found.push(QueryResult::Text(String::from_utf8_lossy(&text).into_owned())),
+                Ok(other) => found.push(QueryResult::Other(other.to_string())),
                 Err(_) => return Vec::new(),
             }
         }
@@ -106,7 +106,7 @@ mod tests {
             ("halt", ""),
         ] {
             let found = Query::new(filter).unwrap().run(&object);
-            let found: Vec<_> = found.iter().map(Found::text).collect();
+            let found: Vec<_> = found.iter().map(QueryResult::text).collect();
             assert_eq!(found.join(" "), expected, "{filter}");
         }
         for wrong in [".[", "nosuchfunction", ".a |"] {

@@ -10,7 +10,7 @@ use crate::error::StageError;
 use crate::selector::Selector;
 use crate::step::{Effect, Step};
 use crate::template::Templates;
-use crate::value::{Given, Subject};
+use crate::value::{ExpressionValue, Subject};
 
 /// A compiled stage. It decides whether an object is in the stage, how long the object stays in it, and which writes
 /// follow. It is made once from a [`Document`] and is then used for every object of its kind; evaluation changes no
@@ -20,8 +20,8 @@ pub struct Stage {
     name: String,
     of: Reference,
     selector: Selector,
-    weight: Given,
-    delay: Option<(Given, Given)>,
+    weight: ExpressionValue,
+    delay: Option<(ExpressionValue, ExpressionValue)>,
     steps: Vec<Step>,
     immediate_next: bool,
 }
@@ -46,9 +46,9 @@ impl Stage {
             // An empty delay means no delay.
             let usual = Some(delay.duration_milliseconds.unwrap_or(0));
             let jitter = (delay.jitter_duration_milliseconds, delay.jitter_duration_from.as_ref());
-            let duration =
-                Given::new(usual, delay.duration_from.as_ref()).map_err(|e| e.within("delay.durationFrom"))?;
-            let jitter = Given::new(jitter.0, jitter.1).map_err(|e| e.within("delay.jitterDurationFrom"))?;
+            let duration = ExpressionValue::new(usual, delay.duration_from.as_ref())
+                .map_err(|e| e.within("delay.durationFrom"))?;
+            let jitter = ExpressionValue::new(jitter.0, jitter.1).map_err(|e| e.within("delay.jitterDurationFrom"))?;
             Ok((duration, jitter))
         });
         let steps = spec.all_steps();
@@ -59,7 +59,8 @@ impl Stage {
             name,
             of: spec.resource_ref.clone(),
             selector: Selector::new(selector)?,
-            weight: Given::new(Some(spec.weight), spec.weight_from.as_ref()).map_err(|e| e.within("weightFrom"))?,
+            weight: ExpressionValue::new(Some(spec.weight), spec.weight_from.as_ref())
+                .map_err(|e| e.within("weightFrom"))?,
             delay: delay.transpose()?,
             steps: steps.collect::<Result<_, _>>()?,
             immediate_next: spec.immediate_next_stage.unwrap_or(false),

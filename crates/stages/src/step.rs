@@ -9,7 +9,7 @@ use crate::template::{Template, Templates};
 
 /// The patch type of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum PatchFormat {
     /// A JSON patch (RFC 6902).
     Json,
     /// A JSON merge patch (RFC 7386).
@@ -28,7 +28,7 @@ pub enum Effect {
     /// Send a patch for the object.
     Patch {
         /// The patch type.
-        form: Form,
+        form: PatchFormat,
         /// The subresource; empty for the object itself.
         subresource: String,
         /// The body of the request.
@@ -41,7 +41,7 @@ pub enum Effect {
     /// Create another object, or patch it if it exists.
     Apply {
         /// The patch type for an existing object.
-        form: Form,
+        form: PatchFormat,
         /// The subresource to patch. If it is not empty, the object must exist.
         subresource: String,
         /// The object, with its `apiVersion` and `kind`.
@@ -53,7 +53,7 @@ pub enum Effect {
 
 #[derive(Debug)]
 struct Patch {
-    form: Form,
+    form: PatchFormat,
     root: String,
     subresource: String,
     template: Arc<Template>,
@@ -83,15 +83,15 @@ impl Step {
         let patch = |p: &document::PatchSpec| {
             // Only nodes and pods default to a strategic merge patch.
             let usual = if of.api_version == "v1" && matches!(&*of.kind, "Node" | "Pod") {
-                Form::Strategic
+                PatchFormat::Strategic
             } else {
-                Form::Merge
+                PatchFormat::Merge
             };
             let form = match p.r#type.as_deref().unwrap_or_default() {
                 "" => usual,
-                "json" => Form::Json,
-                "merge" => Form::Merge,
-                "strategic" => Form::Strategic,
+                "json" => PatchFormat::Json,
+                "merge" => PatchFormat::Merge,
+                "strategic" => PatchFormat::Strategic,
                 other => return Err(StageError::new("patch.type", format!("unsupported value {other:?}"))),
             };
             let template = templates.compile(&p.template).map_err(|e| e.within("patch"))?;
@@ -100,9 +100,9 @@ impl Step {
         };
         let apply = |a: &document::Apply| {
             let form = match a.r#type.as_deref().unwrap_or_default() {
-                "" | "apply" => Form::Apply,
-                "merge" => Form::Merge,
-                "strategic" => Form::Strategic,
+                "" | "apply" => PatchFormat::Apply,
+                "merge" => PatchFormat::Merge,
+                "strategic" => PatchFormat::Strategic,
                 other => return Err(StageError::new("apply.type", format!("unsupported value {other:?}"))),
             };
             let template = templates.compile(&a.template).map_err(|e| e.within("apply"))?;
@@ -136,7 +136,7 @@ impl Step {
         let changes = self.finalizers.as_ref().map(|f| finalizers(object, f)).unwrap_or_default();
         if !changes.is_empty() {
             let body = Value::Array(changes);
-            effects.push(Effect::Patch { form: Form::Json, subresource: String::new(), body, acting_as: None });
+            effects.push(Effect::Patch { form: PatchFormat::Json, subresource: String::new(), body, acting_as: None });
         }
         if self.delete {
             effects.push(Effect::Delete);
@@ -161,10 +161,10 @@ impl Step {
 }
 
 /// Nests a body under the field that a patch names as its root.
-fn rooted(root: &str, form: Form, body: Value) -> Value {
+fn rooted(root: &str, form: PatchFormat, body: Value) -> Value {
     match (root, form, body) {
         ("", _, body) => body,
-        (root, Form::Json, Value::Array(mut operations)) => {
+        (root, PatchFormat::Json, Value::Array(mut operations)) => {
             for operation in &mut operations {
                 let path = operation["path"].as_str().map(|path| format!("/{root}{path}"));
                 operation["path"] = json!(path);

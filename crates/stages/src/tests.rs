@@ -7,7 +7,7 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use serde_json::{Value, json};
 
-use crate::step::Form;
+use crate::step::PatchFormat;
 use crate::{Effect, Lifecycle, Stage, Surroundings, Templates, read};
 
 const NOW: &str = "2026-01-02T03:04:05.12Z";
@@ -177,7 +177,7 @@ fn the_older_form_and_steps() {
     let begin = &all[0];
     assert_eq!((begin.steps(), begin.is_immediate(), begin.name()), (3, true, "begin"));
     let effects: Vec<_> = (0..3).flat_map(|i| begin.effects(i, &pod).unwrap()).collect();
-    let [Effect::Event(event), Effect::Patch { form: Form::Json, body, .. }, patch] = &effects[..] else {
+    let [Effect::Event(event), Effect::Patch { form: PatchFormat::Json, body, .. }, patch] = &effects[..] else {
         panic!("{effects:?}")
     };
     assert_eq!((&*event.reason, &*event.message), ("Begun", "it goes on"));
@@ -186,7 +186,7 @@ fn the_older_form_and_steps() {
     let subresource = "status".to_owned();
     assert_eq!(
         *patch,
-        Effect::Patch { form: Form::Strategic, subresource: subresource.clone(), body, acting_as: None }
+        Effect::Patch { form: PatchFormat::Strategic, subresource: subresource.clone(), body, acting_as: None }
     );
     // Finalizers that are already correct are not patched.
     let right = json!({"metadata": {"finalizers": ["a/b"]}});
@@ -194,13 +194,17 @@ fn the_older_form_and_steps() {
 
     let fail = &all[1];
     let acting_as = Some("kubelet".to_owned());
-    let patch =
-        Effect::Patch { form: Form::Merge, subresource, body: json!({"status": {"phase": "Failed"}}), acting_as };
+    let patch = Effect::Patch {
+        form: PatchFormat::Merge,
+        subresource,
+        body: json!({"status": {"phase": "Failed"}}),
+        acting_as,
+    };
     assert_eq!(fail.effects(0, &pod), Ok(vec![patch]));
     assert_eq!(fail.effects(1, &pod), Ok(vec![Effect::Delete]));
     // A deleted object gets events, but no writes.
-    let told = fail.effects(2, &pod).unwrap();
-    assert!(matches!(&told[..], [Effect::Event(e)] if e.reason == "Gone"), "{told:?}");
+    let reported = fail.effects(2, &pod).unwrap();
+    assert!(matches!(&reported[..], [Effect::Event(e)] if e.reason == "Gone"), "{reported:?}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::document::From;
 use crate::error::StageError;
 use crate::expression::Expression;
-use crate::query::{Found, Query};
+use crate::query::{Query, QueryResult};
 
 /// The object in both forms that expressions read.
 pub struct Subject<'a> {
@@ -33,12 +33,12 @@ enum Source {
 
 /// A value from an expression, with a constant for objects without a result.
 #[derive(Debug)]
-pub struct Given {
+pub struct ExpressionValue {
     usual: Option<i64>,
     source: Option<Source>,
 }
 
-impl Given {
+impl ExpressionValue {
     /// Creates a value from the constant `usual` and the expression `from`.
     ///
     /// # Errors
@@ -71,8 +71,8 @@ impl Given {
                 number.map(Some).ok_or_else(|| StageError::new("cel", format!("must be a number, got {value}")))
             }
             Some(Source::Jq(query)) => Ok(match query.run(&subject.document).first() {
-                Some(Found::Text(text)) => integer(text),
-                Some(Found::Other(text)) => text.parse().ok().map(truncated).or(self.usual),
+                Some(QueryResult::Text(text)) => integer(text),
+                Some(QueryResult::Other(text)) => text.parse().ok().map(truncated).or(self.usual),
                 None => self.usual,
             }),
         }
@@ -96,8 +96,8 @@ impl Given {
                 text.or(number).map(Some).ok_or_else(wrong)
             }
             Some(Source::Jq(query)) => Ok(match query.run(&subject.document).first() {
-                Some(Found::Text(text)) if text.is_empty() => None,
-                Some(Found::Text(text)) => spoken(text, now).or(usual),
+                Some(QueryResult::Text(text)) if text.is_empty() => None,
+                Some(QueryResult::Text(text)) => spoken(text, now).or(usual),
                 _ => usual,
             }),
         }
@@ -197,10 +197,10 @@ mod tests {
             (cel("self.a.n * 2"), Some(14)),
             (cel("self.a.n > 2"), Some(1)),
         ] {
-            assert_eq!(Given::new(Some(1), Some(&from)).unwrap().number(&subject), Ok(expected), "{from:?}");
+            assert_eq!(ExpressionValue::new(Some(1), Some(&from)).unwrap().number(&subject), Ok(expected), "{from:?}");
         }
-        assert_eq!(Given::new(Some(3), None).unwrap().number(&subject), Ok(Some(3)));
-        assert!(Given::new(None, Some(&cel("'x'"))).unwrap().number(&subject).is_err());
+        assert_eq!(ExpressionValue::new(Some(3), None).unwrap().number(&subject), Ok(Some(3)));
+        assert!(ExpressionValue::new(None, Some(&cel("'x'"))).unwrap().number(&subject).is_err());
     }
 
     #[test]
@@ -219,7 +219,11 @@ mod tests {
             (cel("'3s'"), ms(3000)),
             (cel("1000000000"), ms(1000)),
         ] {
-            assert_eq!(Given::new(Some(250), Some(&from)).unwrap().duration(&subject, now), Ok(expected), "{from:?}");
+            assert_eq!(
+                ExpressionValue::new(Some(250), Some(&from)).unwrap().duration(&subject, now),
+                Ok(expected),
+                "{from:?}"
+            );
         }
         for (text, seconds) in [("1h", 3600.0), ("-2m", -120.0), ("1.5ms", 0.0015), ("0", 0.0)] {
             assert_eq!(duration(text).map(|d| d.as_secs_f64()), Some(seconds), "{text}");

@@ -13,11 +13,11 @@ use crate::engine::format::{self, Mark};
 use crate::engine::{Engine, EngineError, Op};
 use crate::error::StoreError;
 use crate::event::EventKind;
-use crate::key::{Key, Place};
+use crate::key::{Key, RecordName};
 use crate::limits::{MAINTAIN_DELAY_S, MAINTAIN_STEP_MS, RELAXED_SYNC_DELAY_S, REVISIONS_RESERVED, ROOM_LOOK_EVERY_S};
 use crate::meta::{Labels, RecordMeta};
 use crate::publish::{Publisher, Visible};
-use crate::queue::{Pending, Reply, Taken};
+use crate::queue::{Pending, Reply, WakeReason};
 use crate::record::Record;
 use crate::room::{BatchRoom, Room};
 use crate::shared::Shared;
@@ -87,9 +87,9 @@ impl Committer {
                 continue;
             }
             match shared.queue.take(sync_at.into_iter().chain(self.maintain_at).min()) {
-                Taken::Batch(batch) => self.commit(batch),
-                Taken::Deadline => self.maintain(),
-                Taken::Closed => break,
+                WakeReason::Batch(batch) => self.commit(batch),
+                WakeReason::Deadline => self.maintain(),
+                WakeReason::Closed => break,
             }
         }
         self.finish();
@@ -230,7 +230,7 @@ impl Committer {
             let current = match before {
                 Some(record) => record.clone(),
                 None => {
-                    let place = Place { namespace: &write.key.namespace, name: &write.key.name };
+                    let place = RecordName { namespace: &write.key.namespace, name: &write.key.name };
                     self.shared.state.read().get(write.key.resource, place).cloned()
                 }
             };

@@ -27,7 +27,7 @@ pub(crate) struct MetadataCutter {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// Before the member.
+    /// The current byte is before the member.
     Before,
     /// In the member, up to the revision.
     Copying,
@@ -47,7 +47,8 @@ struct JsonWalk {
 }
 
 impl MetadataCutter {
-    /// For a record with its revision at an offset. `end` is what [`MetadataCutter::end`] said of it before, or 0.
+    /// Makes a cutter for a record with its revision at an offset. `end` is the result of an earlier
+    /// [`MetadataCutter::end`], or 0.
     pub fn new(revision_at: u32, end: u32) -> Self {
         let walk = JsonWalk { depth: 0, in_string: false, is_escaped: false, matched: None };
         Self {

@@ -143,8 +143,8 @@ impl Key {
     }
 
     /// Compares this key with a namespace and name of the same resource.
-    pub(crate) fn cmp_place(&self, place: Place<'_>) -> Ordering {
-        Place { namespace: &self.namespace, name: &self.name }.cmp(&place)
+    pub(crate) fn cmp_place(&self, place: RecordName<'_>) -> Ordering {
+        RecordName { namespace: &self.namespace, name: &self.name }.cmp(&place)
     }
 }
 
@@ -161,12 +161,12 @@ impl fmt::Display for Key {
 /// The namespace and name of a record of one resource. The order is that of the strings "namespace/name" ('-' and '.' sort before '/'),
 /// as in Kubernetes' etcd storage, so that lists over all namespaces have the same order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct RecordName<'a> {
     pub namespace: &'a str,
     pub name: &'a str,
 }
 
-impl Ord for Place<'_> {
+impl Ord for RecordName<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
         if self.namespace == other.namespace {
             return self.name.as_bytes().cmp(other.name.as_bytes());
@@ -180,7 +180,7 @@ impl Ord for Place<'_> {
         }
     }
 }
-impl PartialOrd for Place<'_> {
+impl PartialOrd for RecordName<'_> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
@@ -224,8 +224,8 @@ mod tests {
         for a in names {
             for b in names {
                 for (x, y) in [("p", "p"), ("p", "q"), ("z", "a")] {
-                    let left = Place { namespace: a, name: x };
-                    let right = Place { namespace: b, name: y };
+                    let left = RecordName { namespace: a, name: x };
+                    let right = RecordName { namespace: b, name: y };
                     assert_eq!(left.cmp(&right), format!("{a}/{x}").cmp(&format!("{b}/{y}")), "{a}/{x} {b}/{y}");
                 }
             }

@@ -86,7 +86,7 @@ pub use health::Health;
 pub use inventory::{Floors, Inventory};
 pub use key::{Key, Resource};
 pub use meta::{FieldNames, Fields, Labels, RecordMeta, Uid};
-pub use mirror::{Mirror, Seen, SeenValue};
+pub use mirror::{Mirror, MirrorChange, MirrorValue};
 pub use open::StoreOptions;
 pub use queue::ExpectedWrite;
 pub use record::Record;

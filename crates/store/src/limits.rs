@@ -47,7 +47,7 @@ pub const EXPIRY_BATCH_MAX: usize = 256;
 pub const EXPIRY_PASS_EVERY_S: u64 = 30;
 /// Time between two attempts to decrypt what could not be decrypted when the store was opened, in seconds.
 pub const UNLOCK_EVERY_S: u64 = 2;
-/// How long records of the Event resource live after their last write, by default, in seconds (`--event-ttl`).
+/// The time for which records of the Event resource live after their last write, by default, in seconds (`--event-ttl`).
 pub const EVENT_TTL_S: u64 = 3600;
 /// The time from a deletion to the housekeeping that may return its space, in seconds.
 pub const MAINTAIN_DELAY_S: u64 = 60;

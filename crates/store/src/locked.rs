@@ -20,7 +20,7 @@ pub(crate) struct LockedRow {
 
 /// What a store holds and cannot decrypt.
 #[derive(Default)]
-struct Held {
+struct LockedRows {
     rows: Arc<[LockedRow]>,
     /// The format of the rows.
     format: u64,
@@ -31,14 +31,14 @@ struct Held {
 #[derive(Default)]
 pub(crate) struct LockedResources {
     any: AtomicBool,
-    held: Mutex<Held>,
+    held: Mutex<LockedRows>,
 }
 
 impl LockedResources {
     /// Locks resources whose rows are kept until they can be decrypted.
     pub fn with_rows(rows: Vec<LockedRow>, format: u64, reasons: HashMap<Resource, SealError>) -> Self {
         let any = AtomicBool::new(!reasons.is_empty());
-        Self { any, held: Mutex::new(Held { rows: rows.into(), format, reasons }) }
+        Self { any, held: Mutex::new(LockedRows { rows: rows.into(), format, reasons }) }
     }
 
     /// Why a resource is locked; `None` when it is not.

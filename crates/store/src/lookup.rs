@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::key::Place;
+use crate::key::RecordName;
 use crate::record::Record;
 use crate::scope::field;
 use crate::table::Table;
@@ -41,7 +41,7 @@ impl FieldIndex {
         {
             let (value, key) = (field(old, &self.field), old.key());
             if let Some(table) = self.tables.get_mut(value) {
-                table.remove(Place { namespace: &key.namespace, name: &key.name });
+                table.remove(RecordName { namespace: &key.namespace, name: &key.name });
                 if table.len() == 0 {
                     self.tables.remove(value);
                 }

@@ -15,7 +15,7 @@ use crate::error::StoreError;
 use crate::event::EventKind;
 use crate::expiry::Expiry;
 use crate::health::HealthBoard;
-use crate::key::{Key, Place, Resource};
+use crate::key::{Key, RecordName, Resource};
 use crate::locked::LockedResources;
 use crate::meta::{Labels, RecordMeta};
 use crate::open::StoreOptions;
@@ -35,7 +35,7 @@ use crate::write::{Committed, Write};
 
 /// One change that happened in the shared storage.
 #[derive(Debug)]
-pub struct Seen {
+pub struct MirrorChange {
     /// The key of the record.
     pub key: Key,
     /// The revision of the change.
@@ -43,12 +43,12 @@ pub struct Seen {
     /// The revision at which the record was created.
     pub create_revision: u64,
     /// The stored value, or `None` for a deletion.
-    pub value: Option<SeenValue>,
+    pub value: Option<MirrorValue>,
 }
 
 /// A value in the shared storage.
 #[derive(Debug)]
-pub struct SeenValue {
+pub struct MirrorValue {
     /// The object's JSON.
     pub body: Body,
     /// The values beside it.
@@ -70,8 +70,8 @@ struct Feed {
 }
 
 impl Feed {
-    fn record(&mut self, key: Key, revision: u64, create_revision: u64, value: SeenValue) -> (Arc<Record>, Writer) {
-        let SeenValue { body, meta, writer } = value;
+    fn record(&mut self, key: Key, revision: u64, create_revision: u64, value: MirrorValue) -> (Arc<Record>, Writer) {
+        let MirrorValue { body, meta, writer } = value;
         let (bytes, at) = body.splice(revision);
         let key = Key { namespace: self.namespaces.share(key.namespace), ..key };
         let labels = if meta.labels.is_empty() { meta.labels } else { Labels(self.labels.share(meta.labels.0)) };
@@ -113,11 +113,11 @@ impl Mirror {
 
     /// Puts what there is at a revision in place of all there was. Whoever watched from before has to list again. Resources in
     /// `locked` cannot be decrypted now: none of their records is shown, and they are not written.
-    pub fn replace(&self, revision: u64, records: Vec<Seen>, locked: HashMap<Resource, SealError>) {
+    pub fn replace(&self, revision: u64, records: Vec<MirrorChange>, locked: HashMap<Resource, SealError>) {
         let mut feed = self.feed.lock();
         let mut tables: HashMap<Resource, Table> = HashMap::new();
         self.shared.writers.forget();
-        for Seen { key, revision, create_revision, value } in records {
+        for MirrorChange { key, revision, create_revision, value } in records {
             let Some(value) = value.filter(|_| !locked.contains_key(&key.resource)) else { continue };
             let (record, writer) = feed.record(key, revision, create_revision, value);
             self.shared.writers.note(EventKind::Added, &record, writer);
@@ -171,11 +171,11 @@ impl Mirror {
     }
 
     /// Makes changes visible, in the order of their revisions, up to `revision`.
-    pub fn apply(&self, changes: Vec<Seen>, revision: u64) {
+    pub fn apply(&self, changes: Vec<MirrorChange>, revision: u64) {
         let mut feed = self.feed.lock();
         let mut visible = Vec::with_capacity(changes.len());
         let mut changed: HashMap<Key, Option<Arc<Record>>> = HashMap::new();
-        for Seen { key, revision, create_revision, value } in changes {
+        for MirrorChange { key, revision, create_revision, value } in changes {
             if self.shared.locked.reason(key.resource).is_some() {
                 continue;
             }
@@ -208,7 +208,7 @@ impl Mirror {
     /// The record with this key in the mirror.
     #[must_use]
     pub fn get(&self, key: &Key) -> Option<Arc<Record>> {
-        let place = Place { namespace: &key.namespace, name: &key.name };
+        let place = RecordName { namespace: &key.namespace, name: &key.name };
         self.shared.state.read().get(key.resource, place).cloned()
     }
 

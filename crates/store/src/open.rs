@@ -17,11 +17,11 @@ use crate::error::StoreError;
 use crate::event::EventKind;
 use crate::expiry::Expiry;
 use crate::health::HealthBoard;
-use crate::key::Place;
+use crate::key::RecordName;
 use crate::limits::{LOG_BYTES_MAX, NAMESPACE_PART, STORE_BYTES_MAX};
 use crate::loaded::{Loaded, load};
 use crate::locked::LockedResources;
-use crate::queue::{Queue, Taken};
+use crate::queue::{Queue, WakeReason};
 use crate::room::Room;
 use crate::samples::Samples;
 use crate::shared::Shared;
@@ -117,7 +117,7 @@ impl Store {
         let writers = Writers::new(options.at_rest);
         loaded.records.sort_unstable_by(|(a, _), (b, _)| {
             let (a, b) = (a.key(), b.key());
-            let there = Place { namespace: &b.namespace, name: &b.name };
+            let there = RecordName { namespace: &b.namespace, name: &b.name };
             a.resource.cmp(&b.resource).then_with(|| a.cmp_place(there))
         });
         for (record, writer) in loaded.records {
@@ -211,7 +211,7 @@ fn run(committer: Committer) {
         shared.health.ended(&format!("the store's committer panicked: {text}"));
         shared.close();
         // Dropping the batches tells the queued writers that the store is closed.
-        while let Taken::Batch(batch) = shared.queue.take(None) {
+        while let WakeReason::Batch(batch) = shared.queue.take(None) {
             drop(batch);
         }
     }

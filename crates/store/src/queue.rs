@@ -30,7 +30,7 @@ impl Pending {
 }
 
 /// Why the committer's thread was woken.
-pub(crate) enum Taken {
+pub(crate) enum WakeReason {
     Batch(Vec<Pending>),
     /// The deadline passed before a write came.
     Deadline,
@@ -114,18 +114,18 @@ impl Queue {
     }
 
     /// Takes all queued writes within the bounds of a batch. Blocks the thread until there is a write, or until the deadline.
-    pub fn take(&self, deadline: Option<Instant>) -> Taken {
+    pub fn take(&self, deadline: Option<Instant>) -> WakeReason {
         let mut guard = self.waiting.lock();
         guard.wanted = 1;
         while guard.writes.is_empty() {
             if guard.closed {
-                return Taken::Closed;
+                return WakeReason::Closed;
             }
             match deadline {
                 None => self.filled.wait(&mut guard),
                 Some(deadline) => {
                     if self.filled.wait_until(&mut guard, deadline).timed_out() && guard.writes.is_empty() {
-                        return Taken::Deadline;
+                        return WakeReason::Deadline;
                     }
                 }
             }
@@ -140,7 +140,7 @@ impl Queue {
             }
             batch.extend(guard.writes.pop_front());
         }
-        Taken::Batch(batch)
+        WakeReason::Batch(batch)
     }
 
     /// Waits a short time until half of the announced writes are queued. The cost of a batch hardly depends on the number of its writes:
@@ -176,8 +176,8 @@ mod tests {
 
     fn taken(queue: &Queue) -> usize {
         match queue.take(None) {
-            Taken::Batch(batch) => batch.len(),
-            Taken::Deadline | Taken::Closed => 0,
+            WakeReason::Batch(batch) => batch.len(),
+            WakeReason::Deadline | WakeReason::Closed => 0,
         }
     }
 
@@ -223,6 +223,6 @@ mod tests {
             queue.close();
             assert_eq!(batch.join().expect("no panic"), 1);
         });
-        assert!(matches!(queue.take(None), Taken::Closed));
+        assert!(matches!(queue.take(None), WakeReason::Closed));
     }
 }

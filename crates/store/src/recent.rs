@@ -14,12 +14,12 @@ const GONE_MAX: usize = 256;
 /// The records that were written most recently.
 #[derive(Default)]
 pub(crate) struct RecentRecords {
-    kept: Mutex<Kept>,
+    kept: Mutex<RecentQueue>,
 }
 
 /// The recent records, oldest first, and the bytes of their JSON.
 #[derive(Default)]
-struct Kept {
+struct RecentQueue {
     queue: VecDeque<(Weak<Record>, usize)>,
     bytes: usize,
     gone: Vec<Arc<Record>>,

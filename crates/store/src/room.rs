@@ -10,7 +10,7 @@ use crate::record::Record;
 pub(crate) struct Room {
     used: usize,
     max: usize,
-    /// Of namespaces with records. Cluster-scoped resources are counted in `used` alone.
+    /// The bytes of namespaces with records. Cluster-scoped resources count only in `used`.
     namespaces: HashMap<Arc<str>, usize>,
     namespace_max: usize,
 }

@@ -64,7 +64,7 @@ pub(crate) struct ScopeLog {
 }
 
 struct ScopeEvents {
-    /// In revision order.
+    /// The events in the order of their revisions.
     events: VecDeque<Arc<Event>>,
     /// All changes of the scope after this revision are in `events`.
     floor: u64,
@@ -135,9 +135,9 @@ type ByText<T> = HashMap<Box<str>, T>;
 #[derive(Default)]
 pub(crate) struct ScopeLogs {
     namespaces: ByText<Arc<ScopeLog>>,
-    /// By namespace and name. The namespace is empty for watchers of all namespaces.
+    /// The logs by namespace and name. The namespace is empty for watchers of all namespaces.
     names: ByText<ByText<Arc<ScopeLog>>>,
-    /// By field and value. Few fields of a resource are ever watched.
+    /// The logs by field and value. Few fields of a resource are ever watched.
     fields: Vec<(Box<str>, ByText<Arc<ScopeLog>>)>,
 }
 

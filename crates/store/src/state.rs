@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::error::StoreError;
 use crate::event::{Event, EventKind};
-use crate::key::{Place, Resource};
+use crate::key::{RecordName, Resource};
 use crate::limits::LOG_EVENTS_PER_RESOURCE_MAX;
 use crate::log::Log;
 use crate::lookup::FieldIndex;
@@ -66,7 +66,7 @@ impl Slot {
     fn apply(&mut self, event: &Event) {
         let key = event.record.key();
         let (old, new) = match event.kind {
-            EventKind::Deleted => (self.table.remove(Place { namespace: &key.namespace, name: &key.name }), None),
+            EventKind::Deleted => (self.table.remove(RecordName { namespace: &key.namespace, name: &key.name }), None),
             EventKind::Added | EventKind::Modified => (self.table.put(Arc::clone(&event.record)), Some(&event.record)),
         };
         for index in &mut self.indexes {
@@ -125,7 +125,7 @@ impl State {
         Self { revision, base_floor, slots: HashMap::default(), log_bytes_max, forgotten: 0 }
     }
 
-    pub fn get(&self, resource: Resource, place: Place<'_>) -> Option<&Arc<Record>> {
+    pub fn get(&self, resource: Resource, place: RecordName<'_>) -> Option<&Arc<Record>> {
         self.slots.get(&resource)?.table.get(place)
     }
 
@@ -306,7 +306,7 @@ pub(crate) fn take_back(table: &mut Table, events: &[Arc<Event>]) {
             Some(previous) => drop(table.put(Arc::clone(previous))),
             None => {
                 let key = event.record.key();
-                table.remove(Place { namespace: &key.namespace, name: &key.name });
+                table.remove(RecordName { namespace: &key.namespace, name: &key.name });
             }
         }
     }
@@ -331,7 +331,7 @@ impl ListView {
         start_after: Option<(&str, &str)>,
         limit: Option<usize>,
     ) -> Self {
-        let range = table.range(namespace, start_after.map(|(namespace, name)| Place { namespace, name }));
+        let range = table.range(namespace, start_after.map(|(namespace, name)| RecordName { namespace, name }));
         let len = limit.map_or(range.len(), |limit| limit.min(range.len()));
         Self { table, start: range.start, len, remaining: range.len() - len, revision }
     }
@@ -373,7 +373,7 @@ impl ListView {
     /// The part of the view that has the record with this name, which is found without a look at the others.
     #[must_use]
     pub fn named(&self, namespace: &str, name: &str) -> Self {
-        let (start, found) = self.table.find(Place { namespace, name });
+        let (start, found) = self.table.find(RecordName { namespace, name });
         let len = usize::from(found && (self.start..self.start + self.len).contains(&start));
         Self { table: self.table.clone(), start, len, remaining: 0, revision: self.revision }
     }

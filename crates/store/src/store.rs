@@ -15,7 +15,7 @@ use crate::commit::Committer;
 use crate::cursor::Cursor;
 use crate::error::StoreError;
 use crate::health::Health;
-use crate::key::{Place, Resource};
+use crate::key::{RecordName, Resource};
 use crate::limits::{EXPIRY_PASS_EVERY_S, UNLOCK_EVERY_S};
 use crate::queue::{ExpectedWrite, Pending};
 use crate::record::Record;
@@ -174,7 +174,7 @@ impl Store {
     /// Returns the record with this name. `namespace` is empty for cluster-scoped resources.
     #[must_use]
     pub fn get(&self, resource: Resource, namespace: &str, name: &str) -> Option<Arc<Record>> {
-        self.shared().state.read().get(resource, Place { namespace, name }).cloned()
+        self.shared().state.read().get(resource, RecordName { namespace, name }).cloned()
     }
 
     /// Lists the current records of a resource: of one namespace or of all, after the (namespace, name) `start_after`, and at most

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering as Memory};
 
-use crate::key::Place;
+use crate::key::RecordName;
 use crate::record::Record;
 
 /// The most records in a chunk. A full chunk is split.
@@ -47,14 +47,14 @@ impl Table {
         self.version
     }
 
-    pub fn get(&self, place: Place<'_>) -> Option<&Arc<Record>> {
+    pub fn get(&self, place: RecordName<'_>) -> Option<&Arc<Record>> {
         let at = self.partition(|record| record.key().cmp_place(place) == Ordering::Less);
         let record = self.chunks.get(at.chunk)?.get(at.index)?;
         (record.key().cmp_place(place) == Ordering::Equal).then_some(record)
     }
 
     /// The index at which a record is or would be, and whether it is there.
-    pub fn find(&self, place: Place<'_>) -> (usize, bool) {
+    pub fn find(&self, place: RecordName<'_>) -> (usize, bool) {
         let at = self.partition(|record| record.key().cmp_place(place) == Ordering::Less);
         (self.rank(at), self.get(place).is_some())
     }
@@ -62,7 +62,7 @@ impl Table {
     /// Stores a record under its key and returns the previous record.
     pub fn put(&mut self, record: Arc<Record>) -> Option<Arc<Record>> {
         let key = record.key();
-        let place = Place { namespace: &key.namespace, name: &key.name };
+        let place = RecordName { namespace: &key.namespace, name: &key.name };
         let at = self.partition(|r| r.key().cmp_place(place) == Ordering::Less);
         let same = self
             .chunks
@@ -81,7 +81,7 @@ impl Table {
     }
 
     /// Removes a record and returns it.
-    pub fn remove(&mut self, place: Place<'_>) -> Option<Arc<Record>> {
+    pub fn remove(&mut self, place: RecordName<'_>) -> Option<Arc<Record>> {
         self.get(place)?;
         self.version = next_version();
         let at = self.partition(|record| record.key().cmp_place(place) == Ordering::Less);
@@ -93,10 +93,10 @@ impl Table {
     }
 
     /// The range of indexes of the records in a namespace (or in all), after `after` if it is given.
-    pub fn range(&self, namespace: Option<&str>, after: Option<Place<'_>>) -> std::ops::Range<usize> {
+    pub fn range(&self, namespace: Option<&str>, after: Option<RecordName<'_>>) -> std::ops::Range<usize> {
         let (mut start, mut end) = (0, self.len);
         if let Some(namespace) = namespace {
-            let lowest = Place { namespace, name: "" };
+            let lowest = RecordName { namespace, name: "" };
             start = self.rank(self.partition(|r| r.key().cmp_place(lowest) == Ordering::Less));
             end = self.rank(
                 self.partition(|r| r.key().cmp_place(lowest) == Ordering::Less || *r.key().namespace == *namespace),
@@ -208,7 +208,7 @@ mod tests {
                 let old = table.put(record(&ns, &name));
                 assert_eq!(old.is_some(), model.insert(format!("{ns}/{name}"), ()).is_some());
             } else {
-                let old = table.remove(Place { namespace: &ns, name: &name });
+                let old = table.remove(RecordName { namespace: &ns, name: &name });
                 assert_eq!(old.is_some(), model.remove(&format!("{ns}/{name}")).is_some());
             }
             if round % 500 == 0 {
@@ -216,7 +216,7 @@ mod tests {
                 assert_eq!(ours, model.keys().cloned().collect::<Vec<_>>());
                 assert_eq!(table.len(), model.len());
                 let after = format!("n2/{name}");
-                let range = table.range(Some("n2"), Some(Place { namespace: "n2", name: &name }));
+                let range = table.range(Some("n2"), Some(RecordName { namespace: "n2", name: &name }));
                 let expected = model.keys().filter(|k| k.starts_with("n2/") && **k > after).count();
                 assert_eq!(range.len(), expected);
                 let first = table.iter_from(range.start).next().map(|r| r.key().name.to_string());
@@ -234,7 +234,7 @@ mod tests {
         }
         let snapshot = table.clone();
         for i in 0..1000 {
-            table.remove(Place { namespace: "a", name: &format!("{i:04}") });
+            table.remove(RecordName { namespace: "a", name: &format!("{i:04}") });
         }
         assert_eq!((table.len(), snapshot.len(), snapshot.iter().count()), (0, 1000, 1000));
         assert!(table.iter().next().is_none());
@@ -251,9 +251,9 @@ mod tests {
             table.put(record("a", "x"));
             assert!(seen.insert(table.version()), "replaced");
             let before = table.version();
-            assert!(table.remove(Place { namespace: "a", name: "y" }).is_none());
+            assert!(table.remove(RecordName { namespace: "a", name: "y" }).is_none());
             assert_eq!((table.version(), table.clone().version()), (before, before), "nothing has changed");
-            table.remove(Place { namespace: "a", name: "x" });
+            table.remove(RecordName { namespace: "a", name: "x" });
             assert!(seen.insert(table.version()), "removed");
         }
     }

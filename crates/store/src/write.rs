@@ -25,13 +25,13 @@ pub enum Precondition {
 /// The point at which a write is acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// After the sync. An acknowledged write survives a power cut.
+    /// The write is acknowledged after the sync. It survives a power cut.
     #[default]
     Synced,
-    /// As soon as the kernel has the bytes. An acknowledged write survives the end of the process, also by `kill -9`, but a power cut or
-    /// a kernel crash may lose the last [`crate::limits::RELAXED_SYNC_DELAY_S`] seconds of such writes. Writes are lost from the end
-    /// only: no later write survives a lost earlier one. Leases and Events use this, so that an idle cluster does not wear out its flash
-    /// storage.
+    /// The write is acknowledged as soon as the kernel has the bytes. It survives the end of the process, also by `kill
+    /// -9`, but a power cut or a kernel crash may lose the last [`crate::limits::RELAXED_SYNC_DELAY_S`] seconds of such
+    /// writes. Writes are lost from the end only: no later write survives a lost earlier one. Leases and Events use
+    /// this, so that an idle cluster does not wear out its flash storage.
     Relaxed,
 }
 

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn pieces_go_on_together_and_whole() {
+    async fn pieces_are_forwarded_together_and_whole() {
         let (mut source, mut from) = tokio::io::duplex(1 << 20);
         let (mut to, mut sink) = tokio::io::duplex(1 << 20);
         let sent: Vec<u8> = (0..3_000_000u32).map(|n| (n / 7) as u8).collect();

@@ -73,7 +73,7 @@ impl FairLane {
         let mut place = self.place(&turns, Step::First).await?;
         self.begun.fetch_add(1, Ordering::Relaxed);
         let watch = Arc::new(Watch::start(self.name));
-        let woken = Arc::new(Woken::default());
+        let woken = Arc::new(LaneWaker::default());
         loop {
             let (waker, watch) = (Waker::from(Arc::clone(&woken)), Arc::clone(&watch));
             let polled = if runs_inline() {
@@ -103,11 +103,11 @@ impl FairLane {
         }
     }
 
-    async fn place(self: &Arc<Self>, turns: &Turns, step: Step) -> Result<Place, FairError> {
+    async fn place(self: &Arc<Self>, turns: &Turns, step: Step) -> Result<LaneSlot, FairError> {
         let called = {
             let mut queues = self.queues.lock();
             if queues.takes(turns) {
-                return Ok(Place::new(self, turns.clone()));
+                return Ok(LaneSlot::new(self, turns.clone()));
             }
             if step == Step::First && queues.is_full_for(turns) {
                 return Err(FairError::Full(self.name));
@@ -122,7 +122,7 @@ impl FairLane {
         loop {
             let Some((turns, waiter)) = self.queues.lock().next() else { return };
             // The slot of a caller that was cancelled meanwhile is returned and passed to the next one.
-            if let Err(mut unused) = waiter.send(Place::new(self, turns.clone())) {
+            if let Err(mut unused) = waiter.send(LaneSlot::new(self, turns.clone())) {
                 unused.lane = None;
                 self.queues.lock().leave(&turns);
             }
@@ -137,9 +137,9 @@ fn step<F: Future>(work: &mut std::pin::Pin<Box<F>>, waker: &Waker) -> Polled<F:
 }
 
 #[derive(Default)]
-struct Woken(Notify);
+struct LaneWaker(Notify);
 
-impl Wake for Woken {
+impl Wake for LaneWaker {
     fn wake(self: Arc<Self>) {
         self.0.notify_one();
     }
@@ -154,18 +154,18 @@ enum Step {
 
 /// A slot of the lane, which is released when it is dropped.
 #[derive(Debug)]
-struct Place {
+struct LaneSlot {
     lane: Option<Arc<FairLane>>,
     turns: Turns,
 }
 
-impl Place {
+impl LaneSlot {
     fn new(lane: &Arc<FairLane>, turns: Turns) -> Self {
         Self { lane: Some(Arc::clone(lane)), turns }
     }
 }
 
-impl Drop for Place {
+impl Drop for LaneSlot {
     fn drop(&mut self) {
         if let Some(lane) = self.lane.take() {
             lane.queues.lock().leave(&self.turns);
@@ -174,7 +174,7 @@ impl Drop for Place {
     }
 }
 
-type Waiter = oneshot::Sender<Place>;
+type Waiter = oneshot::Sender<LaneSlot>;
 
 /// The running and waiting work.
 #[derive(Debug, Default)]
@@ -232,7 +232,7 @@ impl Queues {
         own >= WAITING_OF_USER_MAX || self.waiting >= WAITING_MAX
     }
 
-    fn wait(&mut self, turns: &Turns, step: Step) -> oneshot::Receiver<Place> {
+    fn wait(&mut self, turns: &Turns, step: Step) -> oneshot::Receiver<LaneSlot> {
         let (waiter, called) = oneshot::channel();
         match (turns, step) {
             (Turns::Reserved, _) => self.reserved.push_back(waiter),

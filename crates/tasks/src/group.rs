@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_panic_is_contained_or_told_to_every_group_above() {
+    async fn a_panic_is_contained_or_reported_to_every_outer_group() {
         let root = Tasks::root("test");
         let child = root.child("part");
         child.spawn("contained", OnPanic::Contain, async { panic!("one request") });

@@ -107,9 +107,9 @@ mod tests {
     async fn ends_with_its_owner_and_gives_its_result() {
         assert_eq!(scoped("answer", async { 7 }).await, Some(7));
         assert_eq!(scoped("broken", async { panic!("gone") }).await, None::<()>);
-        let (told, mut hears) = tokio::sync::oneshot::channel::<()>();
+        let (reported, mut hears) = tokio::sync::oneshot::channel::<()>();
         let owner = scoped("owned", async move {
-            let _told = told;
+            let _told = reported;
             std::future::pending::<()>().await;
         });
         drop(owner);

@@ -210,16 +210,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_in_upstreams_words() {
+    fn faults_have_upstreams_messages() {
         const NAMING: &str = "  Options are none, dns, unix, or unix-abstract.  See https://github.com/grpc/grpc/blob/master/doc/naming.md";
-        let told = |endpoint: Option<&str>, rate: Option<i32>| {
+        let reported = |endpoint: Option<&str>, rate: Option<i32>| {
             let endpoint = endpoint.map(str::to_owned);
             let errors = TracingConfiguration { endpoint, sampling_rate_per_million: rate }.check(None);
             if errors.is_empty() { String::new() } else { errors.to_string() }
         };
         for endpoint in ["localhost:4317", "dns://google.com:4317", "unix://path/to/socket", "[::1]:4317", "dns:///a:1"]
         {
-            assert_eq!(told(Some(endpoint), Some(1_000_000)), "", "{endpoint}");
+            assert_eq!(reported(Some(endpoint), Some(1_000_000)), "", "{endpoint}");
         }
         let refused = |shown: &str, why: &str| format!("endpoint: Invalid value: {shown:?}: {why}");
         for (endpoint, why) in [
@@ -234,11 +234,14 @@ mod tests {
             ("a:b", refused("dns://a:b", "parse \"dns://a:b\": invalid port \":b\" after host")),
             ("a%zz", refused("dns://a%zz", "parse \"dns://a%zz\": invalid URL escape \"%zz\"")),
         ] {
-            assert_eq!(told(Some(endpoint), None), why);
+            assert_eq!(reported(Some(endpoint), None), why);
         }
-        assert_eq!(told(None, Some(-1)), "samplingRatePerMillion: Invalid value: -1: sampling rate must be positive");
         assert_eq!(
-            told(None, Some(1_000_001)),
+            reported(None, Some(-1)),
+            "samplingRatePerMillion: Invalid value: -1: sampling rate must be positive"
+        );
+        assert_eq!(
+            reported(None, Some(1_000_001)),
             "samplingRatePerMillion: Invalid value: 1000001: sampling rate per million must be less than or equal to one million"
         );
     }

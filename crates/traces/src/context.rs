@@ -103,7 +103,7 @@ mod tests {
     const SOUND: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn what_cannot_be_read_is_no_place() {
+    fn unreadable_values_are_ignored() {
         for (text, sound) in [
             (SOUND, true),
             ("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-02", true),

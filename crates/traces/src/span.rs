@@ -12,7 +12,7 @@ use crate::otlp::{CLIENT, FAILED, INTERNAL, KeyValue, Link, REMOTE, REMOTE_KNOWN
 use crate::sink::Sink;
 
 tokio::task_local! {
-    static CURRENT: Arc<Place>;
+    static CURRENT: Arc<SpanState>;
 }
 
 /// The maximum number of attributes of a span. The first ones are kept.
@@ -21,7 +21,7 @@ const ATTRIBUTES_MAX: usize = 128;
 const EVENTS_MAX: usize = 128;
 
 /// The state of a span of this process, which may be recorded.
-struct Place {
+struct SpanState {
     context: SpanContext,
     recording: Option<Recording>,
 }
@@ -49,11 +49,11 @@ pub(crate) struct Begun {
 /// that runs in its [`scope`](Self::scope) finds it as the current span, and requests to other servers carry it in
 /// their headers.
 #[derive(Default)]
-pub struct Span(Option<Arc<Place>>);
+pub struct Span(Option<Arc<SpanState>>);
 
 /// A reference to a span for work on its behalf. Dropping it does not end the span.
 #[derive(Clone, Default)]
-pub struct Current(Option<Arc<Place>>);
+pub struct Current(Option<Arc<SpanState>>);
 
 impl Span {
     /// Returns the position in a trace from the headers of a request that this server does not record. It is passed on
@@ -63,7 +63,7 @@ impl Span {
     }
 
     pub(crate) fn unrecorded(context: SpanContext) -> Self {
-        Self(Some(Arc::new(Place { context, recording: None })))
+        Self(Some(Arc::new(SpanState { context, recording: None })))
     }
 
     pub(crate) fn begin(sink: &Arc<Sink>, context: SpanContext, begun: Begun) -> Self {
@@ -86,7 +86,7 @@ impl Span {
             flags: u32::from(context.sampled) | REMOTE_KNOWN | remote,
         };
         let recording = Recording { sink: Arc::clone(sink), begun: Instant::now(), data: Mutex::new(Some(data)) };
-        Self(Some(Arc::new(Place { context, recording: Some(recording) })))
+        Self(Some(Arc::new(SpanState { context, recording: Some(recording) })))
     }
 
     /// Returns a reference to the span for other work.
@@ -173,7 +173,7 @@ impl Recording {
     }
 }
 
-impl Place {
+impl SpanState {
     /// Changes the recorded data, with the current time, if the span is recorded and has not ended.
     fn change(&self, change: impl FnOnce(&mut SpanData, u64)) {
         let Some(recording) = &self.recording else { return };

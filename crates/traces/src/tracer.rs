@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_begins_a_trace_of_its_own() {
+    async fn work_begins_a_separate_trace() {
         let (tracer, mut spans) = tracer(1_000_000, 9);
         let work = tracer.work("syncPod", || vec![crate::KeyValue::text("k8s.pod.name", "p")]);
         work.scope(async { drop(crate::client("call", Vec::new)) }).await;

@@ -23,7 +23,7 @@ pub struct TakesObjects {
 pub struct SharedObject(Bytes);
 
 impl SharedObject {
-    /// Of an object's JSON.
+    /// Makes an item of an object's JSON.
     pub fn new(json: impl Into<Bytes>) -> Self {
         Self(json.into())
     }
@@ -60,7 +60,7 @@ pub type WatchItemStream = Pin<Box<dyn Stream<Item = Vec<WatchItem>> + Send>>;
 pub struct WatchItems(Arc<Mutex<Option<WatchItemStream>>>);
 
 impl WatchItems {
-    /// Of a stream.
+    /// Makes a watch of a stream.
     pub fn new(items: impl Stream<Item = Vec<WatchItem>> + Send + 'static) -> Self {
         Self(Arc::new(Mutex::new(Some(Box::pin(items)))))
     }

@@ -18,5 +18,5 @@ mod volume;
 
 pub use claim::{ClaimSpec, ClaimStatus, ClaimView, ModifyVolume, Needs};
 pub use class::{StorageClassView, default_class};
-pub use matching::{Wanted, best, is_bound_to, mismatch, modes_differ, rank};
+pub use matching::{ClaimRequirements, best, is_bound_to, mismatch, modes_differ, rank};
 pub use volume::{Amounts, ClaimReference, CsiSource, PathSource, VolumeSpec, VolumeStatus, VolumeView};

@@ -56,14 +56,14 @@ pub fn mismatch(volume: &VolumeView, claim: &ClaimView) -> Option<String> {
 
 /// The requirements of a claim, computed once for many volumes.
 #[derive(Debug)]
-pub struct Wanted<'a> {
+pub struct ClaimRequirements<'a> {
     claim: &'a ClaimView,
     size: Quantity,
     /// The label selector. `None` accepts any labels, and an invalid selector selects nothing.
     selector: Option<LabelSelector>,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> ClaimRequirements<'a> {
     /// Computes the requirements of a claim.
     pub fn by(claim: &'a ClaimView) -> Self {
         let selector = claim.spec.selector.as_ref();
@@ -109,7 +109,7 @@ pub fn best<V: Borrow<VolumeView>>(
     volumes: impl IntoIterator<Item = V>,
     only_kept: bool,
 ) -> Option<V> {
-    let wanted = Wanted::by(claim);
+    let wanted = ClaimRequirements::by(claim);
     let mut best: Option<V> = None;
     for volume in volumes {
         if wanted.is_kept(volume.borrow()) {

@@ -56,11 +56,11 @@ pub struct WebhookClient {
     /// The API server itself, for webhooks that it serves through aggregation.
     own: Option<Arc<dyn OwnServer>>,
     /// The cached targets, ordered by use: the most recently used target is last.
-    targets: Mutex<Vec<Arc<Known>>>,
+    targets: Mutex<Vec<Arc<TargetState>>>,
 }
 
 /// The state of one target: its connection pool and TLS configuration.
-struct Known {
+struct TargetState {
     target: Target,
     pool: Pool<Connector, Full<Bytes>>,
     url: Uri,
@@ -118,7 +118,7 @@ impl WebhookClient {
         }
     }
 
-    async fn known(&self, target: &Target) -> Result<Arc<Known>, CallError> {
+    async fn known(&self, target: &Target) -> Result<Arc<TargetState>, CallError> {
         {
             let mut targets = self.targets.lock();
             if let Some(at) = targets.iter().position(|k| k.target == *target) {
@@ -142,7 +142,7 @@ impl WebhookClient {
         Ok(known)
     }
 
-    async fn open(&self, target: &Target) -> Result<Known, String> {
+    async fn open(&self, target: &Target) -> Result<TargetState, String> {
         let url = target.url()?;
         let host = url.host().unwrap_or_default();
         let user = self.credentials.of(host, url.port_u16().unwrap_or(443)).cloned();
@@ -166,7 +166,7 @@ impl WebhookClient {
             .http2_max_header_list_size(16 << 10)
             .build(connector);
         let calls = Semaphore::new(CALLS_MAX);
-        Ok(Known { target: target.clone(), pool, url, authorization, calls, made: Instant::now(), reread })
+        Ok(TargetState { target: target.clone(), pool, url, authorization, calls, made: Instant::now(), reread })
     }
 }
 
@@ -194,7 +194,7 @@ fn go_duration(seconds: u64) -> String {
     }
 }
 
-impl Known {
+impl TargetState {
     async fn exchange(&self, call: &Call) -> Result<Bytes, CallError> {
         let url = with_timeout(&self.url, call.timeout);
         let failed = |why: String| CallError::Transport(format!("Post \"{url}\": {why}"));
@@ -289,10 +289,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_server_is_told_how_long_it_has() {
-        let told = |url: &str, ms| with_timeout(&url.parse().unwrap(), Duration::from_millis(ms));
-        assert_eq!(told("https://h/p", 10_000), "https://h/p?timeout=10s");
-        assert_eq!(told("https://h/p?a=b", 9_001), "https://h/p?a=b&timeout=10s");
-        assert_eq!(told("https://h", 60_000), "https://h/?timeout=1m0s");
+    fn the_server_receives_the_timeout() {
+        let reported = |url: &str, ms| with_timeout(&url.parse().unwrap(), Duration::from_millis(ms));
+        assert_eq!(reported("https://h/p", 10_000), "https://h/p?timeout=10s");
+        assert_eq!(reported("https://h/p?a=b", 9_001), "https://h/p?a=b&timeout=10s");
+        assert_eq!(reported("https://h", 60_000), "https://h/?timeout=1m0s");
     }
 }

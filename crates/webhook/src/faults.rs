@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kelson_pki::{CertInfo, Shown, is_signed_over_sha1};
+use kelson_pki::{CertInfo, PeerCertificates, is_signed_over_sha1};
 use rustls::{CertificateError, Error, OtherError};
 
 /// Counters for one kind of server since the process started.
@@ -40,7 +40,7 @@ impl CertificateFaults {
     }
 
     /// Counts a rejected certificate. For the counted faults, it returns the error in Go's words.
-    pub(crate) fn refused(&self, why: Error, shown: &Shown<'_>) -> Error {
+    pub(crate) fn refused(&self, why: Error, shown: &PeerCertificates<'_>) -> Error {
         if std::iter::once(shown.leaf).chain(shown.rest).any(is_signed_over_sha1) {
             self.insecure_sha1.fetch_add(1, Ordering::Relaxed);
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kelson_pki::kubeconfig::Source;
-use kelson_pki::{Judge, PeerVerifier, Pool, Shown, bundle_roots, provider, system_roots};
+use kelson_pki::{Judge, PeerCertificates, PeerVerifier, Pool, bundle_roots, provider, system_roots};
 use rustls::client::danger::ServerCertVerifier;
 use rustls::{CertificateError, ClientConfig, Error};
 use rustls_pki_types::pem::PemObject as _;
@@ -74,7 +74,7 @@ impl Counted {
 }
 
 impl Judge for Counted {
-    fn judge(&self, shown: &Shown<'_>) -> Result<(), Error> {
+    fn judge(&self, shown: &PeerCertificates<'_>) -> Result<(), Error> {
         self.pool.judge(shown).map_err(|why| self.faults.refused(why, shown))
     }
 }
@@ -174,7 +174,7 @@ mod tests {
             let spec = LeafSpec { common_name, organizations: &[], sans, purpose: Purpose::Server, lifetime };
             let leaf = certificates_from_pem(&ca.issue(&spec, now).unwrap().cert_pem).unwrap();
             let name = ServerName::try_from(host.to_owned()).unwrap();
-            let judged = verifier.judge(&Shown { leaf: &leaf[0], rest: &[], name: Some(&name), now });
+            let judged = verifier.judge(&PeerCertificates { leaf: &leaf[0], rest: &[], name: Some(&name), now });
             judged.map_err(|e| words(&e))
         };
         let hook = [San::Dns("hook.example".into())];

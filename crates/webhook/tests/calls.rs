@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Version, header};
-use kelson_doubles::webhook::{Behaviour, Seen, TestServer};
+use kelson_doubles::webhook::{Behaviour, ReceivedRequest, TestServer};
 use kelson_webhook::{
     Backend, Call, CallError, Credentials, Location, OwnCall, OwnServer, ServiceResolver, Target, WebhookClient,
 };
@@ -38,7 +38,7 @@ fn call(timeout: Duration) -> Call {
 
 const SOON: Duration = Duration::from_secs(10);
 
-fn ok(_: &Seen) -> Behaviour {
+fn ok(_: &ReceivedRequest) -> Behaviour {
     Behaviour::Answer(200, b"{}".to_vec())
 }
 
@@ -204,8 +204,8 @@ impl OwnServer for Own {
                 std::future::pending::<()>().await;
             }
             let status = if path.starts_with("/missing") { 404 } else { 200 };
-            let told = format!("{path} {}", String::from_utf8_lossy(&body));
-            Ok(http::Response::builder().status(status).body(Bytes::from(told)).expect("a status and a body"))
+            let reported = format!("{path} {}", String::from_utf8_lossy(&body));
+            Ok(http::Response::builder().status(status).body(Bytes::from(reported)).expect("a status and a body"))
         })
     }
 }

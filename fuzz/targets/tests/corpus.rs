@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use kelson_fuzz_targets::{TARGETS, run};
 
-/// As the runtime's threads have.
+/// The stack size of the runtime's threads.
 const STACK_BYTES: usize = 2 << 20;
 /// Changed forms of each input.
 const CHANGES: u64 = 48;

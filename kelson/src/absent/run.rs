@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use kelson_ranges::{Given, Ranges};
+use kelson_ranges::{ConfiguredRanges, Ranges};
 
 use super::args::{NodeArgs, NodeCommand};
 use crate::control_plane::ControlPlane;
@@ -46,7 +46,7 @@ pub fn check(_: &NodeArgs) -> anyhow::Result<()> {
 }
 
 /// Never called, since [`check`] fails first.
-pub async fn settle(_: &Path, _: Given) -> anyhow::Result<Ranges> {
+pub async fn settle(_: &Path, _: ConfiguredRanges) -> anyhow::Result<Ranges> {
     bail!("{}", refused("a server's own node"))
 }
 

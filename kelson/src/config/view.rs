@@ -184,7 +184,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn secrets_are_masked_and_what_is_missing_is_no_error() {
+    fn secrets_are_masked_and_missing_files_are_not_errors() {
         let text = view_of("json", "token: abcdef.0123456789abcdef\n", &["agent"]).unwrap();
         assert!(!text.contains("0123456789abcdef"), "{text}");
         let tree: Value = serde_json::from_str(&text).unwrap();

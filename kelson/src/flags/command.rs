@@ -7,7 +7,7 @@ use clap::{ArgMatches, Args, Command};
 
 use super::help;
 use super::table::Table;
-use super::words::{Asked, Spoken, read};
+use super::words::{ParsedArgs, Spoken, read};
 
 /// Returns the name by which this program was called.
 pub fn program(word: &OsStr) -> &str {
@@ -50,9 +50,9 @@ impl Component {
     pub fn main(&self, words: &[OsString]) -> ExitCode {
         let table = Table::of(self.facts, &self.command());
         let spoken = match read(self.name, &table, words.iter().cloned()) {
-            Ok(Asked::Help) => return print(&help::flags(self.name, self.about, &table)),
-            Ok(Asked::Version(asked)) => return print(&help::version(&asked)),
-            Ok(Asked::Run(spoken)) => spoken,
+            Ok(ParsedArgs::Help) => return print(&help::flags(self.name, self.about, &table)),
+            Ok(ParsedArgs::Version(asked)) => return print(&help::version(&asked)),
+            Ok(ParsedArgs::Run(spoken)) => spoken,
             Err(why) => return failed(&why),
         };
         for name in &spoken.deprecated {

@@ -11,4 +11,4 @@ pub use command::{Component, program, typed};
 pub use shown::shown;
 pub use table::Table;
 pub use values::truth;
-pub use words::{Asked, Spoken, read};
+pub use words::{ParsedArgs, Spoken, read};

@@ -8,7 +8,7 @@ use super::values::{Kind, truth};
 
 /// The result of parsing a command line.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum ParsedArgs {
     /// Print the list of flags.
     Help,
     /// Print the version, with the value of `--version=`.
@@ -41,7 +41,7 @@ impl Spoken {
 ///
 /// # Errors
 /// The first invalid word, with upstream's message.
-pub fn read(component: &str, table: &Table, words: impl IntoIterator<Item = OsString>) -> Result<Asked, String> {
+pub fn read(component: &str, table: &Table, words: impl IntoIterator<Item = OsString>) -> Result<ParsedArgs, String> {
     let mut reader = Reader { table, given: Vec::new(), rest: Vec::new(), help: false };
     let mut words = words.into_iter().map(|word| {
         word.into_string()
@@ -62,17 +62,17 @@ pub fn read(component: &str, table: &Table, words: impl IntoIterator<Item = OsSt
         }
         // Upstream stops parsing here as well.
         if reader.help {
-            return Ok(Asked::Help);
+            return Ok(ParsedArgs::Help);
         }
     }
     let version = reader.given.iter().rev().find(|(_, flag, _)| flag.kind == Kind::Version);
     if let Some((_, _, value)) = version.filter(|(_, _, value)| truth(value) != Some(false)) {
-        return Ok(Asked::Version(value.clone()));
+        return Ok(ParsedArgs::Version(value.clone()));
     }
     if !reader.rest.is_empty() {
         return Err(format!("{component:?} does not take any arguments, got {}", quoted(&reader.rest)));
     }
-    Ok(Asked::Run(reader.spoken()))
+    Ok(ParsedArgs::Run(reader.spoken()))
 }
 
 /// Formats a list as Go does: `["a" "b"]`.
@@ -185,7 +185,7 @@ mod tests {
     const FACTS: &str = "admission-control strings deprecated\nallow-privileged bool\nbind-address ip\ncert-dir string
 event-ttl duration\nfeature-gates mapStringBool\nplugins strings\nport int\nprofiling bool\nv Level -v\nversion version\nwatch-cache-sizes strings";
 
-    fn asked(words: &[&str]) -> Result<Asked, String> {
+    fn asked(words: &[&str]) -> Result<ParsedArgs, String> {
         let long = |name: &'static str| Arg::new(name).long(name);
         let list = |name: &'static str| long(name).action(ArgAction::Append);
         let command = Command::new("x")
@@ -198,7 +198,7 @@ event-ttl duration\nfeature-gates mapStringBool\nplugins strings\nport int\nprof
 
     fn run(words: &[&str]) -> Vec<String> {
         match asked(words) {
-            Ok(Asked::Run(spoken)) => spoken.words,
+            Ok(ParsedArgs::Run(spoken)) => spoken.words,
             other => panic!("{words:?}: {other:?}"),
         }
     }
@@ -236,7 +236,7 @@ event-ttl duration\nfeature-gates mapStringBool\nplugins strings\nport int\nprof
     fn what_has_no_effect_is_named_once() {
         let words =
             ["--profiling", "--watch-cache-sizes=a#1", "--watch-cache-sizes=b#2", "--admission-control=X", "--port=1"];
-        let Ok(Asked::Run(spoken)) = asked(&words) else { panic!("runs") };
+        let Ok(ParsedArgs::Run(spoken)) = asked(&words) else { panic!("runs") };
         assert_eq!(spoken.without_effect, ["profiling", "watch-cache-sizes"]);
         assert_eq!(spoken.deprecated, ["admission-control"]);
         assert_eq!(spoken.words, ["--admission-control=X", "--port=1"]);
@@ -267,10 +267,10 @@ event-ttl duration\nfeature-gates mapStringBool\nplugins strings\nport int\nprof
     #[test]
     fn help_and_version_go_before_everything_else() {
         for words in [&["--help"][..], &["-h"], &["--port=1", "--help", "--nonsense"]] {
-            assert_eq!(asked(words), Ok(Asked::Help), "{words:?}");
+            assert_eq!(asked(words), Ok(ParsedArgs::Help), "{words:?}");
         }
-        assert_eq!(asked(&["--version", "left"]), Ok(Asked::Version("true".into())));
-        assert_eq!(asked(&["--version=raw"]), Ok(Asked::Version("raw".into())));
-        assert!(matches!(asked(&["--version=false"]), Ok(Asked::Run(_))));
+        assert_eq!(asked(&["--version", "left"]), Ok(ParsedArgs::Version("true".into())));
+        assert_eq!(asked(&["--version=raw"]), Ok(ParsedArgs::Version("raw".into())));
+        assert!(matches!(asked(&["--version=false"]), Ok(ParsedArgs::Run(_))));
     }
 }

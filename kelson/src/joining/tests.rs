@@ -13,7 +13,7 @@ use kelson_bundle::join::{JoinOutcome, ServerToken, install};
 use kelson_client::{Client, PatchKind, WriteOptions};
 use kelson_members::{AdmitError, InitialCluster, InitialMember};
 use kelson_pki::ClusterPki;
-use kelson_ranges::{Given, Ranges};
+use kelson_ranges::{ConfiguredRanges, Ranges};
 use kelson_store::{Store, StoreOptions};
 
 use super::contact::Contact;
@@ -67,7 +67,7 @@ impl Server {
         let dir = tempfile::tempdir().unwrap();
         let now = Timestamp::now();
         let pki = CurrentPki::new(ClusterPki::open(&authorities::options(dir.path()), now).unwrap());
-        let ranges = kelson_ranges::settle(dir.path(), Given::default()).await.unwrap();
+        let ranges = kelson_ranges::settle(dir.path(), ConfiguredRanges::default()).await.unwrap();
         std::fs::create_dir_all(dir.path().join("etcd/pki")).unwrap();
         for name in ["ca.crt", "ca.key"] {
             std::fs::write(dir.path().join("etcd/pki").join(name), name).unwrap();

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_taken_from_where_it_lies_or_made_there() {
+    fn a_certificate_is_read_from_its_file_or_created_there() {
         let dir = tempfile::tempdir().unwrap();
         let address = IpAddr::from([192, 0, 2, 7]);
         let args = serving_args(&dir.path().join("made"));

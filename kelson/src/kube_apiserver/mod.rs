@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_the_endpoints_name() {
+    fn endpoint_addresses() {
         let of = |words: &[&str]| endpoints(&args(words)).map_err(|e| e.to_string());
         assert_eq!(of(&[]), Ok(EndpointReconciler::Lease));
         assert_eq!(of(&["--endpoint-reconciler-type="]), Ok(EndpointReconciler::Lease));

@@ -60,7 +60,7 @@ pub struct Part {
 }
 
 enum Running {
-    /// Without an election: the future that stops the component.
+    /// The component runs without an election until this future ends.
     Alone(BoxFuture<()>),
     /// The group of the task that waits for the lease.
     Elected(Tasks),

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_not_there_is_no_empty_set() {
+    fn a_missing_directory_is_not_an_empty_set() {
         let root = tempfile::tempdir().unwrap();
         let look = ManifestDir::new(root.path().join("none"), true).look();
         assert!(!look.set.complete && look.set.prunes);

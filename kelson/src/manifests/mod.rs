@@ -21,7 +21,7 @@ const DIR: &str = "manifests";
 const RESCAN: Duration = Duration::from_secs(60);
 /// The interval of scans if the system has no notifications.
 const RESCAN_UNREPORTED: Duration = Duration::from_secs(15);
-/// How long files must be unchanged before they are read, since they are written in several steps.
+/// The time for which files must be unchanged before they are read, since they are written in several steps.
 const SETTLE: Duration = Duration::from_millis(200);
 /// The maximum wait while changes continue.
 const SETTLE_MAX: Duration = Duration::from_secs(5);

@@ -27,7 +27,7 @@ use tokio::sync::watch;
 use super::args::{AgentArgs, NodeArgs};
 use super::fields::FieldArgs;
 use super::gate::PolicyGate;
-use super::kubelet::{configure, runtime_client, tell_idle};
+use super::kubelet::{configure, report_idle, runtime_client};
 use super::pod_network::PodNetwork;
 use super::scope::RuntimeScope;
 use super::servers::ApiServers;
@@ -308,7 +308,7 @@ fn kubelet_config(
     if config.pod_logs_dir == usual_logs {
         config.pod_logs_dir = pod_logs::choose(dir);
     }
-    tell_idle(&laid);
+    report_idle(&laid);
     if laid.logging.format == Some(LogFormat::Json) || laid.logging.verbosity.is_some_and(|v| v > 0) {
         let why = "the log is the whole process's, and its command line says what is logged";
         tracing::warn!(field = "logging", why, "field of the kubelet configuration has no effect");

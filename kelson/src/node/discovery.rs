@@ -22,15 +22,15 @@ use kelson_tasks::FILES;
 use super::args::AgentArgs;
 use super::pins::{check_pins, pins};
 use super::servers::ApiServers;
-use crate::cluster::{self, CLUSTER_INFO, ClusterSettings, INFO_KEY, Known};
+use crate::cluster::{self, CLUSTER_INFO, ClusterSettings, INFO_KEY, JoinedNode};
 use crate::reach::{CERTIFICATE_FAULT, Fault, ask, cluster_info, persist, unreachable};
 use crate::token::Token;
 
 /// Returns CA and settings of the cluster: those of an earlier start, else those that the cluster publishes. `name` is
 /// the name of the node.
-pub async fn find(args: &AgentArgs, servers: &ApiServers, token: &Token, name: &str) -> anyhow::Result<Known> {
+pub async fn find(args: &AgentArgs, servers: &ApiServers, token: &Token, name: &str) -> anyhow::Result<JoinedNode> {
     let pins = pins(&args.token_ca_cert_hash)?;
-    let Some(known) = Known::load(&args.data_dir)? else {
+    let Some(known) = JoinedNode::load(&args.data_dir)? else {
         let found = joined(args, servers, token, &pins, Some(name)).await?;
         found.save(&args.data_dir)?;
         return Ok(found);
@@ -57,7 +57,7 @@ pub async fn again_while_running(
     args: &AgentArgs,
     servers: &ApiServers,
     token: &Token,
-    known: &Known,
+    known: &JoinedNode,
 ) -> anyhow::Result<String> {
     let why = anyhow!("{servers} presents a certificate of an unknown CA");
     let pins = pins(&args.token_ca_cert_hash)?;
@@ -74,7 +74,7 @@ async fn joined(
     token: &Token,
     pins: &[String],
     name: Option<&str>,
-) -> anyhow::Result<Known> {
+) -> anyhow::Result<JoinedNode> {
     let server = &*servers.to_string();
     let ca = match &args.server_ca {
         Some(file) => {
@@ -93,12 +93,17 @@ async fn joined(
     if let Some(name) = name {
         persist(server, || name_is_free(server, &client, name)).await?;
     }
-    Ok(Known { ca, former: Vec::new(), settings })
+    Ok(JoinedNode { ca, former: Vec::new(), settings })
 }
 
 /// Handles a known cluster with a new CA: it is the same cluster if it knows the token, and if its ranges and its
 /// overlay's number (one of sixteen million) are the known ones.
-fn again(dir: &Path, before: &Known, found: anyhow::Result<Known>, why: &anyhow::Error) -> anyhow::Result<Known> {
+fn again(
+    dir: &Path,
+    before: &JoinedNode,
+    found: anyhow::Result<JoinedNode>,
+    why: &anyhow::Error,
+) -> anyhow::Result<JoinedNode> {
     let anew = format!("to join another cluster, first run kelson cleanup --delete-data --data-dir {}", dir.display());
     match found {
         Ok(found) if found.settings.ranges == before.settings.ranges => Ok(found),
@@ -191,7 +196,7 @@ async fn name_is_free(server: &str, client: &Client, name: &str) -> Result<(), F
 }
 
 /// Checks that the address is of the known cluster. If the server is down, the node starts with what it knows.
-async fn still_the_same(servers: &ApiServers, known: &Known) -> anyhow::Result<()> {
+async fn still_the_same(servers: &ApiServers, known: &JoinedNode) -> anyhow::Result<()> {
     let config = servers.config(&known.ca, Credentials::None);
     if let Err(Fault::Wait(e) | Fault::Soon(e) | Fault::Never(e)) =
         mend_clock(&config, &SystemClock, &ThisMachine).await

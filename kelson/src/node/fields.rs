@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 /// The format of a flag's value.
 #[derive(Clone, Copy, Debug)]
-enum Form {
+enum ValueFormat {
     Text,
     Truth,
     Whole,
@@ -23,192 +23,222 @@ enum Form {
 }
 
 /// Flag, field, format, and help.
-const FLAGS: &[(&str, &str, Form, &str)] = &[
-    ("allowed-unsafe-sysctls", "allowedUnsafeSysctls", Form::List, "Unsafe sysctls that pods may set."),
-    ("anonymous-auth", "authentication.anonymous.enabled", Form::Truth, "Allow anonymous requests; not supported."),
+const FLAGS: &[(&str, &str, ValueFormat, &str)] = &[
+    ("allowed-unsafe-sysctls", "allowedUnsafeSysctls", ValueFormat::List, "Unsafe sysctls that pods may set."),
+    (
+        "anonymous-auth",
+        "authentication.anonymous.enabled",
+        ValueFormat::Truth,
+        "Allow anonymous requests; not supported.",
+    ),
     (
         "authentication-token-webhook",
         "authentication.webhook.enabled",
-        Form::Truth,
+        ValueFormat::Truth,
         "Authenticate bearer tokens with TokenReviews.",
     ),
     (
         "authentication-token-webhook-cache-ttl",
         "authentication.webhook.cacheTTL",
-        Form::Text,
+        ValueFormat::Text,
         "Time to cache successful TokenReviews.",
     ),
     (
         "authorization-mode",
         "authorization.mode",
-        Form::Text,
+        ValueFormat::Text,
         "Authorization mode of the kubelet's API: Webhook authorizes with SubjectAccessReviews.",
     ),
     (
         "authorization-webhook-cache-authorized-ttl",
         "authorization.webhook.cacheAuthorizedTTL",
-        Form::Text,
+        ValueFormat::Text,
         "Time to cache allowed requests.",
     ),
     (
         "authorization-webhook-cache-unauthorized-ttl",
         "authorization.webhook.cacheUnauthorizedTTL",
-        Form::Text,
+        ValueFormat::Text,
         "Time to cache denied requests.",
     ),
-    ("cgroup-driver", "cgroupDriver", Form::Text, "Cgroup driver: cgroupfs or systemd."),
-    ("cgroup-root", "cgroupRoot", Form::Text, "Parent cgroup of all pods."),
-    ("cgroups-per-qos", "cgroupsPerQOS", Form::Truth, "Create a cgroup hierarchy by QoS class and pod."),
-    ("container-log-max-files", "containerLogMaxFiles", Form::Whole, "Maximum number of log files per container."),
-    ("container-log-max-size", "containerLogMaxSize", Form::Text, "Size at which a container's log is rotated."),
-    ("cpu-cfs-quota", "cpuCFSQuota", Form::Truth, "Enforce CPU limits with CFS quotas."),
-    ("enable-debugging-handlers", "enableDebuggingHandlers", Form::Truth, "Serve exec, attach, port-forward and logs."),
-    ("enable-server", "enableServer", Form::Truth, "Serve the kubelet's API."),
+    ("cgroup-driver", "cgroupDriver", ValueFormat::Text, "Cgroup driver: cgroupfs or systemd."),
+    ("cgroup-root", "cgroupRoot", ValueFormat::Text, "Parent cgroup of all pods."),
+    ("cgroups-per-qos", "cgroupsPerQOS", ValueFormat::Truth, "Create a cgroup hierarchy by QoS class and pod."),
+    (
+        "container-log-max-files",
+        "containerLogMaxFiles",
+        ValueFormat::Whole,
+        "Maximum number of log files per container.",
+    ),
+    ("container-log-max-size", "containerLogMaxSize", ValueFormat::Text, "Size at which a container's log is rotated."),
+    ("cpu-cfs-quota", "cpuCFSQuota", ValueFormat::Truth, "Enforce CPU limits with CFS quotas."),
+    (
+        "enable-debugging-handlers",
+        "enableDebuggingHandlers",
+        ValueFormat::Truth,
+        "Serve exec, attach, port-forward and logs.",
+    ),
+    ("enable-server", "enableServer", ValueFormat::Truth, "Serve the kubelet's API."),
     (
         "enforce-node-allocatable",
         "enforceNodeAllocatable",
-        Form::List,
+        ValueFormat::List,
         "Cgroups on which the node's reservations are enforced.",
     ),
-    ("event-burst", "eventBurst", Form::Whole, "Burst of events."),
-    ("event-qps", "eventRecordQPS", Form::Whole, "Events per second; 0 is unlimited."),
-    ("eviction-hard", "evictionHard", Form::Pairs('<'), "Hard eviction thresholds."),
+    ("event-burst", "eventBurst", ValueFormat::Whole, "Burst of events."),
+    ("event-qps", "eventRecordQPS", ValueFormat::Whole, "Events per second; 0 is unlimited."),
+    ("eviction-hard", "evictionHard", ValueFormat::Pairs('<'), "Hard eviction thresholds."),
     (
         "eviction-max-pod-grace-period",
         "evictionMaxPodGracePeriod",
-        Form::Whole,
+        ValueFormat::Whole,
         "Maximum grace period in seconds of pods evicted by a soft threshold.",
     ),
     (
         "eviction-minimum-reclaim",
         "evictionMinimumReclaim",
-        Form::Pairs('='),
+        ValueFormat::Pairs('='),
         "Minimum resources to reclaim beyond an eviction threshold.",
     ),
     (
         "eviction-pressure-transition-period",
         "evictionPressureTransitionPeriod",
-        Form::Text,
+        ValueFormat::Text,
         "Time without pressure before a pressure condition is cleared.",
     ),
-    ("eviction-soft", "evictionSoft", Form::Pairs('<'), "Soft eviction thresholds."),
+    ("eviction-soft", "evictionSoft", ValueFormat::Pairs('<'), "Soft eviction thresholds."),
     (
         "eviction-soft-grace-period",
         "evictionSoftGracePeriod",
-        Form::Pairs('='),
+        ValueFormat::Pairs('='),
         "Grace periods of soft eviction thresholds.",
     ),
-    ("fail-cgroupv1", "failCgroupV1", Form::Truth, "Fail to start on a machine with cgroup v1."),
+    ("fail-cgroupv1", "failCgroupV1", ValueFormat::Truth, "Fail to start on a machine with cgroup v1."),
     (
         "feature-gates",
         "featureGates",
-        Form::Truths,
+        ValueFormat::Truths,
         "Feature gates to enable or disable. Gates that are always on have no effect.",
     ),
-    ("file-check-frequency", "fileCheckFrequency", Form::Text, "Interval of checks for changed static pod manifests."),
-    ("healthz-bind-address", "healthzBindAddress", Form::Text, "Address of the kubelet's health endpoint."),
-    ("healthz-port", "healthzPort", Form::Whole, "Port of the health endpoint; 0 disables it."),
+    (
+        "file-check-frequency",
+        "fileCheckFrequency",
+        ValueFormat::Text,
+        "Interval of checks for changed static pod manifests.",
+    ),
+    ("healthz-bind-address", "healthzBindAddress", ValueFormat::Text, "Address of the kubelet's health endpoint."),
+    ("healthz-port", "healthzPort", ValueFormat::Whole, "Port of the health endpoint; 0 disables it."),
     (
         "image-gc-high-threshold",
         "imageGCHighThresholdPercent",
-        Form::Whole,
+        ValueFormat::Whole,
         "Disk usage in percent above which image garbage collection starts.",
     ),
     (
         "image-gc-low-threshold",
         "imageGCLowThresholdPercent",
-        Form::Whole,
+        ValueFormat::Whole,
         "Disk usage in percent at which image garbage collection stops.",
     ),
-    ("http-check-frequency", "httpCheckFrequency", Form::Text, "Interval of requests to --manifest-url."),
+    ("http-check-frequency", "httpCheckFrequency", ValueFormat::Text, "Interval of requests to --manifest-url."),
     (
         "image-service-endpoint",
         "imageServiceEndpoint",
-        Form::Text,
+        ValueFormat::Text,
         "Socket of the image service [default: the runtime's]",
     ),
-    ("kube-api-burst", "kubeAPIBurst", Form::Whole, "Burst of requests to the API server."),
-    ("kube-api-qps", "kubeAPIQPS", Form::Whole, "Requests per second to the API server [default: unlimited]"),
-    ("kube-reserved-cgroup", "kubeReservedCgroup", Form::Text, "Cgroup of Kubernetes components."),
+    ("kube-api-burst", "kubeAPIBurst", ValueFormat::Whole, "Burst of requests to the API server."),
+    ("kube-api-qps", "kubeAPIQPS", ValueFormat::Whole, "Requests per second to the API server [default: unlimited]"),
+    ("kube-reserved-cgroup", "kubeReservedCgroup", ValueFormat::Text, "Cgroup of Kubernetes components."),
     (
         "local-storage-capacity-isolation",
         "localStorageCapacityIsolation",
-        Form::Truth,
+        ValueFormat::Truth,
         "Enforce ephemeral storage limits.",
     ),
-    ("manifest-url", "staticPodURL", Form::Text, "URL of additional static pod manifests."),
+    ("manifest-url", "staticPodURL", ValueFormat::Text, "URL of additional static pod manifests."),
     (
         "manifest-url-header",
         "staticPodURLHeader",
-        Form::Lists,
+        ValueFormat::Lists,
         "HTTP headers for requests to --manifest-url. Repeatable.",
     ),
-    ("max-open-files", "maxOpenFiles", Form::Whole, "Limit of open files of the kubelet."),
-    ("minimum-image-ttl-duration", "imageMinimumGCAge", Form::Text, "Minimum time that an unused image is kept."),
+    ("max-open-files", "maxOpenFiles", ValueFormat::Whole, "Limit of open files of the kubelet."),
+    (
+        "minimum-image-ttl-duration",
+        "imageMinimumGCAge",
+        ValueFormat::Text,
+        "Minimum time that an unused image is kept.",
+    ),
     (
         "node-status-max-images",
         "nodeStatusMaxImages",
-        Form::Whole,
+        ValueFormat::Whole,
         "Maximum number of images in the node's status; -1 is unlimited.",
     ),
-    ("node-status-update-frequency", "nodeStatusUpdateFrequency", Form::Text, "Interval of node status computation."),
-    ("oom-score-adj", "oomScoreAdj", Form::Whole, "OOM score adjustment of the kubelet."),
-    ("pod-manifest-path", "staticPodPath", Form::Text, "Directory of static pods' manifests."),
+    (
+        "node-status-update-frequency",
+        "nodeStatusUpdateFrequency",
+        ValueFormat::Text,
+        "Interval of node status computation.",
+    ),
+    ("oom-score-adj", "oomScoreAdj", ValueFormat::Whole, "OOM score adjustment of the kubelet."),
+    ("pod-manifest-path", "staticPodPath", ValueFormat::Text, "Directory of static pods' manifests."),
     (
         "pod-max-pids",
         "podPidsLimit",
-        Form::Whole,
+        ValueFormat::Whole,
         "Maximum number of processes per pod; -1 applies only the node's limit.",
     ),
-    ("pods-per-core", "podsPerCore", Form::Whole, "Maximum number of pods per CPU; 0 applies only --max-pods."),
+    ("pods-per-core", "podsPerCore", ValueFormat::Whole, "Maximum number of pods per CPU; 0 applies only --max-pods."),
     (
         "protect-kernel-defaults",
         "protectKernelDefaults",
-        Form::Truth,
+        ValueFormat::Truth,
         "Fail to start when kernel parameters differ from the kubelet's defaults.",
     ),
-    ("provider-id", "providerID", Form::Text, "ID of this machine at its cloud provider."),
+    ("provider-id", "providerID", ValueFormat::Text, "ID of this machine at its cloud provider."),
     (
         "qos-reserved",
         "qosReserved",
-        Form::Pairs('='),
+        ValueFormat::Pairs('='),
         "Percentage of requests withheld from lower QoS classes (memory=50%; feature gate QOSReserved).",
     ),
-    ("read-only-port", "readOnlyPort", Form::Whole, "Unauthenticated port; only 0 (disabled) is supported."),
-    ("registry-burst", "registryBurst", Form::Whole, "Burst of image pulls."),
-    ("registry-qps", "registryPullQPS", Form::Whole, "Image pulls per second; 0 is unlimited."),
+    ("read-only-port", "readOnlyPort", ValueFormat::Whole, "Unauthenticated port; only 0 (disabled) is supported."),
+    ("registry-burst", "registryBurst", ValueFormat::Whole, "Burst of image pulls."),
+    ("registry-qps", "registryPullQPS", ValueFormat::Whole, "Image pulls per second; 0 is unlimited."),
     (
         "rotate-server-certificates",
         "serverTLSBootstrap",
-        Form::Truth,
+        ValueFormat::Truth,
         "Request the serving certificate from the cluster.",
     ),
-    ("runonce", "runOnce", Form::Truth, "Not supported, as in upstream Kubernetes."),
+    ("runonce", "runOnce", ValueFormat::Truth, "Not supported, as in upstream Kubernetes."),
     (
         "runtime-request-timeout",
         "runtimeRequestTimeout",
-        Form::Text,
+        ValueFormat::Text,
         "Timeout of runtime requests other than long-running ones.",
     ),
     (
         "seccomp-default",
         "seccompDefault",
-        Form::Truth,
+        ValueFormat::Truth,
         "Use the runtime's default seccomp profile for containers without one.",
     ),
-    ("serialize-image-pulls", "serializeImagePulls", Form::Truth, "Pull one image at a time."),
+    ("serialize-image-pulls", "serializeImagePulls", ValueFormat::Truth, "Pull one image at a time."),
     (
         "streaming-connection-idle-timeout",
         "streamingConnectionIdleTimeout",
-        Form::Text,
+        ValueFormat::Text,
         "Idle time after which a stream is closed.",
     ),
-    ("system-reserved-cgroup", "systemReservedCgroup", Form::Text, "Cgroup of system processes."),
-    ("tls-cert-file", "tlsCertFile", Form::Text, "Serving certificate."),
-    ("tls-cipher-suites", "tlsCipherSuites", Form::List, "Allowed TLS 1.2 cipher suites, by Go's names."),
-    ("tls-min-version", "tlsMinVersion", Form::Text, "Minimum TLS version, such as VersionTLS13."),
-    ("tls-private-key-file", "tlsPrivateKeyFile", Form::Text, "Private key of the serving certificate."),
-    ("volume-stats-agg-period", "volumeStatsAggPeriod", Form::Text, "Interval of volume usage measurements."),
+    ("system-reserved-cgroup", "systemReservedCgroup", ValueFormat::Text, "Cgroup of system processes."),
+    ("tls-cert-file", "tlsCertFile", ValueFormat::Text, "Serving certificate."),
+    ("tls-cipher-suites", "tlsCipherSuites", ValueFormat::List, "Allowed TLS 1.2 cipher suites, by Go's names."),
+    ("tls-min-version", "tlsMinVersion", ValueFormat::Text, "Minimum TLS version, such as VersionTLS13."),
+    ("tls-private-key-file", "tlsPrivateKeyFile", ValueFormat::Text, "Private key of the serving certificate."),
+    ("volume-stats-agg-period", "volumeStatsAggPeriod", ValueFormat::Text, "Interval of volume usage measurements."),
 ];
 
 /// The values of these flags, by the paths of their fields.
@@ -220,13 +250,13 @@ impl Args for FieldArgs {
         FLAGS.iter().fold(command, |command, (flag, _, form, help)| {
             let arg = Arg::new(*flag).long(*flag).help(*help);
             command.arg(match form {
-                Form::Text => arg.value_name("TEXT"),
-                Form::Truth => arg.value_name("BOOL").num_args(0..=1).default_missing_value("true"),
-                Form::Whole => arg.value_name("N").allow_negative_numbers(true),
-                Form::List => arg.value_name("A,B,…").action(ArgAction::Append),
-                Form::Pairs(_) => arg.value_name("NAME=VALUE,…").action(ArgAction::Append),
-                Form::Lists => arg.value_name("NAME:VALUE,…").action(ArgAction::Append),
-                Form::Truths => arg.value_name("NAME=BOOL,…").action(ArgAction::Append),
+                ValueFormat::Text => arg.value_name("TEXT"),
+                ValueFormat::Truth => arg.value_name("BOOL").num_args(0..=1).default_missing_value("true"),
+                ValueFormat::Whole => arg.value_name("N").allow_negative_numbers(true),
+                ValueFormat::List => arg.value_name("A,B,…").action(ArgAction::Append),
+                ValueFormat::Pairs(_) => arg.value_name("NAME=VALUE,…").action(ArgAction::Append),
+                ValueFormat::Lists => arg.value_name("NAME:VALUE,…").action(ArgAction::Append),
+                ValueFormat::Truths => arg.value_name("NAME=BOOL,…").action(ArgAction::Append),
             })
         })
     }
@@ -258,22 +288,22 @@ impl FromArgMatches for FieldArgs {
 }
 
 /// Returns the value of the field; for a flag with a single value, the last one is used.
-fn value(form: Form, words: &[&str]) -> Result<Value, String> {
+fn value(form: ValueFormat, words: &[&str]) -> Result<Value, String> {
     let last = words.last().copied().unwrap_or_default();
     let parts = || words.iter().flat_map(|w| w.split(',')).map(str::trim).filter(|p| !p.is_empty());
     Ok(match form {
-        Form::Text => json!(last),
-        Form::Truth => json!(truth(last)?),
-        Form::Whole => json!(last.parse::<i64>().map_err(|e| e.to_string())?),
-        Form::List => json!(parts().collect::<Vec<_>>()),
-        Form::Pairs(between) => {
+        ValueFormat::Text => json!(last),
+        ValueFormat::Truth => json!(truth(last)?),
+        ValueFormat::Whole => json!(last.parse::<i64>().map_err(|e| e.to_string())?),
+        ValueFormat::List => json!(parts().collect::<Vec<_>>()),
+        ValueFormat::Pairs(between) => {
             let pair = |part: &str| {
                 let (name, value) = part.split_once(between).ok_or_else(|| format!("expected NAME{between}VALUE"))?;
                 Ok::<_, String>((name.trim().to_owned(), json!(value.trim())))
             };
             Value::Object(parts().map(pair).collect::<Result<Map<String, Value>, String>>()?)
         }
-        Form::Lists => {
+        ValueFormat::Lists => {
             let mut lists: BTreeMap<String, Vec<&str>> = BTreeMap::new();
             for part in parts() {
                 let (name, value) = part.split_once(':').ok_or("expected NAME:VALUE")?;
@@ -281,7 +311,7 @@ fn value(form: Form, words: &[&str]) -> Result<Value, String> {
             }
             json!(lists)
         }
-        Form::Truths => {
+        ValueFormat::Truths => {
             let pair = |part: &str| {
                 let (name, value) = part.split_once('=').ok_or("expected NAME=BOOL")?;
                 Ok::<_, String>((name.trim().to_owned(), json!(truth(value.trim())?)))
@@ -384,27 +414,27 @@ mod tests {
     fn every_flag_is_of_a_field_that_has_an_effect() {
         for (flag, path, form, _) in FLAGS {
             let word = match form {
-                Form::Pairs(between) => format!("--{flag}=a{between}b"),
-                Form::Text | Form::List => format!("--{flag}=a"),
-                Form::Truth | Form::Whole => format!("--{flag}=1"),
-                Form::Lists => format!("--{flag}=a:b"),
-                Form::Truths => format!("--{flag}=MemoryQoS=true"),
+                ValueFormat::Pairs(between) => format!("--{flag}=a{between}b"),
+                ValueFormat::Text | ValueFormat::List => format!("--{flag}=a"),
+                ValueFormat::Truth | ValueFormat::Whole => format!("--{flag}=1"),
+                ValueFormat::Lists => format!("--{flag}=a:b"),
+                ValueFormat::Truths => format!("--{flag}=MemoryQoS=true"),
             };
             // Headers and intervals of a URL have no meaning without one.
             let url = "--manifest-url=http://example.com/";
             let words = if *flag == "manifest-url" { vec![word.as_str()] } else { vec![word.as_str(), url] };
             let args = read(&words).expect(flag);
             let mut config = Config::new("n", Path::new("/"));
-            let told = match configuration::load(None, &args.0, &mut config) {
+            let reported = match configuration::load(None, &args.0, &mut config) {
                 Ok(laid) => laid.ignored,
                 Err(e) => e.0.into_iter().filter(|f| f.contains("unknown field")).collect(),
             };
-            assert_eq!(told, Vec::<String>::new(), "--{flag} says {path}");
+            assert_eq!(reported, Vec::<String>::new(), "--{flag} says {path}");
         }
     }
 
     #[test]
-    fn what_is_no_value_is_told_by_the_flag() {
+    fn an_invalid_value_is_reported_with_its_flag() {
         for (word, wanted) in [
             ("--oom-score-adj=low", "--oom-score-adj"),
             ("--cpu-cfs-quota=perhaps", "must be true or false"),

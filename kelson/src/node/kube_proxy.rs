@@ -26,7 +26,7 @@ const DIR: &str = "/var/lib/kube-proxy";
 /// Upstream's ports, for addresses without one.
 const HEALTH_PORT: u16 = 10256;
 const METRICS_PORT: u16 = 10249;
-/// How long the end waits for a transaction in progress.
+/// The time for which the end waits for a transaction in progress.
 const END_MAX: Duration = Duration::from_secs(10);
 const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
 const KIND: &str = "KubeProxyConfiguration";
@@ -146,8 +146,8 @@ fn bind(text: &str, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
 /// Returns the proxy's configuration.
 fn config(args: &ProxyArgs) -> anyhow::Result<Config> {
     let name = args.hostname_override.clone().map_or_else(host::name, Ok)?.trim().to_lowercase();
-    let told = args.bind_address.filter(|ip| !ip.is_unspecified());
-    let address = told.unwrap_or_else(host::address);
+    let reported = args.bind_address.filter(|ip| !ip.is_unspecified());
+    let address = reported.unwrap_or_else(host::address);
     let mut config = Config::new(Path::new(DIR), &name, vec![address], args.cluster_cidr.clone());
     config.health_bind = bind(&args.healthz_bind_address, HEALTH_PORT).context("--healthz-bind-address")?;
     config.metrics_bind = bind(&args.metrics_bind_address, METRICS_PORT).context("--metrics-bind-address")?;
@@ -359,7 +359,7 @@ conntrack: {tcpCloseWaitTimeout: 30m}\n";
     }
 
     #[test]
-    fn what_is_no_address_or_no_such_file_is_refused() {
+    fn invalid_addresses_and_missing_files_are_rejected() {
         assert!(bind("host:1", 1).is_err() && bind("0.0.0.0:0", 1).unwrap().is_empty());
         let other = File { kind: "Pod".into(), ..File::default() };
         assert!(laid(args(&[]), &other).unwrap_err().to_string().contains(KIND));

@@ -140,7 +140,7 @@ pub fn configure(
 }
 
 /// Logs the fields of the file that have no effect, each with the reason.
-pub fn tell_idle(laid: &FileSettings) {
+pub fn report_idle(laid: &FileSettings) {
     for field in &laid.ignored {
         let why = configuration::reason(field);
         tracing::warn!(field, why, "field of the kubelet configuration has no effect");
@@ -176,9 +176,9 @@ impl Plan {
         config.server.healthz = Some(SocketAddr::from(([127, 0, 0, 1], HEALTHZ_PORT)));
         config.process.oom_score = Some(OOM_SCORE);
         let laid = configure(&mut config, ("--config", args.config.as_deref()), &args.fields, &args.images)?;
-        tell_idle(&laid);
+        report_idle(&laid);
         flags(args, &mut config);
-        args.placement.lay(&mut config)?;
+        args.placement.apply_to(&mut config)?;
         config.cgroups = laid.cgroups_per_qos.then(|| config.cgroups.take().unwrap_or_default());
         if let Some(file) = args.client_ca_file.as_ref().or(laid.client_ca_file.as_ref()) {
             config.server.client_ca_pem =

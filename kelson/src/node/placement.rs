@@ -50,7 +50,7 @@ impl PlacementArgs {
     ///
     /// # Errors
     /// All errors, each with the field's name in the configuration file.
-    pub fn lay(&self, config: &mut Config) -> anyhow::Result<()> {
+    pub fn apply_to(&self, config: &mut Config) -> anyhow::Result<()> {
         let mut fields = Map::new();
         let texts = [
             ("cpuManagerPolicy", &self.cpu_manager_policy),
@@ -78,7 +78,7 @@ impl PlacementArgs {
                 Err(why) => bail!("--reserved-memory: {why}"),
             }
         }
-        if let Err(e) = configuration::lay_placement(&Value::Object(fields), config) {
+        if let Err(e) = configuration::apply_placement(&Value::Object(fields), config) {
             bail!("the node's flags are invalid:\n  {}", e.0.join("\n  "));
         }
         Ok(())
@@ -112,7 +112,7 @@ mod tests {
             ..PlacementArgs::default()
         };
         let mut config = Config::new("n", Path::new("/"));
-        args.lay(&mut config).expect("sound");
+        args.apply_to(&mut config).expect("sound");
         assert!(config.placement.has_own_cpus && config.placement.cpu_options.whole_cores);
         assert_eq!(config.placement.reserved_memory[0].amounts["hugepages-2Mi"].to_string(), "4Mi");
         assert_eq!(
@@ -120,8 +120,10 @@ mod tests {
             (1, "500m".into())
         );
         let wrong = PlacementArgs { reserved_memory: vec!["0=1Gi".into()], ..PlacementArgs::default() };
-        assert!(wrong.lay(&mut config).is_err_and(|e| e.to_string().contains("NODE:RESOURCE=AMOUNT")));
+        assert!(wrong.apply_to(&mut config).is_err_and(|e| e.to_string().contains("NODE:RESOURCE=AMOUNT")));
         let wrong = PlacementArgs { cpu_manager_policy: Some("fixed".into()), ..PlacementArgs::default() };
-        assert!(wrong.lay(&mut config).is_err_and(|e| e.to_string().contains("cpuManagerPolicy: Unsupported value")));
+        assert!(
+            wrong.apply_to(&mut config).is_err_and(|e| e.to_string().contains("cpuManagerPolicy: Unsupported value"))
+        );
     }
 }

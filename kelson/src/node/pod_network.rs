@@ -43,7 +43,7 @@ pub struct PodNetwork {
 }
 
 /// The network that was set up, and the task that watches it.
-struct Made {
+struct RunningNetwork {
     guard: Option<HostGuard>,
     _peers: PeerWatch,
 }
@@ -100,7 +100,7 @@ impl PodNetwork {
         }
     }
 
-    async fn set_up(&self, subnets: Vec<IpNet>) -> anyhow::Result<Made> {
+    async fn set_up(&self, subnets: Vec<IpNet>) -> anyhow::Result<RunningNetwork> {
         let program = std::env::current_exe().context("find this program")?;
         let network =
             Network::new(NetworkConfig::within(&self.ranges, &self.dir, subnets, overlay_address(self.me.address))?);
@@ -111,7 +111,7 @@ impl PodNetwork {
             tracing::warn!(%error, "cannot watch the pod network on this host; changes by other programs are not restored");
         });
         let peers = PeerWatch::start(network, &self.me.name, self.client.clone(), &self.tasks);
-        Ok(Made { guard: guard.ok(), _peers: peers })
+        Ok(RunningNetwork { guard: guard.ok(), _peers: peers })
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::bail;
 use kelson_kubelet::config::file::LogFormat;
 use kelson_net::ranges;
-use kelson_ranges::{Given, Ranges};
+use kelson_ranges::{ConfiguredRanges, Ranges};
 use kelson_tasks::{FILES, OnPanic};
 
 use super::agent::{self, Join};
@@ -35,7 +35,7 @@ pub fn before(words: &[OsString]) -> Option<ExitCode> {
     code
 }
 
-/// How long a new version must work before the previous one is no longer waited for.
+/// The time for which a new version must work before the previous one is no longer waited for.
 const PROVEN: Duration = Duration::from_secs(10);
 
 /// Runs a command.
@@ -78,7 +78,7 @@ pub fn check(args: &NodeArgs) -> anyhow::Result<()> {
 }
 
 /// Returns the address ranges of a server whose node is on this host.
-pub async fn settle(data_dir: &Path, given: Given) -> anyhow::Result<Ranges> {
+pub async fn settle(data_dir: &Path, given: ConfiguredRanges) -> anyhow::Result<Ranges> {
     Ok(ranges::settle(data_dir, given).await?)
 }
 

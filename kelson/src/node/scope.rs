@@ -15,8 +15,8 @@ pub struct RuntimeScope {
 }
 
 impl RuntimeScope {
-    /// For the node with this network ID; `None` where systemd does not manage this process. In a container the bus may be the host's, whose
-    /// systemd knows other process IDs: there process 1 is another program.
+    /// Finds the scope for the node with this network ID. Returns `None` if systemd does not manage this process. In a
+    /// container the bus may be the host's, whose systemd knows other process IDs: there process 1 is another program.
     pub fn find(host: &Host, id: &str) -> Option<Self> {
         let is_managed = host.has("/run/systemd/system") && host.text("/proc/1/comm").trim() == "systemd";
         is_managed.then(|| Self { slices: Slices::new(&Bus::system()), id: id.to_owned() })

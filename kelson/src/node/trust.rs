@@ -27,7 +27,7 @@ use super::args::AgentArgs;
 use super::discovery;
 use super::servers::ApiServers;
 use crate::certificate::cert_dir;
-use crate::cluster::{AUTHORITIES, Bundles, Known, REPORT};
+use crate::cluster::{AUTHORITIES, Bundles, JoinedNode, REPORT};
 use crate::token::Token;
 
 /// The interval at which files and the cluster's settings are checked.
@@ -50,7 +50,7 @@ pub struct Trust {
     serving: watch::Sender<Demand>,
     /// The last bundle from the cluster. A node that was disconnected during a rotation finds the new one by its token,
     /// and must not go back to this one.
-    told: Mutex<String>,
+    shown_reason: Mutex<String>,
 }
 
 impl Trust {
@@ -66,7 +66,7 @@ impl Trust {
             data_dir: data_dir.to_owned(),
             client: watch::Sender::new(Demand::default()),
             serving: watch::Sender::new(Demand::default()),
-            told: Mutex::default(),
+            shown_reason: Mutex::default(),
         };
         trust.write(ca_pem)?;
         Ok(trust)
@@ -98,22 +98,22 @@ impl Trust {
             fields: format!("metadata.name={map}"),
             ..InformerConfig::default()
         };
-        let told = Informer::<AuthoritiesMap>::new(client.clone(), config).start_in(tasks);
-        let node = std::sync::Arc::new((self, client, name.to_owned(), told));
+        let shown_reason = Informer::<AuthoritiesMap>::new(client.clone(), config).start_in(tasks);
+        let node = std::sync::Arc::new((self, client, name.to_owned(), shown_reason));
         tasks.supervise("node-authorities", move || {
             let node = std::sync::Arc::clone(&node);
             async move {
-                let (trust, client, name, told) = &*node;
-                trust.run(client, name, told).await;
+                let (trust, client, name, shown_reason) = &*node;
+                trust.run(client, name, shown_reason).await;
             }
         });
     }
 
-    async fn run(&self, client: &Client, name: &str, told: &InformerHandle<AuthoritiesMap>) {
+    async fn run(&self, client: &Client, name: &str, shown_reason: &InformerHandle<AuthoritiesMap>) {
         let mut reported = String::new();
         let key = ObjectKey::new(AUTHORITIES.0, AUTHORITIES.1);
         loop {
-            let bundles = told.get(&key).and_then(|map| Bundles::read(&map.data));
+            let bundles = shown_reason.get(&key).and_then(|map| Bundles::read(&map.data));
             if let Err(error) = self.look(bundles.as_ref()).await {
                 tracing::error!(error = format!("{error:#}"), "applying the cluster's new CAs failed; retrying");
             } else if let Some(wanted) = bundles.as_ref().and_then(|bundles| bundles.report().ok())
@@ -135,7 +135,7 @@ impl Trust {
     /// Applies the cluster's bundle, and requests certificates that the cluster or the operator wants.
     async fn look(&self, bundles: Option<&Bundles>) -> anyhow::Result<()> {
         let (dir, data_dir, file) = (cert_dir(&self.data_dir), self.data_dir.clone(), self.ca_file());
-        let ca = bundles.map(|bundles| bundles.ca.clone()).filter(|ca| *ca != *self.told.lock());
+        let ca = bundles.map(|bundles| bundles.ca.clone()).filter(|ca| *ca != *self.shown_reason.lock());
         let news = ca.clone();
         let since = FILES.run(move || {
             if let Some(ca) = news
@@ -147,7 +147,7 @@ impl Trust {
         });
         let since = since.await??;
         if let Some(ca) = ca {
-            *self.told.lock() = ca;
+            *self.shown_reason.lock() = ca;
         }
         let [client, serving] = bundles.map_or_else(Default::default, |b| [b.ca.clone(), b.kubelet_serving.clone()]);
         for (demands, issuer_pem) in [(&self.client, client), (&self.serving, serving)] {
@@ -177,7 +177,7 @@ impl Trust {
 /// Makes the node trust this bundle, now and after its next start.
 fn believe(data_dir: &Path, file: &Path, ca: &str) -> anyhow::Result<()> {
     // The state for the next start comes first, since a restart may happen at any time.
-    if let Some(known) = Known::load(data_dir)? {
+    if let Some(known) = JoinedNode::load(data_dir)? {
         known.followed_by(ca)?.save(data_dir)?;
     }
     write_secret(file, ca.as_bytes(), true)?;
@@ -194,7 +194,7 @@ pub fn discovery(args: AgentArgs, servers: ApiServers, token: Token) -> Discover
             let (args, servers, token) = &*given;
             let found = async {
                 let data_dir = args.data_dir.clone();
-                let known = FILES.run(move || Known::load(&data_dir)).await??.context("the node has not joined yet")?;
+                let known = FILES.run(move || JoinedNode::load(&data_dir)).await??.context("the node has not joined yet")?;
                 let ca = discovery::again_while_running(args, servers, token, &known).await?;
                 let (data_dir, file) = (args.data_dir.clone(), cert_dir(&args.data_dir).join(CA_FILE));
                 FILES.run(move || believe(&data_dir, &file, &ca)).await?
@@ -241,7 +241,9 @@ mod tests {
         let new = old.successor(now()).unwrap();
         let settings = serde_json::from_value(json!({"clusterCIDR": "10.42.0.0/16", "serviceCIDR": "10.43.0.0/16",
             "vni": 7, "clusterDNS": "10.43.0.10", "clusterDomain": "cluster.local"}));
-        Known { ca: old.cert_pem().into(), former: Vec::new(), settings: settings.unwrap() }.save(dir.path()).unwrap();
+        JoinedNode { ca: old.cert_pem().into(), former: Vec::new(), settings: settings.unwrap() }
+            .save(dir.path())
+            .unwrap();
         let trust = Trust::begin(dir.path(), old.cert_pem()).unwrap();
         let (client, serving) = trust.demands();
         trust.look(None).await.unwrap();
@@ -254,7 +256,7 @@ mod tests {
         believe(dir.path(), &trust.ca_file(), new.cert_pem()).unwrap();
         trust.look(Some(&bundles)).await.unwrap();
         assert_eq!(std::fs::read_to_string(trust.ca_file()).unwrap(), new.cert_pem());
-        let known = Known::load(dir.path()).unwrap().unwrap();
+        let known = JoinedNode::load(dir.path()).unwrap().unwrap();
         assert_eq!(known.ca, new.cert_pem());
         let pin = |authority: &Authority| kelson_pki::public_key_pin(authority.cert()).unwrap();
         assert!(known.former.contains(&pin(&old)), "the pin that it joined by is still of its cluster");
@@ -262,7 +264,7 @@ mod tests {
         trust.look(Some(&next)).await.unwrap();
         trust.look(Some(&bundles)).await.unwrap();
         assert_eq!(std::fs::read_to_string(trust.ca_file()).unwrap(), both);
-        assert_eq!(Known::load(dir.path()).unwrap().unwrap().ca, both, "for the next start");
+        assert_eq!(JoinedNode::load(dir.path()).unwrap().unwrap().ca, both, "for the next start");
         assert_eq!(client.borrow().issuer_pem, both);
         assert_eq!(serving.borrow().issuer_pem, old.cert_pem());
         assert!(!trust.is_renewed().await, "there is no certificate yet");
@@ -288,7 +290,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_what_nobody_believes_any_more_is_forgotten() {
+    async fn only_untrusted_cas_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let old = Authority::create("kubernetes", now()).unwrap();
         let new = old.successor(now()).unwrap();

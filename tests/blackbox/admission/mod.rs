@@ -42,8 +42,8 @@ fn said(k: &Kubectl, args: &[&str], object: &Value) -> anyhow::Result<String> {
 
 /// Creates an object; kubectl must print exactly this.
 fn creating(k: &Kubectl, object: &Value, want: &str) -> Outcome {
-    let told = said(k, &["create", "-f", "-"], object)?;
-    ensure!(told == want, "creating {object}\n was answered {told}\nexpected was {want}");
+    let reported = said(k, &["create", "-f", "-"], object)?;
+    ensure!(reported == want, "creating {object}\n was answered {reported}\nexpected was {want}");
     Ok(())
 }
 

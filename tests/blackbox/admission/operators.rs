@@ -206,8 +206,8 @@ pub fn certificates(s: &Subject) -> Outcome {
     // The other version is validated by the same webhooks, in the version that they know.
     let mut alpha = certificate("alpha", json!({"issuerName": "ours"}));
     alpha["apiVersion"] = "operator.example.com/v1alpha1".into();
-    let told = said(&here, &["create", "-f", "-"], &alpha)?;
-    ensure!(told.ends_with("certificate.operator.example.com/alpha created"), "{told}");
+    let reported = said(&here, &["create", "-f", "-"], &alpha)?;
+    ensure!(reported.ends_with("certificate.operator.example.com/alpha created"), "{reported}");
     let second = operator.issue()?;
     everywhere(&operator, &second)?;
     eventually("the operator serves under its new authority", WITHIN, || {

@@ -108,8 +108,8 @@ pub fn limits(s: &Subject) -> Outcome {
         parts
     };
     eventually("the range holds", Duration::from_secs(30), || {
-        let told = said(&k, &["create", "--dry-run=server", "-f", "-"], &many)?;
-        ensure!(sorted(&told) == sorted(&want), "{told}\nexpected was {want}");
+        let reported = said(&k, &["create", "--dry-run=server", "-f", "-"], &many)?;
+        ensure!(sorted(&reported) == sorted(&want), "{reported}\nexpected was {want}");
         Ok(())
     })?;
     creating(
@@ -233,9 +233,9 @@ pub fn pod_security(s: &Subject) -> Outcome {
     creating(&k, &pod("p", |_| {}), &format!("{warning}\npod/p created"))?;
     let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {"replicas": 0,
         "selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}}, "spec": host["spec"]}}});
-    let told = said(&k, &["create", "-f", "-"], &deployment)?;
+    let reported = said(&k, &["create", "-f", "-"], &deployment)?;
     let hosts = "Warning: would violate PodSecurity \"restricted:v1.30\": host namespaces (hostNetwork=true, hostPID=true), allowPriv";
-    ensure!(told.starts_with(hosts) && told.ends_with("\ndeployment.apps/d created"), "{told}");
+    ensure!(reported.starts_with(hosts) && reported.ends_with("\ndeployment.apps/d created"), "{reported}");
     let container = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
     let good = pod("good", |p| {
         p["securityContext"] = json!({"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}});
@@ -270,8 +270,8 @@ pub fn nodes(s: &Subject) -> Outcome {
              mirror pods",
         ),
     ] {
-        let told = said(&k, &create, &object)?;
-        ensure!(told == forbidden(want), "{told}\nexpected was {want}");
+        let reported = said(&k, &create, &object)?;
+        ensure!(reported == forbidden(want), "{reported}\nexpected was {want}");
     }
     creating_as(&k, &create, &node("adm-n1", json!({"kubernetes.io/os": "linux"})), "node/adm-n1 created")?;
     let patch = |patch: Value| {
@@ -291,7 +291,7 @@ pub fn nodes(s: &Subject) -> Outcome {
 }
 
 fn creating_as(k: &Kubectl, args: &[&str], object: &Value, want: &str) -> Outcome {
-    let told = said(k, args, object)?;
-    ensure!(told == want, "{told}\nexpected was {want}");
+    let reported = said(k, args, object)?;
+    ensure!(reported == want, "{reported}\nexpected was {want}");
     Ok(())
 }

@@ -75,8 +75,8 @@ fn denied(resource: &str, name: &str, policy: &str, message: &str) -> String {
 /// Waits until a policy rejects what it must, with dry runs.
 fn holds(k: &Kubectl, object: &Value, want: &str) -> Outcome {
     eventually("the policy holds", Duration::from_secs(60), || {
-        let told = said(k, &["create", "--dry-run=server", "-f", "-"], object)?;
-        ensure!(told == want, "{told}\nexpected was {want}");
+        let reported = said(k, &["create", "--dry-run=server", "-f", "-"], object)?;
+        ensure!(reported == want, "{reported}\nexpected was {want}");
         Ok(())
     })
 }
@@ -147,27 +147,27 @@ pub fn of_an_engine(s: &Subject) -> Outcome {
     }
     creating(&k, &pod("good", |_| {}), "pod/good created")?;
     let elsewhere = s.kubectl.namespaced("default");
-    let told = said(
+    let reported = said(
         &elsewhere,
         &["create", "--dry-run=server", "-f", "-"],
         &pod("good", |p| p["metadata"]["labels"] = json!({})),
     )?;
-    ensure!(told == "pod/good created (server dry run)", "other namespaces are not bound: {told}");
+    ensure!(reported == "pod/good created (server dry run)", "other namespaces are not bound: {reported}");
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m", "labels": {"keep": ""}}});
     creating(&k, &map, "configmap/m created")?;
     let want = "Error from server (Forbidden): configmaps \"m\" is forbidden: ValidatingAdmissionPolicy 'block-deletes' with binding \
                 'block-deletes' denied request: this one is kept";
     eventually("deletes are judged", Duration::from_secs(60), || {
-        let told = k.fails(&["delete", "configmap", "m", "--dry-run=server"])?.stderr;
-        ensure!(told.trim() == want, "{told}");
+        let reported = k.fails(&["delete", "configmap", "m", "--dry-run=server"])?.stderr;
+        ensure!(reported.trim() == want, "{reported}");
         Ok(())
     })?;
     let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": pod("t", |_| {})["spec"]});
     let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {"replicas": 0,
         "selector": {"matchLabels": {"a": "b"}}, "template": template}});
     creating(&k, &deployment, "deployment.apps/d created")?;
-    let told = k.fails(&["scale", "deployment", "d", "--replicas=4"])?.stderr;
-    ensure!(told.contains("denied request: three replicas at most"), "{told}");
+    let reported = k.fails(&["scale", "deployment", "d", "--replicas=4"])?.stderr;
+    ensure!(reported.contains("denied request: three replicas at most"), "{reported}");
     Ok(())
 }
 
@@ -198,8 +198,8 @@ pub fn with_parameters(s: &Subject) -> Outcome {
     };
     let none = "failed to configure binding: no params found for policy binding with `Deny` parameterNotFoundAction";
     eventually("without parameters nothing passes", Duration::from_secs(60), || {
-        let told = said(&k, &["create", "--dry-run=server", "-f", "-"], &map("judged", 1))?;
-        ensure!(told.contains(none), "{told}");
+        let reported = said(&k, &["create", "--dry-run=server", "-f", "-"], &map("judged", 1))?;
+        ensure!(reported.contains(none), "{reported}");
         Ok(())
     })?;
     let other = said(&k, &["create", "--dry-run=server", "-f", "-"], &map("other", 5))?;
@@ -223,13 +223,13 @@ pub fn with_parameters(s: &Subject) -> Outcome {
     holds(&k, &map("judged", 3), want)?;
     k.ok(&["patch", "configmap", "limits", "-p", r#"{"data":{"max":"many"}}"#])?;
     eventually("what cannot be evaluated is a failure", Duration::from_secs(60), || {
-        let told = said(&k, &["create", "--dry-run=server", "-f", "-"], &map("judged", 1))?;
+        let reported = said(&k, &["create", "--dry-run=server", "-f", "-"], &map("judged", 1))?;
         ensure!(
-            told.contains(
+            reported.contains(
                 "expression 'size(object.?data.orValue({})) <= variables.max' resulted in error: composited variable \
             \"max\" fails to evaluate"
             ),
-            "{told}"
+            "{reported}"
         );
         Ok(())
     })?;
@@ -243,15 +243,18 @@ pub fn with_parameters(s: &Subject) -> Outcome {
         ensure!(warnings.is_array(), "{}", policy["status"]);
         Ok(warnings[0].clone())
     })?;
-    let told = warning["warning"].as_str().unwrap_or_default();
+    let reported = warning["warning"].as_str().unwrap_or_default();
     ensure!(warning["fieldRef"] == "spec.validations[0].expression", "{warning}");
-    ensure!(told.starts_with("apps/v1, Kind=Deployment: ERROR: <input>:1:12: undefined field 'replicaz'"), "{told}");
+    ensure!(
+        reported.starts_with("apps/v1, Kind=Deployment: ERROR: <input>:1:12: undefined field 'replicaz'"),
+        "{reported}"
+    );
     let broken = json!({"apiVersion": VERSION, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": "broken"}, "spec": {
         "matchConstraints": rules("", &["pods"], &["CREATE"]), "validations": [{"expression": "object.x ++"}]}});
-    let told = said(&k, &["create", "-f", "-"], &broken)?;
+    let reported = said(&k, &["create", "-f", "-"], &broken)?;
     let start = "The ValidatingAdmissionPolicy \"broken\" is invalid: spec.validations[0].expression: Invalid value: \"object.x ++\": \
                  compilation failed: ERROR: <input>:1:";
-    ensure!(told.starts_with(start), "{told}");
+    ensure!(reported.starts_with(start), "{reported}");
     Ok(())
 }
 
@@ -307,8 +310,8 @@ pub fn that_mutate(s: &Subject) -> Outcome {
         json!({}),
     )?;
     eventually("a patch that does not fit is a failure", Duration::from_secs(60), || {
-        let told = said(&k, &["create", "--dry-run=server", "-f", "-"], &pod("p", |_| {}))?;
-        ensure!(told.contains("policy 'note-proxy' with binding 'note-proxy' denied request: "), "{told}");
+        let reported = said(&k, &["create", "--dry-run=server", "-f", "-"], &pod("p", |_| {}))?;
+        ensure!(reported.contains("policy 'note-proxy' with binding 'note-proxy' denied request: "), "{reported}");
         Ok(())
     })
 }

@@ -64,15 +64,15 @@ pub fn faults_stop_the_start(_: &Subject) -> Outcome {
     ];
     for (flags, text, want) in cases {
         fs::write(&file, text)?;
-        let told = refused(dir.path(), flags)?;
-        let line = told.lines().find(|line| line.contains(want));
-        ensure!(line.is_some(), "{flags:?}: no line says {want:?} in\n{told}");
-        ensure!(!told.contains("panicked"), "{told}");
+        let reported = refused(dir.path(), flags)?;
+        let line = reported.lines().find(|line| line.contains(want));
+        ensure!(line.is_some(), "{flags:?}: no line says {want:?} in\n{reported}");
+        ensure!(!reported.contains("panicked"), "{reported}");
     }
     Ok(())
 }
 
-/// In the order in which they run.
+/// The help lists the plug-ins in the order in which they run.
 pub fn help_lists_the_plugins(_: &Subject) -> Outcome {
     let help = Command::new(binary()).args(["server", "--help"]).output()?;
     let text = String::from_utf8_lossy(&help.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
@@ -146,7 +146,7 @@ pub fn configured_by_files(_: &Subject) -> Outcome {
     server.finish(false)
 }
 
-/// With its feature gate a directory of policies applies from the start.
+/// A directory of policies applies from the start if its feature gate is on.
 pub fn policies_from_files(_: &Subject) -> Outcome {
     let dir = tempfile::tempdir()?;
     let (file, policies) = (dir.path().join("admission.yaml"), dir.path().join("policies"));
@@ -169,11 +169,11 @@ pub fn policies_from_files(_: &Subject) -> Outcome {
     let server = Process::start(&["--disable-agent", &config, gates], Path::new(""))?;
     let k = server.kubectl();
     let create = |name: &str| k.run(&["create", "configmap", name, "--dry-run=server"]);
-    let told = create("first")?.stderr;
+    let reported = create("first")?.stderr;
     let want = "error: failed to create configmap: configmaps \"first\" is forbidden: ValidatingAdmissionPolicy \
                 'names.static.k8s.io' with binding 'names.static.k8s.io' denied request: failed expression: \
                 object.metadata.name != 'first'";
-    ensure!(told.trim() == want, "{told}");
+    ensure!(reported.trim() == want, "{reported}");
     ensure!(create("second")?.code == 0, "allowed");
     server.finish(false)
 }

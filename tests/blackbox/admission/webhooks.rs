@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use kelson_blackbox::registry::base64;
-use kelson_blackbox::webhook::{Answer, Asked, WebhookServer};
+use kelson_blackbox::webhook::{Answer, WebhookRequest, WebhookServer};
 use kelson_blackbox::{Kubectl, Outcome, Process, Subject, eventually, issuer};
 use serde_json::{Value, json};
 
@@ -26,7 +26,7 @@ impl Hooks {
     fn new(
         s: &Subject,
         of: &'static str,
-        decide: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
+        decide: impl Fn(&WebhookRequest) -> Answer + Send + Sync + 'static,
     ) -> anyhow::Result<(Self, Kubectl)> {
         let k = s.kubectl.fresh_namespace(of)?;
         k.ok(&["label", "namespace", of, &format!("hooks={of}")])?;
@@ -171,8 +171,8 @@ pub fn faults(s: &Subject) -> Outcome {
         let begun = Instant::now();
         hooks.configure("MutatingWebhookConfiguration", vec![hooks.hook(fault, json!({"failurePolicy": "Fail"}))])?;
         eventually("the fault is told", BOUND, || {
-            let told = said(&k, &["create", "--dry-run=server", "-f", "-"], &map("m"))?;
-            ensure!(told.starts_with(&calling(fault)) && told.contains(want), "{fault}: {told}");
+            let reported = said(&k, &["create", "--dry-run=server", "-f", "-"], &map("m"))?;
+            ensure!(reported.starts_with(&calling(fault)) && reported.contains(want), "{fault}: {reported}");
             Ok(())
         })?;
         hooks.configure("MutatingWebhookConfiguration", vec![hooks.hook(fault, json!({"failurePolicy": "Ignore"}))])?;
@@ -187,8 +187,8 @@ pub fn faults(s: &Subject) -> Outcome {
     for (fault, policy) in [("large", "Fail"), ("bomb", "Ignore"), ("inapplicable", "Ignore")] {
         hooks.configure("MutatingWebhookConfiguration", vec![hooks.hook(fault, json!({"failurePolicy": policy}))])?;
         eventually("the answer is refused", BOUND, || {
-            let told = said(&k, &["create", "--dry-run=server", "-f", "-"], &map("m"))?;
-            ensure!(told.starts_with("Error from server (InternalError): "), "{fault}: {told}");
+            let reported = said(&k, &["create", "--dry-run=server", "-f", "-"], &map("m"))?;
+            ensure!(reported.starts_with("Error from server (InternalError): "), "{fault}: {reported}");
             Ok(())
         })?;
     }
@@ -217,7 +217,7 @@ pub fn faults(s: &Subject) -> Outcome {
 /// plugin, and to no other server.
 pub fn that_asks_who_calls(_: &Subject) -> Outcome {
     let (issued, client) = (issuer::issue(&["localhost"])?, issuer::issue(&["caller"])?);
-    let allow = |asked: &Asked| Answer::Json(200, asked.allow(json!({})));
+    let allow = |asked: &WebhookRequest| Answer::Json(200, asked.allow(json!({})));
     let server = WebhookServer::start_for(&client, &issued, allow)?;
     let dir = tempfile::tempdir()?;
     let (kubeconfig, config) = (dir.path().join("webhooks"), dir.path().join("admission.yaml"));

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use kelson_blackbox::registry::{Made, PULLER, Registry, TENANT, archive, hex, make};
+use kelson_blackbox::registry::{DerivedImage, PULLER, Registry, TENANT, archive, hex, make};
 use kelson_blackbox::{Outcome, Process, Subject, binary, eventually, free_port, repo_root};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -184,7 +184,7 @@ impl Stalling {
         Ok(Self { host })
     }
 
-    fn serve(mut stream: std::net::TcpStream, image: &Made) -> anyhow::Result<()> {
+    fn serve(mut stream: std::net::TcpStream, image: &DerivedImage) -> anyhow::Result<()> {
         let mut reader = BufReader::new(stream.try_clone()?);
         loop {
             let mut line = String::new();

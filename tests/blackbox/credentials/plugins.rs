@@ -9,7 +9,7 @@ use kelson_blackbox::registry::{PULLER, Registry};
 use kelson_blackbox::{Outcome, Subject, eventually};
 use serde_json::{Value, json};
 
-use super::world::{Plugins, World, answer, events, pod, provider, recovers, refused, told};
+use super::world::{Plugins, World, answer, events, pod, provider, recovers, refused, reported};
 
 /// Must never be shown: what bad plugins print.
 const SLIP: &str = "Gn0me-Slip-3Vt8";
@@ -98,13 +98,13 @@ pub fn misbehaving(_: &Subject) -> Outcome {
         k.apply(&pod(name, &image, "IfNotPresent", ""))?;
     }
     recovers(&k, "sound")?;
-    told(&k, "sound", "Pulled", &["Successfully pulled image"])?;
+    reported(&k, "sound", "Pulled", &["Successfully pulled image"])?;
     for (name, _, in_pod, in_event) in &faults {
         refused(&k, name, in_pod)?;
         if !in_event.is_empty() {
-            told(&k, name, "FailedCredentialProvider", in_event)?;
+            reported(&k, name, "FailedCredentialProvider", in_event)?;
         }
-        told(&k, name, "Failed", &["Failed to pull image"])?;
+        reported(&k, name, "Failed", &["Failed to pull image"])?;
     }
     children_are_gone(&w)?;
     for (name, ..) in &faults {
@@ -162,7 +162,12 @@ pub fn service_account_tokens(_: &Subject) -> Outcome {
     let account = |name: &str| format!("  serviceAccountName: {name}\n");
     k.apply(&pod("one", &image, "IfNotPresent", &account("one")))?;
     k.apply(&pod("none", &image, "IfNotPresent", &account("none")))?;
-    told(&k, "one", "FailedCredentialProvider", &["Token: failed to get service account token", "registry.example"])?;
+    reported(
+        &k,
+        "one",
+        "FailedCredentialProvider",
+        &["Token: failed to get service account token", "registry.example"],
+    )?;
     refused(&k, "one", &["\"tokens\" failed: "])?;
     // From now on a node may request tokens for this audience.
     w.k.ok(&["create", "clusterrole", "pull", "--verb=request-serviceaccounts-token-audience", "--resource=registry.example"])
@@ -221,14 +226,14 @@ pub fn configuration_reload(_: &Subject) -> Outcome {
     refused(&k, "second", &[])?;
     // Invalid: the second plugin does not exist yet. The first one still works.
     w.plugins.configure(&[one.clone(), two.clone()])?;
-    told(&events_of_node, &node, "InvalidCredentialProviderConfig", &["providers[1].name", "did not exist"])?;
+    reported(&events_of_node, &node, "InvalidCredentialProviderConfig", &["providers[1].name", "did not exist"])?;
     k.apply(&pod("first", &first, "IfNotPresent", ""))?;
     recovers(&k, "first")?;
     let metrics = w.metrics()?;
     ensure!(metrics.contains("config_reloads_total{result=\"failure\"} 1\n"), "{metrics}");
     // Once the plugin exists the configuration applies, without another change of it.
     w.plugins.put("second", &answer(&w.registry.host, PULLER, "Image"))?;
-    told(
+    reported(
         &events_of_node,
         &node,
         "CredentialProviderConfigReloaded",
@@ -237,7 +242,7 @@ pub fn configuration_reload(_: &Subject) -> Outcome {
     recovers(&k, "second")?;
     ensure!(w.metrics()?.contains("config_reloads_total{result=\"success\"} 1\n"), "{}", w.metrics()?);
     w.plugins.configure_raw("kind: CredentialProviderConfig\nproviders: [{name: 'a/b'}]")?;
-    told(
+    reported(
         &events_of_node,
         &node,
         "InvalidCredentialProviderConfig",

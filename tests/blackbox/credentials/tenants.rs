@@ -7,7 +7,7 @@ use kelson_blackbox::registry::{PULLER, Registry, TENANT, User, base64};
 use kelson_blackbox::{Kubectl, Outcome, Subject, eventually};
 use serde_json::json;
 
-use super::world::{Plugins, World, pod, recovers, refused, told, waiting};
+use super::world::{Plugins, World, pod, recovers, refused, reported, waiting};
 
 const WITH_SECRET: &str = "  imagePullSecrets: [{name: reg}]\n";
 
@@ -54,7 +54,7 @@ pub fn pull_secrets(_: &Subject) -> Outcome {
     }
     let named = k.ok(&["get", "pod", "of-account", "-o", "jsonpath={.spec.imagePullSecrets[*].name}"])?;
     ensure!(named == "reg", "{named}");
-    told(
+    reported(
         &k,
         "old-form",
         "FailedToRetrieveImagePullSecret",
@@ -89,12 +89,12 @@ pub fn tenants(_: &Subject) -> Outcome {
             ensure!(reason == "ErrImageNeverPull" && message == never, "{reason}: {message}");
             Ok(())
         })?;
-        told(&theirs, &hopes, "ErrImageNeverPull", &[&never])?;
+        reported(&theirs, &hopes, "ErrImageNeverPull", &[&never])?;
         // The owner needs no pull.
         let again = format!("again-{round}");
         mine.apply(&pod(&again, &image, "Never", WITH_SECRET))?;
         recovers(&mine, &again)?;
-        told(&mine, &again, "Pulled", &["already present on machine and can be accessed by the pod"])
+        reported(&mine, &again, "Pulled", &["already present on machine and can be accessed by the pod"])
     };
     denied("before")?;
     let records = w.server.dir.join("kubelet/image_manager/pulled");

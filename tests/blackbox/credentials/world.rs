@@ -12,7 +12,7 @@ use kelson_blackbox::registry::{PULLER, Registry, TENANT, User, base64};
 use kelson_blackbox::{Kubectl, Outcome, Process, eventually, repo_root};
 use serde_json::Value;
 
-/// How long a pod may take to recover: the kubelet's back-off doubles from ten seconds.
+/// The time that a pod may take to recover: the kubelet's back-off doubles from ten seconds.
 pub const RECOVERY: Duration = Duration::from_secs(150);
 
 /// A cluster with a registry that requires credentials.
@@ -255,7 +255,7 @@ pub fn events(k: &Kubectl, name: &str) -> anyhow::Result<Vec<(String, String)>> 
 }
 
 /// Waits for an event of a reason whose message has these words.
-pub fn told(k: &Kubectl, name: &str, reason: &str, words: &[&str]) -> Outcome {
+pub fn reported(k: &Kubectl, name: &str, reason: &str, words: &[&str]) -> Outcome {
     eventually(&format!("event {reason} of {name} with {words:?}"), Duration::from_secs(60), || {
         let all = events(k, name)?;
         let found = all.iter().any(|(r, m)| r == reason && words.iter().all(|w| m.contains(w)));

@@ -12,7 +12,7 @@ use kelson_blackbox::{Outcome, Subject, Test};
 use serde_json::{Value, json};
 
 use crate::envtest::PATIENCE;
-use place::{Place, Server};
+use place::{EtcdFiles, Server};
 
 pub fn tests() -> Vec<Test> {
     vec![
@@ -42,7 +42,7 @@ fn same(one: &Server, other: &Server) -> Outcome {
 
 fn killed(_: &Subject) -> Outcome {
     let scratch = tempfile::tempdir()?;
-    let place = Place::new(scratch.path())?;
+    let place = EtcdFiles::new(scratch.path())?;
     let etcd = place.etcd()?;
     let (first, mut second) = (place.server("first")?, place.server("second")?);
     let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
@@ -112,7 +112,7 @@ fn until_named(server: &Server, what: &str, wanted: &Value) -> Outcome {
 
 fn endpoints(_: &Subject) -> Outcome {
     let scratch = tempfile::tempdir()?;
-    let place = Place::new(scratch.path())?;
+    let place = EtcdFiles::new(scratch.path())?;
     let _etcd = place.etcd()?;
     let start = |address: &str| place.server_with(address, &[&format!("--advertise-address={address}")]);
     let first = start("192.0.2.1")?;
@@ -142,7 +142,7 @@ const SECRETS: &str = "/api/v1/namespaces/default/secrets";
 
 fn key_service(_: &Subject) -> Outcome {
     let scratch = tempfile::tempdir()?;
-    let place = Place::new(scratch.path())?;
+    let place = EtcdFiles::new(scratch.path())?;
     let _etcd = place.etcd()?;
     let keys = KeyService::start(&scratch.path().join("kms"))?;
     let encryption = scratch.path().join("encryption.json");

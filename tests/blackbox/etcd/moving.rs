@@ -8,7 +8,7 @@ use kelson_blackbox::key_service::KeyService;
 use kelson_blackbox::{Outcome, Subject};
 use serde_json::{Value, json};
 
-use super::place::{Place, Server};
+use super::place::{EtcdFiles, Server};
 
 /// The number of revisions created before each move, as a history; `KELSON_REVISIONS` sets it for both moves together.
 const REVISIONS: usize = 200;
@@ -291,7 +291,7 @@ fn take_over(server: &Server, of: &str) -> Outcome {
 
 pub fn there_and_back(_: &Subject) -> Outcome {
     let scratch = tempfile::tempdir()?;
-    let place = Place::new(scratch.path())?;
+    let place = EtcdFiles::new(scratch.path())?;
     let _etcd = place.etcd()?;
     let keys = KeyService::start(&scratch.path().join("kms"))?;
     let encryption = scratch.path().join("encryption.json");

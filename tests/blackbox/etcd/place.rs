@@ -10,13 +10,13 @@ use serde_json::Value;
 use crate::envtest::{Running, ask};
 
 /// An etcd and the files of its servers.
-pub struct Place {
+pub struct EtcdFiles {
     dir: PathBuf,
     client: u16,
     peer: u16,
 }
 
-impl Place {
+impl EtcdFiles {
     pub fn new(dir: &Path) -> anyhow::Result<Self> {
         fs::write(dir.join("tokens.csv"), "t0k3n,admin,1,\"system:masters\"\n")?;
         sh(&format!("openssl genrsa -out {0}/sa.key 2048 2>/dev/null && chmod 600 {0}/tokens.csv", dir.display()))?;

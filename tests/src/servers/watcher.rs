@@ -8,7 +8,7 @@ use super::https::Https;
 use super::load::revision;
 use super::record::Recorder;
 
-/// How long a watcher waits for an event before it looks whether it must end.
+/// The time for which a watcher waits for an event before it looks whether it must end.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// The pause after a watch that could not be started.
 const PAUSE: Duration = Duration::from_millis(100);

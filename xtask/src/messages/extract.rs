@@ -60,7 +60,7 @@ pub fn file(path: &str, text: &str) -> Result<FileMessages> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Clap {
     No,
-    /// In a struct with a derive macro of clap: a field with `subcommand` has no help.
+    /// Reading a struct with a derive macro of clap. A field with `subcommand` has no help.
     Fields,
     Variants,
 }

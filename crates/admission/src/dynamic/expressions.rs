@@ -12,7 +12,7 @@ use kelson_meta::tree::path::{list, text};
 use kelson_meta::{FieldSelector, LabelSelector};
 use serde_json::{Value, json};
 
-use super::{Match, Shown};
+use super::{Match, VersionedObjects};
 use crate::{Attributes, Dependencies};
 
 /// The time limit of an evaluation, in addition to the cost budget, which counts steps and not seconds.
@@ -160,7 +160,7 @@ impl<'a> Inputs<'a> {
     /// `request` is what [`request`] returned for that version.
     pub fn new(
         a: &Attributes<'_>,
-        objects: &'a Shown<'_>,
+        objects: &'a VersionedObjects<'_>,
         request: &'a Value,
         namespace: Option<&'a Value>,
         asking: &'a Asking<'a>,

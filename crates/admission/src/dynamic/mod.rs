@@ -14,4 +14,4 @@ pub use manifests::Manifests;
 pub use matching::{ByResource, Criteria, Match, is_exempt_from_policies, is_exempt_from_webhooks};
 pub use protect::protect;
 pub use source::{Items, Source};
-pub use versioned::{Shown, Versioned};
+pub use versioned::{Versioned, VersionedObjects};

@@ -17,7 +17,7 @@ pub struct Source<T> {
     decode: Decode<T>,
     /// Reports which requests the stored objects do not apply to.
     exempt: fn(&Attributes<'_>) -> bool,
-    known: Mutex<Arc<Known<T>>>,
+    known: Mutex<Arc<CachedItems<T>>>,
     /// Objects from files, which come first.
     manifests: Option<Arc<Manifests>>,
     fixed: Mutex<Arc<Fixed<T>>>,
@@ -36,7 +36,7 @@ struct Fixed<T> {
 
 type Decode<T> = Box<dyn Fn(&Value) -> T + Send + Sync>;
 
-struct Known<T> {
+struct CachedItems<T> {
     /// The version of the resource when it was read.
     version: Option<u64>,
     /// The stamps of the objects, by their index in `items`.
@@ -62,7 +62,7 @@ impl<T> Source<T> {
         resource: &'static str,
         decode: impl Fn(&Value) -> T + Send + Sync + 'static,
     ) -> Self {
-        let known = Known { version: None, stamps: Vec::new(), items: Arc::default() };
+        let known = CachedItems { version: None, stamps: Vec::new(), items: Arc::default() };
         let fixed = Fixed { stamp: 0, items: Arc::default() };
         Self {
             objects: Arc::clone(objects),
@@ -145,7 +145,7 @@ impl<T> Source<T> {
         let items = found.iter().map(|(stamp, b)| kept(*stamp).unwrap_or_else(|| Arc::new((self.decode)(&read(b)))));
         let items: Items<T> = Arc::new(items.collect());
         let stamps = found.iter().map(|(stamp, _)| *stamp).collect();
-        *self.known.lock() = Arc::new(Known { version, stamps, items: Arc::clone(&items) });
+        *self.known.lock() = Arc::new(CachedItems { version, stamps, items: Arc::clone(&items) });
         items
     }
 }

@@ -9,7 +9,7 @@ use crate::{Attributes, Versions};
 
 /// The new and the old object in one version.
 #[derive(Debug, Default)]
-pub struct Shown<'a> {
+pub struct VersionedObjects<'a> {
     /// The object after the request; `None` when there is none.
     pub object: Option<Cow<'a, Value>>,
     /// The object before the request.
@@ -18,7 +18,7 @@ pub struct Shown<'a> {
 
 /// The conversions made so far for one request.
 #[derive(Debug, Default)]
-pub struct Versioned<'a>(Vec<(Match<'a>, Shown<'a>)>);
+pub struct Versioned<'a>(Vec<(Match<'a>, VersionedObjects<'a>)>);
 
 /// Converts one object if necessary.
 async fn show<'a>(
@@ -44,18 +44,18 @@ impl<'a> Versioned<'a> {
         form: &Match<'a>,
     ) -> Result<(), Status> {
         if self.get(form).is_none() {
-            self.0.push((form.clone(), Shown::of(a, versions, form).await?));
+            self.0.push((form.clone(), VersionedObjects::of(a, versions, form).await?));
         }
         Ok(())
     }
 
     /// Returns the objects in a form that was made before.
-    pub fn get(&self, form: &Match<'_>) -> Option<&Shown<'a>> {
+    pub fn get(&self, form: &Match<'_>) -> Option<&VersionedObjects<'a>> {
         self.0.iter().find(|(made, _)| made == form).map(|(_, shown)| shown)
     }
 }
 
-impl<'a> Shown<'a> {
+impl<'a> VersionedObjects<'a> {
     /// Converts the request's objects to a form.
     ///
     /// # Errors

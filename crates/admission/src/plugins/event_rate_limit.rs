@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_has_a_bucket_of_its_own() {
+    async fn each_has_a_separate_bucket() {
         let one = |kind: &str| plugin(json!([{"type": kind, "qps": 1, "burst": 1}]));
         for (kind, again, refused) in [
             ("Namespace", ("b", "p", "u"), "limit reached on type Namespace for key a"),

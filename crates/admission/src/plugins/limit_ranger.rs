@@ -92,12 +92,12 @@ fn apply_defaults(range: &Value, pod: &mut Value) {
 }
 
 /// A subject of limits: a container, a pod's total, or a claim.
-struct Asked {
+struct LimitedResources {
     requests: Resources,
     limits: Resources,
 }
 
-fn check_min(kind: &str, asked: &Asked, min: &Resources, faults: &mut Vec<String>) {
+fn check_min(kind: &str, asked: &LimitedResources, min: &Resources, faults: &mut Vec<String>) {
     for (r, enforced) in min {
         let head = format!("minimum {r} usage per {kind} is {enforced}");
         match (asked.requests.get(r), asked.limits.get(r)) {
@@ -109,7 +109,7 @@ fn check_min(kind: &str, asked: &Asked, min: &Resources, faults: &mut Vec<String
     }
 }
 
-fn check_max(kind: &str, asked: &Asked, max: &Resources, only_requests: bool, faults: &mut Vec<String>) {
+fn check_max(kind: &str, asked: &LimitedResources, max: &Resources, only_requests: bool, faults: &mut Vec<String>) {
     for (r, enforced) in max {
         let head = format!("maximum {r} usage per {kind} is {enforced}");
         let (request, limit) = (asked.requests.get(r), asked.limits.get(r));
@@ -123,7 +123,7 @@ fn check_max(kind: &str, asked: &Asked, max: &Resources, only_requests: bool, fa
     }
 }
 
-fn check_ratio(kind: &str, asked: &Asked, ratios: &Resources, faults: &mut Vec<String>) {
+fn check_ratio(kind: &str, asked: &LimitedResources, ratios: &Resources, faults: &mut Vec<String>) {
     for (r, enforced) in ratios {
         let head = format!("{r} max limit to request ratio per {kind} is {enforced}");
         let amount = |m: &Resources| m.get(r).map(|q| q.nanos()).filter(|n| *n != 0);
@@ -143,7 +143,7 @@ fn check_ratio(kind: &str, asked: &Asked, ratios: &Resources, faults: &mut Vec<S
 }
 
 /// Checks every limit of one type for one subject.
-fn check(kind: &str, limit: &Value, asked: &Asked, faults: &mut Vec<String>) {
+fn check(kind: &str, limit: &Value, asked: &LimitedResources, faults: &mut Vec<String>) {
     let claim = kind == "PersistentVolumeClaim";
     check_min(kind, asked, &resources(limit, &["min"]), faults);
     check_max(kind, asked, &resources(limit, &["max"]), claim, faults);
@@ -152,8 +152,8 @@ fn check(kind: &str, limit: &Value, asked: &Asked, faults: &mut Vec<String>) {
     }
 }
 
-fn of_container(container: &Value) -> Asked {
-    Asked {
+fn of_container(container: &Value) -> LimitedResources {
+    LimitedResources {
         requests: resources(container, &["resources", "requests"]),
         limits: resources(container, &["resources", "limits"]),
     }
@@ -173,7 +173,7 @@ fn raise(to: &mut Resources, other: &Resources) {
 
 /// Returns the total of a pod: containers and sidecars together, or the maximum while an init container runs; pod-level
 /// resources take precedence if set.
-fn of_pod(pod: &Value, pick: fn(Asked) -> Resources, field: &str, pod_level: bool) -> Resources {
+fn of_pod(pod: &Value, pick: fn(LimitedResources) -> Resources, field: &str, pod_level: bool) -> Resources {
     let mut total = Resources::new();
     for c in list(pod, &["spec", "containers"]) {
         add(&mut total, &pick(of_container(c)));
@@ -208,7 +208,7 @@ fn check_range(range: &Value, object: &Value, is_pod: bool, pod_level: bool, fau
                 }
             }
             "Pod" if is_pod => {
-                let asked = Asked {
+                let asked = LimitedResources {
                     requests: of_pod(object, |a| a.requests, "requests", pod_level),
                     limits: of_pod(object, |a| a.limits, "limits", pod_level),
                 };
@@ -216,7 +216,7 @@ fn check_range(range: &Value, object: &Value, is_pod: bool, pod_level: bool, fau
             }
             "PersistentVolumeClaim" if !is_pod => {
                 let requests = resources(object, &["spec", "resources", "requests"]);
-                let asked = Asked { requests, limits: Resources::new() };
+                let asked = LimitedResources { requests, limits: Resources::new() };
                 check("PersistentVolumeClaim", limit, &asked, faults);
             }
             _ => {}

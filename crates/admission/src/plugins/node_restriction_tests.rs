@@ -196,8 +196,8 @@ async fn tokens_certificates_and_the_rest() {
     assert!(object_with(audience, token("mine", "1", json!(["other"]))).await.is_ok());
     let certificate = || Ask::create("certificates.k8s.io/podcertificaterequests", json!({"spec": {"nodeName": "n2"}}));
     for (gate, want) in [("true", "which is not the requesting node \"n1\""), ("false", "feature gate is disabled")] {
-        let told = object_with(&format!("PodCertificateRequest={gate}"), certificate()).await.unwrap_err();
-        assert!(told.ends_with(want), "{told}");
+        let reported = object_with(&format!("PodCertificateRequest={gate}"), certificate()).await.unwrap_err();
+        assert!(reported.ends_with(want), "{reported}");
     }
     let lease = |ns: &'static str, name: &str| {
         Ask::create("coordination.k8s.io/leases", json!({"metadata": {"name": name}})).named(ns, "")

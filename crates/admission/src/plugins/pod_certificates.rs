@@ -128,8 +128,8 @@ mod tests {
                 "service account UID \"old\", which differs from the running service account (\"web-uid\")",
             ),
         ] {
-            let told = ask(Ask::create(REQUESTS, request((field, value)))).unwrap_err();
-            assert!(told.contains(want), "{field}: {told}");
+            let reported = ask(Ask::create(REQUESTS, request((field, value)))).unwrap_err();
+            assert!(reported.contains(want), "{field}: {reported}");
         }
         let update = Ask::update(REQUESTS, request(("", "")), request(("", "")));
         assert!(ask(update).unwrap_err().ends_with("unexpected operation UPDATE"));

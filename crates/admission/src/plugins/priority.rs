@@ -236,8 +236,11 @@ mod tests {
         );
         assert_eq!(ask(ON, json!({})).await.unwrap()["spec"], json!({"priority": 0}));
         assert_eq!(ask("", high.clone()).await.unwrap()["spec"], high);
-        let told = ask(ON, json!({"priorityClassName": "high", "priority": 7})).await.unwrap_err();
-        assert!(told.contains("priority set in the pod group (7) must match the priority computed (1000)"), "{told}");
+        let reported = ask(ON, json!({"priorityClassName": "high", "priority": 7})).await.unwrap_err();
+        assert!(
+            reported.contains("priority set in the pod group (7) must match the priority computed (1000)"),
+            "{reported}"
+        );
         assert!(
             ask(ON, json!({"priorityClassName": "gone"}))
                 .await

@@ -311,16 +311,16 @@ mod tests {
             );
             let plugin = ResourceQuota::new(&d, &Value::Null).unwrap();
             let pod = json!({"spec": {"containers": [{"name": "a"}], "resources": {"requests": {"cpu": "1"}}}});
-            let told = create(&plugin, &Gvr::new("", "v1", "pods"), pod, true).await;
+            let reported = create(&plugin, &Gvr::new("", "v1", "pods"), pod, true).await;
             match want {
-                Ok(()) => assert_eq!(told, Ok(())),
-                Err(want) => assert!(told.as_ref().is_err_and(|e| e.ends_with(want)), "{told:?}"),
+                Ok(()) => assert_eq!(reported, Ok(())),
+                Err(want) => assert!(reported.as_ref().is_err_and(|e| e.ends_with(want)), "{reported:?}"),
             }
         }
     }
 
     #[tokio::test]
-    async fn a_dry_run_is_judged_and_not_charged() {
+    async fn a_dry_run_is_checked_and_not_charged() {
         let world = world(&[("resourcequotas/n/q", quota(json!({"configmaps": "1"}), json!({"configmaps": "0"})))]);
         let plugin = ResourceQuota::new(&dependencies_of(Arc::clone(&world)), &Value::Null).unwrap();
         let maps = Gvr::new("", "v1", "configmaps");

@@ -19,7 +19,7 @@ const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const TOKEN_SECONDS: i64 = 3607;
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const ENFORCE: &str = "kubernetes.io/enforce-mountable-secrets";
-/// How long to wait for a namespace's default account, which a controller creates soon after the namespace.
+/// The time to wait for a namespace's default account, which a controller creates soon after the namespace.
 const DEFAULT_WAIT: Duration = Duration::from_millis(1500);
 const DEFAULT_POLL: Duration = Duration::from_millis(20);
 

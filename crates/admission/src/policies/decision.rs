@@ -64,13 +64,13 @@ impl ValidatingPolicy {
     pub fn parse(tree: &Value) -> Self {
         let base = Policy::parse(tree);
         let spec = at(tree, &["spec"]);
-        let told = Extent { authorizer: false, ..base.extent };
+        let reported = Extent { authorizer: false, ..base.extent };
         let validation = |v: &Value| Validation {
             expression: base.variables.expression(base.extent, text(v, &["expression"]), &[Type::Bool]),
             message: text(v, &["message"]).trim().to_owned(),
             message_expression: Some(text(v, &["messageExpression"]))
                 .filter(|source| !source.is_empty())
-                .map(|source| base.variables.expression(told, source, &[Type::String])),
+                .map(|source| base.variables.expression(reported, source, &[Type::String])),
             reason: serde_json::from_value(at(v, &["reason"]).clone()).unwrap_or(Reason::Invalid),
         };
         let annotation = |v: &Value| Annotation {
@@ -121,8 +121,8 @@ impl ValidatingPolicy {
             Ok(value) if value.as_bool() == Some(true) => Ok(None),
             Ok(_) => {
                 let took = begun.elapsed();
-                let told = validation.message_expression.as_ref().map(|e| e.eval(activation, total));
-                let told = match told {
+                let reported = validation.message_expression.as_ref().map(|e| e.eval(activation, total));
+                let reported = match reported {
                     Some(Err(Fault::OutOfBudget)) => {
                         let why = format!("failed messageExpression: {OUT_OF_BUDGET}");
                         return Ok(self.failed(index, why, took));
@@ -130,9 +130,10 @@ impl ValidatingPolicy {
                     Some(Ok(value)) => value.as_text().map(str::trim).unwrap_or_default().to_owned(),
                     _ => String::new(),
                 };
-                let told = Some(told).filter(|t| !t.is_empty() && t.len() <= MESSAGE_BYTES_MAX && !t.contains('\n'));
+                let reported =
+                    Some(reported).filter(|t| !t.is_empty() && t.len() <= MESSAGE_BYTES_MAX && !t.contains('\n'));
                 let written = Some(validation.message.clone()).filter(|m| !m.is_empty());
-                let message = told
+                let message = reported
                     .or(written)
                     .unwrap_or_else(|| format!("failed expression: {}", validation.expression.source.trim()));
                 Ok(Some(Denial { index, message, reason: validation.reason, error: "no_error", took }))

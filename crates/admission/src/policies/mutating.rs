@@ -14,7 +14,7 @@ use super::policy::{Binding, Policy};
 use super::{namespace_of, params};
 use crate::dynamic::expressions::{self, Asking, Inputs};
 use crate::dynamic::manifests::Accepted;
-use crate::dynamic::{Match, Shown, protect};
+use crate::dynamic::{Match, VersionedObjects, protect};
 use crate::metrics::Pass;
 use crate::{AsyncPlugin, Attributes, Dependencies, Notes, Operation, Plugin};
 
@@ -188,7 +188,7 @@ impl MutatingPolicies {
         if base.conditions.is_empty() {
             return Ok(Ok(true));
         }
-        let shown = Shown::of(a, self.d.versions.as_ref(), &invocation.form).await?;
+        let shown = VersionedObjects::of(a, self.d.versions.as_ref(), &invocation.form).await?;
         let namespace = namespace_of(a, &self.d)?;
         let (held, seen) = self.with_inputs(invocation, a, &shown, namespace.as_deref(), |inputs| {
             base.conditions.hold(inputs, invocation.params.as_ref())
@@ -204,7 +204,7 @@ impl MutatingPolicies {
         &self,
         invocation: &Invocation<'_>,
         a: &Attributes<'_>,
-        shown: &Shown<'_>,
+        shown: &VersionedObjects<'_>,
         namespace: Option<&Value>,
         see: impl FnOnce(&Inputs<'_>) -> T,
     ) -> T {
@@ -221,7 +221,7 @@ impl MutatingPolicies {
         notes: &mut Notes,
     ) -> Result<Value, String> {
         let (versions, form) = (self.d.versions.as_ref(), &invocation.form);
-        let shown = Shown::of(a, versions, form).await.map_err(|s| s.message)?;
+        let shown = VersionedObjects::of(a, versions, form).await.map_err(|s| s.message)?;
         let namespace = namespace_of(a, &self.d).map_err(|s| s.message)?;
         let (base, params) = (&invocation.policy.base, invocation.params.as_ref());
         let change = self

@@ -14,7 +14,7 @@ use super::policy::{Binding, Policy};
 use super::{namespace_of, params};
 use crate::dynamic::expressions::{self, Asking, Inputs};
 use crate::dynamic::manifests::Accepted;
-use crate::dynamic::{Match, Shown};
+use crate::dynamic::{Match, VersionedObjects};
 use crate::metrics::Pass;
 use crate::{AsyncPlugin, Attributes, Dependencies, Notes, Operation, Plugin};
 
@@ -60,9 +60,9 @@ struct Findings<'p> {
 }
 
 /// The CEL values of the request's objects and of the request; nearly all policies use the same form.
-struct Seen<'r> {
+struct EvaluationInput<'r> {
     form: Match<'r>,
-    shown: Shown<'r>,
+    shown: VersionedObjects<'r>,
     request: Value,
 }
 
@@ -96,7 +96,7 @@ impl ValidatingPolicies {
         &self,
         Bound { policy, bindings }: &'p Bound<ValidatingPolicy>,
         a: &'p Attributes<'p>,
-        seen: &mut Vec<Seen<'p>>,
+        seen: &mut Vec<EvaluationInput<'p>>,
         steps: &mut Vec<Step<'p>>,
     ) {
         let base = &policy.base;
@@ -139,7 +139,7 @@ impl ValidatingPolicies {
         binding: &'p Binding,
         a: &'p Attributes<'p>,
         form: &Match<'p>,
-        seen: &mut Vec<Seen<'p>>,
+        seen: &mut Vec<EvaluationInput<'p>>,
         steps: &mut Vec<Step<'p>>,
     ) -> Result<(), String> {
         let params = params::collect(&policy.base, binding, a, &self.d).await?;
@@ -149,9 +149,9 @@ impl ValidatingPolicies {
         let seen = match seen.iter().position(|s| s.form == *form) {
             Some(place) => place,
             None => {
-                let shown = Shown::of(a, self.d.versions.as_ref(), form).await;
+                let shown = VersionedObjects::of(a, self.d.versions.as_ref(), form).await;
                 let shown = shown.map_err(|s| format!("failed to convert object version: {}", s.message))?;
-                seen.push(Seen { form: form.clone(), shown, request: expressions::request(a, form) });
+                seen.push(EvaluationInput { form: form.clone(), shown, request: expressions::request(a, form) });
                 seen.len() - 1
             }
         };
@@ -229,9 +229,9 @@ impl ValidatingPolicies {
                 }
                 "Audit" => {
                     counted("audit");
-                    let told = json!([{"message": denial.message, "policy": base.name, "binding": binding.name,
+                    let reported = json!([{"message": denial.message, "policy": base.name, "binding": binding.name,
                         "expressionIndex": denial.index, "validationActions": binding.actions}]);
-                    notes.annotate(FAILURE, told.to_string());
+                    notes.annotate(FAILURE, reported.to_string());
                 }
                 _ => {}
             }

@@ -7,7 +7,7 @@ use kelson_webhook::{Call, CallError, WebhookClient};
 
 use super::hook::{Hook, SideEffects};
 use super::review::{self, Answer, AnswerError};
-use crate::dynamic::{Match, Shown};
+use crate::dynamic::{Match, VersionedObjects};
 use crate::metrics::{Metrics, Pass, RejectionCause};
 use crate::{Attributes, Notes};
 
@@ -66,7 +66,7 @@ impl Caller<'_> {
         hook: &Hook,
         a: &Attributes<'_>,
         form: &Match<'_>,
-        shown: &Shown<'_>,
+        shown: &VersionedObjects<'_>,
         notes: &mut Notes,
     ) -> Result<Answer, Failure> {
         if a.dry_run {

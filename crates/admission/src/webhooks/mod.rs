@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use crate::configuration::Part;
 use crate::dynamic::expressions::{self, Asking, Inputs};
-use crate::dynamic::{Match, Shown, is_exempt_from_webhooks};
+use crate::dynamic::{Match, VersionedObjects, is_exempt_from_webhooks};
 use crate::metrics::Pass;
 use crate::{Attributes, Dependencies, Notes, Operation};
 use hook::{Configuration, Hook};
@@ -68,14 +68,14 @@ fn conditions_hold(
     hook: &Hook,
     a: &Attributes<'_>,
     form: &Match<'_>,
-    shown: Option<&Shown<'_>>,
+    shown: Option<&VersionedObjects<'_>>,
     pass: Pass,
 ) -> Result<bool, Status> {
     if hook.conditions.is_empty() {
         return Ok(true);
     }
     let (request, asking) = (expressions::request(a, form), Asking::of(a, d));
-    let nothing = Shown::default();
+    let nothing = VersionedObjects::default();
     let inputs = Inputs::new(a, shown.unwrap_or(&nothing), &request, None, &asking);
     let (held, seen) = hook.conditions.hold(&inputs, None);
     d.metrics.conditions(&hook.name, "webhook", pass, a.operation, seen);

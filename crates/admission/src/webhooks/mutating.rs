@@ -16,7 +16,7 @@ use super::call::{Caller, Failure};
 use super::hook::{self, Configuration, Hook};
 use super::review::{Answer, JSON_PATCH};
 use crate::dynamic::manifests::{Accepted, Manifests};
-use crate::dynamic::{Match, Shown, Source, protect};
+use crate::dynamic::{Match, Source, VersionedObjects, protect};
 use crate::metrics::Pass;
 use crate::{AsyncPlugin, Attributes, Dependencies, Notes, Operation, Plugin};
 
@@ -86,7 +86,7 @@ impl MutatingWebhooks {
         let caller = Caller { client: &self.client, metrics: &self.d.metrics, pass: Pass::Admit };
         let mutation = {
             let a = &*a;
-            let shown = Shown::of(a, self.d.versions.as_ref(), &form).await?;
+            let shown = VersionedObjects::of(a, self.d.versions.as_ref(), &form).await?;
             if !super::conditions_hold(&self.d, hook, a, &form, Some(&shown), Pass::Admit)? {
                 return Ok(());
             }
@@ -98,8 +98,8 @@ impl MutatingWebhooks {
                 Err(failure) => Err(failure),
             };
             let changed = mutated.as_ref().is_ok_and(|m| m.as_ref().is_some_and(|m| m.changed));
-            let told = MutationNote { configuration: &hook.configuration, webhook: &hook.name, mutated: changed };
-            notes.annotate(format!("{MUTATION}{place}"), written(&told));
+            let reported = MutationNote { configuration: &hook.configuration, webhook: &hook.name, mutated: changed };
+            notes.annotate(format!("{MUTATION}{place}"), written(&reported));
             caller.judge(hook, a, begun, mutated)
         };
         if let Ok(Some(Some(PatchedObject { changed: true, .. }))) = &mutation {
@@ -114,13 +114,13 @@ impl MutatingWebhooks {
             None => notes.annotate(format!("{FAILED_OPEN}{place}"), hook.name.as_str()),
             Some(None) => {}
             Some(Some(mutation)) => {
-                let told = PatchNote {
+                let reported = PatchNote {
                     configuration: &hook.configuration,
                     webhook: &hook.name,
                     patch: &mutation.patch,
                     patch_type: JSON_PATCH,
                 };
-                notes.request_annotations.push((format!("{PATCH}{place}"), written(&told)));
+                notes.request_annotations.push((format!("{PATCH}{place}"), written(&reported)));
                 a.object = Some(mutation.object);
             }
         }
@@ -134,7 +134,7 @@ impl MutatingWebhooks {
         a: &Attributes<'_>,
         answer: Answer,
         form: &Match<'_>,
-        shown: &Shown<'_>,
+        shown: &VersionedObjects<'_>,
         notes: &mut Notes,
     ) -> Result<Option<PatchedObject>, Failure> {
         let calling = |why: String| Failure::Calling { why, code: 503 };

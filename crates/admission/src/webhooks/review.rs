@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Attributes;
-use crate::dynamic::{Match, Shown};
+use crate::dynamic::{Match, VersionedObjects};
 
 /// The only patch type.
 pub const JSON_PATCH: &str = "JSONPatch";
@@ -95,7 +95,13 @@ fn resource(gvr: &Gvr) -> ResourceName {
 }
 
 /// Builds the review of a request, as JSON.
-pub fn request(version: ReviewVersion, uid: &str, a: &Attributes<'_>, form: &Match<'_>, shown: &Shown<'_>) -> Bytes {
+pub fn request(
+    version: ReviewVersion,
+    uid: &str,
+    a: &Attributes<'_>,
+    form: &Match<'_>,
+    shown: &VersionedObjects<'_>,
+) -> Bytes {
     let review = Review {
         kind: "AdmissionReview",
         api_version: version.api_version(),

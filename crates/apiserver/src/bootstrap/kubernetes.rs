@@ -24,9 +24,9 @@ const SLICE_GROUP: &str = "discovery.k8s.io";
 const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
 /// Interval of checks.
 const EVERY: Duration = Duration::from_secs(10);
-/// How long a server counts as running after its last check.
+/// The time for which a server counts as running after its last check.
 const LIFE: Duration = Duration::from_secs(15);
-/// How long a stopping server waits for its address to be removed.
+/// The time for which a stopping server waits for its address to be removed.
 const LEAVE_MAX: Duration = Duration::from_secs(1);
 
 const NO_SERVERS: &str =

@@ -29,7 +29,7 @@ struct GroupVersion {
     changed: u64,
 }
 
-/// By group and version. Two nested maps, so that a lookup does not allocate a key.
+/// The resources by group and version. Two nested maps, so that a lookup does not allocate a key.
 type ByPath = HashMap<String, HashMap<String, GroupVersion>>;
 
 /// The low bits of a generation, which count changes within a process.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use http::Method;
-use kelson_flowcontrol::objects::{self, GROUP, Wanted};
+use kelson_flowcontrol::objects::{self, DesiredObject, GROUP};
 use kelson_flowcontrol::{Dangling, FlowControl, FlowSchema, PriorityLevelConfiguration};
 use kelson_meta::Status;
 use kelson_store::{Resource, StoreError};
@@ -106,7 +106,7 @@ async fn write_dangling(server: &Server, own: &SelfClient, dangling: &Dangling) 
 }
 
 /// Creates a default object, or updates it if this server still manages it.
-async fn keep(server: &Server, own: &SelfClient, wanted: &Wanted) {
+async fn keep(server: &Server, own: &SelfClient, wanted: &DesiredObject) {
     let stored = server.store.get(Resource::new(GROUP, wanted.resource), "", wanted.name());
     let result = match stored {
         None => own.call(Method::POST, &path(wanted.resource), &wanted.object).await,

@@ -27,7 +27,7 @@ const CONCURRENT_MAX: usize = 8;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a kubelet's report: about 30,000 containers.
 const REPORT_BYTES_MAX: usize = 4 << 20;
-/// How long a node that is not ready and did not answer is left alone.
+/// The time for which a node that is not ready and did not answer is left alone.
 const RETRY_UNREADY: Duration = Duration::from_secs(120);
 /// Reports after which a node counts as settled, also if they are incomplete.
 const ANSWERS_SETTLED: u32 = 4;

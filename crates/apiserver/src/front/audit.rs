@@ -31,7 +31,7 @@ pub const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 /// Audit annotations: the plugin that rejected the request, and the plugins that changed the object, with the changed fields.
 const REFUSED_BY: &str = "admission.kelson/refused-by";
 const CHANGED_BY: &str = "admission.kelson/changed-by";
-/// How long a slow request took (upstream's name and threshold).
+/// The duration of a slow request (upstream's name and threshold).
 const LATENCY: &str = "apiserver.latency.k8s.io/total";
 const SLOW: Duration = Duration::from_millis(500);
 /// Annotation of an event that does not contain the response because it was too large.
@@ -217,7 +217,7 @@ impl Trail {
         if stage != Stage::RequestReceived {
             self.event.stage_at = self.clock.now();
         }
-        self.decision.tells(stage)
+        self.decision.reports(stage)
     }
 
     async fn record(&mut self, stage: Stage) -> bool {

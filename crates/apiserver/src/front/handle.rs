@@ -177,7 +177,7 @@ async fn serve(
     trail.end(&notes, answer, panicked).await
 }
 
-/// How long a request may take: the shorter of the server's limit and the request's `timeout` parameter.
+/// The time that a request may take: the shorter of the server's limit and the request's `timeout` parameter.
 fn time_allowed(server: &Server, query: &Query) -> Result<Duration, Status> {
     let most = server.config.request_timeout;
     let asked = query.text("timeout");

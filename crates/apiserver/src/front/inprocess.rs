@@ -26,10 +26,10 @@ impl InProcess {
     }
 }
 
-type Sent = std::pin::Pin<Box<dyn Future<Output = Result<Response, TransportError>> + Send + 'static>>;
+type ResponseFuture = std::pin::Pin<Box<dyn Future<Output = Result<Response, TransportError>> + Send + 'static>>;
 
 impl Transport for InProcess {
-    fn send(&self, request: Request) -> Sent {
+    fn send(&self, request: Request) -> ResponseFuture {
         let server = Arc::clone(&self.server);
         let identity = Identity::Known(Arc::clone(&self.user));
         Box::pin(async move {

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::time::Instant;
 
-/// How long the nodes' addresses are cached.
+/// The time for which the nodes' addresses are cached.
 const NODES_TTL: Duration = Duration::from_secs(10);
 
 /// Maximum numbers of open connections.

@@ -20,7 +20,7 @@ pub const REQUEST_BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
 
 /// How many bytes of a larger body are read and discarded before the request is rejected.
 const DISCARDED_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// How long a larger body is read and discarded.
+/// The time for which a larger body is read and discarded.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Message to a client whose request was rejected for lack of resources (upstream's text).

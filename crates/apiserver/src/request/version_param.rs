@@ -229,7 +229,7 @@ impl ListParams {
     }
 }
 
-/// How long a read waits for a revision that this server has not reached yet (as upstream's cacher).
+/// The time for which a read waits for a revision that this server has not reached yet (as upstream's cacher).
 const FRESH_WAIT: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// Waits until the store reaches a revision.

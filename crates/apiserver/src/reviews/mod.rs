@@ -164,13 +164,13 @@ async fn access(cx: &RequestContext, review: &mut Value, subject: ReviewSubject)
 }
 
 /// A parsed selector of a review. Invalid parts are ignored and reported; the review is then for a wider selection.
-struct Read<T> {
+struct ParsedSelector<T> {
     selector: Option<T>,
     /// Which part was ignored.
     ignored: Option<&'static str>,
 }
 
-impl<T> Read<T> {
+impl<T> ParsedSelector<T> {
     fn of(selector: Option<T>, faulty: bool) -> Self {
         let ignored = match (faulty, selector.is_some()) {
             (false, _) => None,
@@ -184,23 +184,23 @@ impl<T> Read<T> {
     }
 }
 
-fn labels(selector: &Selector) -> Read<LabelSelector> {
+fn labels(selector: &Selector) -> ParsedSelector<LabelSelector> {
     if !selector.raw_selector.is_empty() {
         let read = LabelSelector::parse(&selector.raw_selector).ok();
         let faulty = read.is_none();
-        return Read::of(read, faulty);
+        return ParsedSelector::of(read, faulty);
     }
     let of = |requirements| LabelSelectorSpec { match_expressions: requirements, ..Default::default() }.selector().ok();
     let valid: Vec<_> = selector.requirements.iter().filter(|r| of(vec![(*r).clone()]).is_some()).cloned().collect();
     let faulty = valid.len() < selector.requirements.len();
-    Read::of(if valid.is_empty() { None } else { of(valid) }, faulty)
+    ParsedSelector::of(if valid.is_empty() { None } else { of(valid) }, faulty)
 }
 
-fn fields(selector: &Selector) -> Read<FieldSelector> {
+fn fields(selector: &Selector) -> ParsedSelector<FieldSelector> {
     if !selector.raw_selector.is_empty() {
         let read = FieldSelector::parse(&selector.raw_selector).ok();
         let faulty = read.is_none();
-        return Read::of(read, faulty);
+        return ParsedSelector::of(read, faulty);
     }
     let one = |r: &kelson_meta::LabelSelectorRequirement| {
         let [value] = r.values.as_slice() else { return None };
@@ -213,7 +213,7 @@ fn fields(selector: &Selector) -> Read<FieldSelector> {
     };
     let valid: Vec<_> = selector.requirements.iter().filter_map(one).collect();
     let faulty = valid.len() < selector.requirements.len();
-    Read::of(if valid.is_empty() { None } else { Some(FieldSelector(valid)) }, faulty)
+    ParsedSelector::of(if valid.is_empty() { None } else { Some(FieldSelector(valid)) }, faulty)
 }
 
 fn rules(cx: &RequestContext, review: &Value) -> Result<Value, Status> {

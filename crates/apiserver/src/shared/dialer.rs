@@ -2,7 +2,9 @@
 use std::sync::Arc;
 
 use kelson_auth::user;
-use kelson_pki::{AnyServerCertificate, CertInfo, Judge, PeerVerifier, PkiError, ServerChains, Shown, provider};
+use kelson_pki::{
+    AnyServerCertificate, CertInfo, Judge, PeerCertificates, PeerVerifier, PkiError, ServerChains, provider,
+};
 use rustls::ClientConfig;
 use rustls_pki_types::{CertificateDer, ServerName};
 use tokio_rustls::TlsConnector;
@@ -86,7 +88,8 @@ impl KubeletDialer {
     pub fn check(&self, chain: &[CertificateDer<'_>], host: &ServerName<'_>, node: &str) -> Result<(), String> {
         let Some(own) = &self.own else { return Ok(()) };
         let (leaf, between) = chain.split_first().ok_or("the kubelet showed no certificate")?;
-        if own.judge(&Shown { leaf, rest: between, name: Some(host), now: jiff::Timestamp::now() }).is_err() {
+        if own.judge(&PeerCertificates { leaf, rest: between, name: Some(host), now: jiff::Timestamp::now() }).is_err()
+        {
             return Ok(());
         }
         let info = CertInfo::from_der(leaf).map_err(|e| e.to_string())?;
@@ -106,7 +109,7 @@ struct Either {
 }
 
 impl Judge for Either {
-    fn judge(&self, shown: &Shown<'_>) -> Result<(), rustls::Error> {
+    fn judge(&self, shown: &PeerCertificates<'_>) -> Result<(), rustls::Error> {
         self.own.judge(shown).or_else(|_| self.given.judge(shown))
     }
 }

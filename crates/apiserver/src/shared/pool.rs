@@ -43,11 +43,11 @@ impl Class {
 /// A limit and what is held of it.
 pub struct Pool {
     size: usize,
-    held: Mutex<Held>,
+    held: Mutex<SeatCounts>,
 }
 
 #[derive(Default)]
-struct Held {
+struct SeatCounts {
     total: usize,
     ordinary: usize,
     /// Amounts by user; users who hold nothing are not in the map.

@@ -17,7 +17,7 @@ use crate::request::view::{Include, ViewOptions};
 use crate::shared::context::RequestContext;
 use crate::write::patch::Patch;
 use crate::write::prepare;
-use crate::write::update::{self, AdmissionView, Basis, Change, Form, Ownership};
+use crate::write::update::{self, AdmissionView, Basis, Change, Ownership, TreeVersion};
 use crate::write::{decode, fields};
 
 fn schema() -> ObjectSchema {
@@ -214,7 +214,7 @@ async fn write(cx: &RequestContext, served: &Served, paths: &ScalePaths, body: R
             }
             _ => Basis::Stored,
         },
-        form: Form::Working,
+        form: TreeVersion::Working,
     };
     let owners = ReplicasManager::new(cx, served);
     let make = |old: &Value| -> Result<Value, Status> {

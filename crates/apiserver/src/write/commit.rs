@@ -27,7 +27,7 @@ use crate::write::draft::Draft;
 pub struct Committer<'a> {
     store: &'a Store,
     clock: &'a dyn Clock,
-    /// How long events are kept; zero keeps them forever.
+    /// The time for which events are kept; zero keeps them forever.
     event_ttl: Duration,
     /// A write of a role or binding waits until it is effective.
     auth: &'a Auth,

@@ -13,7 +13,7 @@ use crate::request::body::RequestBody;
 use crate::shared::context::RequestContext;
 use crate::write::apply::{self, Configuration};
 use crate::write::prepare::{self, meta_text};
-use crate::write::update::{self, Basis, Change, Form, Ownership};
+use crate::write::update::{self, Basis, Change, Ownership, TreeVersion};
 use crate::write::{decode, misfit, patched_json, steps};
 
 const ACCEPTED: [&str; 4] = [
@@ -312,7 +312,7 @@ pub async fn patch(
         dry_run,
         ownership: if patch.is_apply() { Ownership::Merged } else { Ownership::Note },
         basis: Basis::Stored,
-        form: Form::Served,
+        form: TreeVersion::Served,
     };
     if patch.is_apply() {
         let (object, created) = apply::apply(cx, served, patch.config(), &change).await?;

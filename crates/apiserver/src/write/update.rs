@@ -42,7 +42,7 @@ pub enum Basis {
 
 /// The version of the trees in which a change is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum TreeVersion {
     /// The request's version.
     Served,
     /// The working version ([`Served::works_as_served`]).
@@ -77,7 +77,7 @@ pub struct Change<'a> {
     /// What the new tree was made from.
     pub basis: Basis,
     /// The version in which the change is made.
-    pub form: Form,
+    pub form: TreeVersion,
 }
 
 /// Makes the new tree from the stored one, both in the change's version.
@@ -132,7 +132,7 @@ pub async fn put(cx: &RequestContext, served: &Served, subresource: &str, body: 
         dry_run,
         ownership: Ownership::Note,
         basis: Basis::Sent,
-        form: Form::Working,
+        form: TreeVersion::Working,
     };
     // A tree with a version is used for one attempt only, so it need not be cloned.
     let once = names_version(&value);
@@ -198,12 +198,12 @@ pub async fn run(
         Box::pin(async move {
             let old = served.one_working(&record).await?;
             let new = match change.form {
-                Form::Working => make.make(&old).await?,
-                Form::Served if !served.works_as_served() => {
+                TreeVersion::Working => make.make(&old).await?,
+                TreeVersion::Served if !served.works_as_served() => {
                     let shown = served.working_to_served(old.clone()).await?;
                     prepare::to_working(served, make.make(&shown).await?).await?
                 }
-                Form::Served => prepare::to_working(served, make.make(&old).await?).await?,
+                TreeVersion::Served => prepare::to_working(served, make.make(&old).await?).await?,
             };
             let tied = check_version(served, name, change.basis, &new, &record)? && change.basis == Basis::Sent;
             match try_update(cx, served, name, change, &record, &old, new).await {

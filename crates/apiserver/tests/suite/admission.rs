@@ -5,7 +5,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kelson_admission::configuration::Parts;
 use kelson_apiserver::{ApiServer, Config};
-use kelson_doubles::webhook::{Behaviour, Seen, TestServer};
+use kelson_doubles::webhook::{Behaviour, ReceivedRequest, TestServer};
 use kelson_meta::gates::FeatureGates;
 use kelson_store::{Store, StoreOptions};
 use parking_lot::Mutex;
@@ -152,7 +152,7 @@ async fn a_webhook_that_would_block_its_own_pods_gets_a_warning() {
 }
 
 /// The answer of a webhook that injects a proxy container, like those of service meshes.
-fn inject(seen: &Seen) -> Behaviour {
+fn inject(seen: &ReceivedRequest) -> Behaviour {
     let review: Value = serde_json::from_slice(&seen.body).expect("JSON");
     let pod = &review["request"]["object"];
     let proxy =

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use kelson_audit::{Audit, Entry, Event, Mode, Output, Policy, Truncation, WebhookOptions};
 use kelson_auth::UserInfo;
-use kelson_doubles::webhook::{Behaviour, Seen, TestServer};
+use kelson_doubles::webhook::{Behaviour, ReceivedRequest, TestServer};
 use kelson_transport::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -192,7 +192,7 @@ async fn admission_results_are_recorded_for_rejected_and_accepted_requests() {
 }
 
 /// A webhook that adds a label.
-fn label(seen: &Seen) -> Behaviour {
+fn label(seen: &ReceivedRequest) -> Behaviour {
     let review: Value = serde_json::from_slice(&seen.body).expect("JSON");
     let patch = STANDARD.encode(LABELLED.to_string());
     let response = json!({"uid": review["request"]["uid"], "allowed": true, "patchType": "JSONPatch", "patch": patch});

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use http_body_util::BodyExt as _;
 use kelson_auth::UserInfo;
 use kelson_doubles::collector::{Collected, Collector};
-use kelson_doubles::webhook::{Behaviour, Seen, TestServer};
+use kelson_doubles::webhook::{Behaviour, ReceivedRequest, TestServer};
 use kelson_meta::SystemClock;
 use kelson_tasks::Tasks;
 use kelson_traces::{Exporter, ExporterOptions, KeyValue, Pace, TracingConfiguration};
@@ -182,7 +182,7 @@ async fn the_span_of_a_watch_list_ends_with_its_bookmark() {
 
 #[tokio::test]
 async fn webhooks_get_the_trace_context_of_the_calling_span() {
-    let allow = |seen: &Seen| {
+    let allow = |seen: &ReceivedRequest| {
         let review: Value = serde_json::from_slice(&seen.body).unwrap();
         let response = json!({"uid": review["request"]["uid"], "allowed": true});
         let answer = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response});

@@ -544,7 +544,7 @@ async fn resizes() {
 
 /// Clients of a Service do not keep using addresses at which its load balancer no longer answers.
 #[tokio::test]
-async fn a_service_that_is_no_load_balancer_has_no_address_of_one() {
+async fn a_service_of_another_type_has_no_load_balancer_address() {
     let api = Api::start().await;
     let at = format!("{SERVICES}/x");
     let balanced = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.1", "ipMode": "VIP"}]}});

@@ -148,8 +148,8 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Heard(parking_lot::Mutex<Vec<&'static str>>);
-    impl CacheUse for Heard {
+    struct RecordedCacheUse(parking_lot::Mutex<Vec<&'static str>>);
+    impl CacheUse for RecordedCacheUse {
         fn asked(&self, hit: bool, _: Duration) {
             self.0.lock().push(if hit { "hit" } else { "miss" });
         }
@@ -165,7 +165,7 @@ mod tests {
     async fn what_was_waited_for_is_remembered() {
         let remote = Arc::new(Remote(Default::default()));
         let chain = super::super::TokenChain::new(vec![remote.clone()]);
-        let heard = Arc::new(Heard::default());
+        let heard = Arc::new(RecordedCacheUse::default());
         let cached =
             CachedTokens::new(Arc::new(chain), Arc::new(kelson_meta::SystemClock)).with_observer(heard.clone());
         let cached: &dyn TokenAuthenticator = &cached;

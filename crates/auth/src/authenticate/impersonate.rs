@@ -20,7 +20,7 @@ const ASSOCIATED: &str = "authentication.kubernetes.io/associated-node-keys";
 const VALUES_MAX: usize = 1024;
 
 /// The identity requested by the headers.
-struct Wanted {
+struct RequestedIdentity {
     name: String,
     uid: String,
     groups: Vec<String>,
@@ -66,7 +66,7 @@ pub async fn impersonate(
 }
 
 /// Reads the headers; `None` when they request no impersonation.
-fn wanted(headers: &HeaderMap) -> Result<Option<Wanted>, Status> {
+fn wanted(headers: &HeaderMap) -> Result<Option<RequestedIdentity>, Status> {
     let text = |v: &http::HeaderValue| {
         let text = std::str::from_utf8(v.as_bytes()).map(str::to_owned);
         text.map_err(|_| Status::bad_request("impersonation headers must be UTF-8"))
@@ -94,7 +94,7 @@ fn wanted(headers: &HeaderMap) -> Result<Option<Wanted>, Status> {
     if groups.len() + extra.values().map(Vec::len).sum::<usize>() > VALUES_MAX {
         return Err(Status::bad_request("too many impersonation headers"));
     }
-    Ok(Some(Wanted { name, uid, groups, extra }))
+    Ok(Some(RequestedIdentity { name, uid, groups, extra }))
 }
 
 /// Returns the impersonation mode of a verb, as metrics name it; empty for every other verb.
@@ -151,7 +151,7 @@ impl Way {
         }
     }
 
-    fn applies(self, wanted: &Wanted, requestor: &UserInfo) -> bool {
+    fn applies(self, wanted: &RequestedIdentity, requestor: &UserInfo) -> bool {
         let alone = wanted.uid.is_empty() && wanted.groups.is_empty() && wanted.extra.is_empty();
         let (node, account) = (node_of(&wanted.name), split_service_account(&wanted.name));
         match self {
@@ -166,7 +166,12 @@ impl Way {
         }
     }
 
-    async fn check(self, wanted: &Wanted, request: &Attributes<'_>, authorizer: &dyn Authorizer) -> Result<(), Status> {
+    async fn check(
+        self,
+        wanted: &RequestedIdentity,
+        request: &Attributes<'_>,
+        authorizer: &dyn Authorizer,
+    ) -> Result<(), Status> {
         // The pod's name in the token does not matter: the node was compared already.
         let keys = BTreeMap::from([(ASSOCIATED.to_owned(), request.user.extra.keys().cloned().collect())]);
         let narrowed = UserInfo { extra: keys, ..request.user.clone() };
@@ -185,8 +190,8 @@ impl Way {
     }
 
     /// Returns the impersonated user, with the groups that follow from the name.
-    fn user(self, wanted: Wanted) -> UserInfo {
-        let Wanted { name, uid, mut groups, extra } = wanted;
+    fn user(self, wanted: RequestedIdentity) -> UserInfo {
+        let RequestedIdentity { name, uid, mut groups, extra } = wanted;
         if self != Self::Legacy && node_of(&name).is_some() {
             groups = vec![user::NODES.to_owned()];
         }

@@ -418,9 +418,9 @@ fn a_node_returns_with_a_certificate_that_has_ended_to_ask_for_another_and_for_n
     let grace = Duration::from_secs(30 * 24 * 3600);
     let asks = ClientCertificates::new(chains(), clock.clone()).returning(grace, objects.clone());
     let lives: Arc<Mutex<Vec<f64>>> = Arc::default();
-    let told = Arc::clone(&lives);
+    let reported = Arc::clone(&lives);
     let strict = ClientCertificates::new(chains(), clock.clone());
-    let strict = strict.counting(Arc::new(move |seconds| told.lock().push(seconds)));
+    let strict = strict.counting(Arc::new(move |seconds| reported.lock().push(seconds)));
     let none = HeaderMap::new();
     let who = |with: &ClientCertificates, chain: &[CertificateDer<'_>]| {
         let credentials = Credentials { headers: &none, certificates: chain, path: "/" };

@@ -69,9 +69,9 @@ impl WebhookTokens {
             return if status.error.is_empty() { Ok(None) } else { Err(Rejected(status.error)) };
         }
         // A webhook that does not support audiences verifies for those of this server.
-        let told = if status.audiences.is_empty() { self.audiences.clone() } else { status.audiences };
+        let reported = if status.audiences.is_empty() { self.audiences.clone() } else { status.audiences };
         let wanted = if audiences.is_empty() { &self.audiences } else { audiences };
-        let shared: Vec<String> = told.into_iter().filter(|a| wanted.contains(a)).collect();
+        let shared: Vec<String> = reported.into_iter().filter(|a| wanted.contains(a)).collect();
         if shared.is_empty() && !wanted.is_empty() {
             return Ok(None);
         }

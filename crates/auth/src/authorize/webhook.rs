@@ -36,9 +36,9 @@ pub struct WebhookOptions {
     pub name: String,
     /// The version of SubjectAccessReview: `v1` or `v1beta1`.
     pub version: &'static str,
-    /// How long an allowed request is cached; zero disables the cache.
+    /// The time for which an allowed request is cached; zero disables the cache.
     pub authorized_ttl: Duration,
-    /// How long a denied request is cached; zero disables the cache.
+    /// The time for which a denied request is cached; zero disables the cache.
     pub unauthorized_ttl: Duration,
     /// The decision when the webhook is unavailable.
     pub failure_policy: FailurePolicy,

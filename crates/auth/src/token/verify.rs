@@ -202,8 +202,8 @@ impl ServiceAccountTokens {
             return remarks;
         }
         self.uses.used(Use::Stale);
-        let told = format!("subject: {subject}, seconds after warning threshold: {late}");
-        remarks.annotations.push(("authentication.k8s.io/stale-token", told));
+        let reported = format!("subject: {subject}, seconds after warning threshold: {late}");
+        remarks.annotations.push(("authentication.k8s.io/stale-token", reported));
         remarks
     }
 

@@ -32,8 +32,8 @@ impl Running {
     async fn during(&self, time: Duration) -> Option<ClientError> {
         let end = tokio::time::Instant::now() + time;
         loop {
-            let told = self.kubelet.call(http::Method::GET, "/mine", "", bytes::Bytes::new()).await;
-            let Err(e) = told else { return None };
+            let reported = self.kubelet.call(http::Method::GET, "/mine", "", bytes::Bytes::new()).await;
+            let Err(e) = reported else { return None };
             if tokio::time::Instant::now() >= end {
                 return Some(e);
             }
@@ -64,14 +64,14 @@ fn by_token(world: &World) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_running_node_that_is_refused_asks_anew_with_its_token_and_goes_on() {
+async fn a_rejected_running_node_bootstraps_again_with_its_token() {
     let world = World::new(Fate::Approved);
     world.load().await.expect("joined");
     let node = Running::start(world.node(Some("bootstrap")), &world).await;
     assert!(node.during(HOUR).await.is_none());
     let old = replace_authority(&world, true);
-    let told = node.during(Duration::ZERO).await.expect("refused");
-    assert_eq!(told.status().map(|s| s.code), Some(401));
+    let reported = node.during(Duration::ZERO).await.expect("refused");
+    assert_eq!(reported.status().map(|s| s.code), Some(401));
     assert!(node.during(Duration::from_secs(120)).await.is_none(), "it goes on without a restart");
     let stored = world.files().current().expect("readable").expect("there").cert_pem;
     assert!(world.server.ca.lock().has_issued(&stored) && !old.has_issued(&stored));
@@ -106,7 +106,7 @@ async fn a_token_that_is_not_taken_either_is_tried_again_until_it_is() {
     assert!(node.during(HOUR).await.is_some());
     assert_eq!(world.made(), 1);
     assert!(!node.metrics.text().contains("kubelet_certificate_manager_client_expiration_renew_errors 0"));
-    let said = world.node(Some("bootstrap")).obtain_anew().await.expect_err("nobody knows it").to_string();
+    let said = world.node(Some("bootstrap")).obtain_again().await.expect_err("nobody knows it").to_string();
     assert!(said.contains("it needs a new token"), "{said}");
     *world.server.knows_token.lock() = true;
     assert!(node.during(Duration::from_secs(600)).await.is_none(), "an operator has given the token a longer life");
@@ -122,7 +122,7 @@ async fn without_bootstrap_credentials_it_is_said_that_nothing_can_be_done() {
     assert!(node.during(HOUR).await.is_some());
     assert_eq!(world.made(), 0);
     assert!(!node.metrics.text().contains("kubelet_certificate_manager_client_expiration_renew_errors 0"));
-    assert!(matches!(world.node(None).obtain_anew().await, Err(CertError::Stranger)));
+    assert!(matches!(world.node(None).obtain_again().await, Err(CertError::Stranger)));
 }
 
 /// Returns the CA that the cluster proves to the node, in a file that is written again.
@@ -137,7 +137,7 @@ fn discovery(world: &World) -> Discovery {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_does_not_know_the_servers_authority_finds_it_out_and_goes_on() {
+async fn a_node_learns_the_unknown_ca_of_its_server() {
     for finds_out in [true, false] {
         let world = World::new(Fate::Approved);
         std::fs::write(world.path("ca.crt"), world.server.ca.lock().cert_pem()).expect("written");
@@ -147,11 +147,11 @@ async fn a_node_that_does_not_know_the_servers_authority_finds_it_out_and_goes_o
         let node = if finds_out { node.discovering(discovery(&world)) } else { node };
         let node = Running::start(node, &world).await;
         replace_authority(&world, false);
-        let told = node.during(Duration::from_secs(120)).await;
-        assert_eq!(told.is_none(), finds_out, "{told:?}");
+        let reported = node.during(Duration::from_secs(120)).await;
+        assert_eq!(reported.is_none(), finds_out, "{reported:?}");
         assert_eq!(world.made(), if finds_out { 2 } else { 1 });
         if !finds_out {
-            assert!(told.is_some_and(|e| e.to_string().contains("UnknownIssuer")));
+            assert!(reported.is_some_and(|e| e.to_string().contains("UnknownIssuer")));
             // The current CA of the cluster is written to the file.
             std::fs::write(world.path("ca.crt"), world.server.ca.lock().cert_pem()).expect("written");
             assert!(node.during(Duration::from_secs(600)).await.is_none());
@@ -207,7 +207,7 @@ async fn the_request_of_before_is_not_taken_up_when_its_certificate_is_refused()
 }
 
 #[tokio::test(start_paused = true)]
-async fn killed_between_any_two_steps_of_asking_anew_it_asks_once_more_with_one_more_key() {
+async fn a_node_killed_during_a_new_bootstrap_repeats_it_with_one_more_key() {
     let mut completed = false;
     for steps in 1..800 {
         let world = World::new(Fate::Approved);
@@ -215,11 +215,11 @@ async fn killed_between_any_two_steps_of_asking_anew_it_asks_once_more_with_one_
         replace_authority(&world, true);
         world.write("bootstrap", kelson_pki::UserCredential::Token("t".into()));
         let node = world.node(Some("bootstrap"));
-        let done = Killed(Box::pin(node.obtain_anew()), steps).await;
+        let done = Killed(Box::pin(node.obtain_again()), steps).await;
         tokio::time::sleep(Duration::from_secs(1)).await;
         completed = matches!(done, Some(Ok(())));
         if !completed {
-            world.node(Some("bootstrap")).obtain_anew().await.unwrap_or_else(|e| panic!("after {steps} steps: {e}"));
+            world.node(Some("bootstrap")).obtain_again().await.unwrap_or_else(|e| panic!("after {steps} steps: {e}"));
         }
         let (keys, made) = (world.server.keys.lock().len(), world.made());
         assert_eq!((keys, made), (2, 2), "killed after {steps} steps");

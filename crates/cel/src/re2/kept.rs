@@ -15,13 +15,13 @@ struct KeptPattern {
 }
 
 #[derive(Default)]
-struct Kept {
+struct PatternCache {
     entries: HashMap<Box<str>, KeptPattern>,
     states: usize,
     uses: u64,
 }
 
-impl Kept {
+impl PatternCache {
     fn find(&mut self, pattern: &str) -> Option<Regex> {
         self.uses += 1;
         let entry = self.entries.get_mut(pattern)?;
@@ -50,9 +50,9 @@ impl Kept {
     }
 }
 
-static KEPT: LazyLock<Mutex<Kept>> = LazyLock::new(Mutex::default);
+static KEPT: LazyLock<Mutex<PatternCache>> = LazyLock::new(Mutex::default);
 
-fn lock() -> MutexGuard<'static, Kept> {
+fn lock() -> MutexGuard<'static, PatternCache> {
     // The cache is valid after a panic, since no change of it can be interrupted.
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_bounded() {
-        let mut kept = Kept::default();
+        let mut kept = PatternCache::default();
         for i in 0..KEPT_MAX * 2 {
             let pattern = format!("kept{i}");
             kept.keep(&pattern, &Regex::new(&pattern).unwrap(), 200);

@@ -43,7 +43,7 @@ pub struct KernelFacts {
     pub bridge_passes_rules: bool,
 }
 
-/// From `/proc`, `/sys/module` and the lists of `/lib/modules`.
+/// Reads the facts from `/proc`, `/sys/module` and the lists of `/lib/modules`.
 pub fn read(host: &Host) -> KernelFacts {
     let release = host.text("/proc/sys/kernel/osrelease").trim().to_owned();
     let (loaded, file_systems) = (host.text("/proc/modules"), host.text("/proc/filesystems"));

@@ -8,7 +8,7 @@ const LEAST_BYTES: u64 = 320 * MIB;
 /// Below it, what is free for pods is little.
 const ADVISED_BYTES: u64 = 480 * MIB;
 
-/// From `/proc/meminfo` and `/proc/swaps`, bytes.
+/// The facts of `/proc/meminfo` and `/proc/swaps`, in bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct MemoryFacts {
     /// All of the machine's.

@@ -77,20 +77,22 @@ pub(super) struct Correlator {
 
 impl Correlator {
     /// Returns the event to write, or `None` if the object has too many events.
-    pub(super) fn take(&mut self, told: &CoreEvent, now: Instant) -> Option<Correlated> {
-        let mut about = told.about.clone();
+    pub(super) fn take(&mut self, reported: &CoreEvent, now: Instant) -> Option<Correlated> {
+        let mut about = reported.about.clone();
         about.resource_version.clear();
         let mut whole = about.clone();
         whole.field_path.clear();
-        let (kind, reason) = (told.kind, told.reason.clone());
+        let (kind, reason) = (reported.kind, reported.reason.clone());
         let similar = EventKey { about: whole.clone(), kind, reason: reason.clone(), message: None };
-        let combined = self.is_combined(&similar, &told.message, now);
+        let combined = self.is_combined(&similar, &reported.message, now);
         if !self.is_within_budget((whole, kind), now) {
             return None;
         }
         let (key, message) = match combined {
-            true => (similar, format!("{COMBINED}{}", told.message)),
-            false => (EventKey { about, kind, reason, message: Some(told.message.clone()) }, told.message.clone()),
+            true => (similar, format!("{COMBINED}{}", reported.message)),
+            false => {
+                (EventKey { about, kind, reason, message: Some(reported.message.clone()) }, reported.message.clone())
+            }
         };
         let before = self.recorded.get(&key).cloned();
         Some(Correlated { key, message, combined, before })
@@ -149,7 +151,7 @@ impl Correlator {
 mod tests {
     use super::*;
 
-    fn told(kind: EventType, message: &str) -> CoreEvent {
+    fn reported(kind: EventType, message: &str) -> CoreEvent {
         let about = ObjectRef { kind: "Pod".into(), name: "p".into(), ..ObjectRef::default() };
         CoreEvent { about, kind, reason: "Why".into(), message: message.into() }
     }
@@ -158,7 +160,7 @@ mod tests {
     async fn similar_events_are_one_and_floods_are_dropped() {
         let mut all = Correlator::default();
         let take = |all: &mut Correlator, n: usize| {
-            let taken = all.take(&told(EventType::Warning, &format!("message {n}")), Instant::now());
+            let taken = all.take(&reported(EventType::Warning, &format!("message {n}")), Instant::now());
             taken.map(|t| (t.message, t.combined, t.key))
         };
         for n in 0..SIMILAR_MAX - 1 {
@@ -172,7 +174,7 @@ mod tests {
             assert!(take(&mut all, 100 + n).is_some(), "{n} of what may be told at once");
         }
         assert!(take(&mut all, 200).is_none(), "a flood");
-        assert!(all.take(&told(EventType::Normal, "message"), Instant::now()).is_some(), "of this type alone");
+        assert!(all.take(&reported(EventType::Normal, "message"), Instant::now()).is_some(), "of this type alone");
         tokio::time::advance(SIMILAR_WITHIN + Duration::from_secs(1)).await;
         assert!(!take(&mut all, 201).unwrap().1, "after a pause each is told by itself");
     }
@@ -180,7 +182,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_was_written_is_known_again() {
         let mut all = Correlator::default();
-        let mut event = told(EventType::Normal, "once");
+        let mut event = reported(EventType::Normal, "once");
         let first = all.take(&event, Instant::now()).unwrap();
         assert_eq!(first.before, None);
         let recorded = Recorded { namespace: "n".into(), name: "p.1".into(), count: 1 };

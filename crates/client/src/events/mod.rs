@@ -130,7 +130,7 @@ impl Worker {
             };
             let done = tokio::select! {
                 waiting = receiver.recv() => match waiting {
-                    Some(Pending::Core(event)) => self.tell(&event).await,
+                    Some(Pending::Core(event)) => self.report(&event).await,
                     Some(Pending::Done(act, note)) => self.act(act, &note).await,
                     None => return,
                 },
@@ -176,8 +176,8 @@ impl Worker {
         self.client.create::<ActionEvent>(text("namespace"), &written.event).await.map(drop)
     }
 
-    async fn tell(&mut self, told: &CoreEvent) -> Result<(), ClientError> {
-        let Some(correlated) = self.correlator.take(told, Instant::now()) else { return Ok(()) };
+    async fn report(&mut self, reported: &CoreEvent) -> Result<(), ClientError> {
+        let Some(correlated) = self.correlator.take(reported, Instant::now()) else { return Ok(()) };
         let Correlated { key, message, combined, before } = correlated;
         let now = format_seconds(self.clock.now());
         if let Some(mut before) = before {
@@ -198,13 +198,13 @@ impl Worker {
                 Err(e) => return Err(e),
             }
         }
-        let about = &told.about;
+        let about = &reported.about;
         let namespace = if about.namespace.is_empty() { "default" } else { &about.namespace };
         let name = self.name(about);
         let mut event = json!({
             "apiVersion": "v1", "kind": "Event",
             "metadata": {"name": name, "namespace": namespace},
-            "involvedObject": about, "reason": told.reason, "message": message, "type": told.kind.word(),
+            "involvedObject": about, "reason": reported.reason, "message": message, "type": reported.kind.word(),
             "source": source(&self.component, &self.host),
             "firstTimestamp": now, "lastTimestamp": now, "count": 1,
         });

@@ -98,8 +98,8 @@ async fn closing_ends_all_workers() {
 #[tokio::test(start_paused = true)]
 async fn a_key_that_panics_is_held_back_whatever_is_added() {
     let q: WorkQueue<u8> = WorkQueue::default();
-    let (queue, at, told) = (q.clone(), Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
-    let (times, reports) = (Arc::clone(&at), Arc::clone(&told));
+    let (queue, at, reported) = (q.clone(), Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
+    let (times, reports) = (Arc::clone(&at), Arc::clone(&reported));
     let begun = Instant::now();
     let _worker = kelson_tasks::scoped("test worker", async move {
         let sync = |_| {
@@ -119,8 +119,8 @@ async fn a_key_that_panics_is_held_back_whatever_is_added() {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert_eq!(*at.lock(), [0, 1, 3, 7, 15, 31, 63, 127, 255, 511, 811]);
-    assert_eq!(told.lock()[..3], [(1, 1), (2, 2), (3, 4)]);
-    assert_eq!(told.lock().last(), Some(&(11, 300)));
+    assert_eq!(reported.lock()[..3], [(1, 1), (2, 2), (3, 4)]);
+    assert_eq!(reported.lock().last(), Some(&(11, 300)));
 }
 
 #[tokio::test(start_paused = true)]

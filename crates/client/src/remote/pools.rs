@@ -27,7 +27,7 @@ pub(super) type HttpPool = Client<TlsConnector, Full<Bytes>>;
 
 /// A request's place; free again when the last of its clones is dropped.
 #[derive(Clone, Debug)]
-pub(super) struct Place(#[allow(dead_code, reason = "held, never read: that it is there is what counts")] Arc<()>);
+pub(super) struct PoolSlot(#[allow(dead_code, reason = "held, never read: that it is there is what counts")] Arc<()>);
 
 /// Pools that each hold one connection of HTTP/2.
 pub(super) struct Pools {
@@ -53,7 +53,7 @@ impl Pools {
     }
 
     /// The first pool with a place, and the place.
-    pub fn take(&mut self) -> (HttpPool, Place) {
+    pub fn take(&mut self) -> (HttpPool, PoolSlot) {
         let free = |(_, taken): &&(HttpPool, Arc<()>)| Arc::strong_count(taken) <= STREAMS_MAX;
         let (pool, taken) = match self.pools.iter().find(free) {
             Some(found) => found.clone(),
@@ -63,7 +63,7 @@ impl Pools {
                 made
             }
         };
-        (pool, Place(taken))
+        (pool, PoolSlot(taken))
     }
 }
 

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mapping_of_names_to_strings_is_rejected_with_its_line() {
+    fn other_values_than_strings_are_rejected_with_their_line() {
         for (document, want) in [
             ("- a\n", "expected a mapping"),
             ("a: 1\nb:\n  c: 1\n", "yaml: line 3: b: expected a string"),

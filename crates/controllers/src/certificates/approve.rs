@@ -181,12 +181,12 @@ impl Approver {
                 "Auto approving kubelet serving certificate: all names and addresses belong to the node."
             }
         };
-        self.approve(&csr, message).await.map_err(|error| self.told(error))
+        self.approve(&csr, message).await.map_err(|error| self.reported(error))
     }
 
     /// Maps an error to one that is logged once if the cluster's roles forbid approvals, since it then applies to every
     /// request.
-    fn told(&self, error: SyncError) -> SyncError {
+    fn reported(&self, error: SyncError) -> SyncError {
         match error {
             SyncError::Client(e) if e.is(Reason::Forbidden) => {
                 if !self.forbidden.swap(true, Ordering::Relaxed) {

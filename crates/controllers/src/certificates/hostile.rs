@@ -129,7 +129,7 @@ async fn made_up_requests_are_neither_approved_nor_signed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_request_is_not_taken() {
+async fn malformed_requests_are_not_accepted() {
     let api = Api::start().await;
     let spec = |request: &str, usages: &[&str], signer: &str| json!({"metadata": {"name": "r"}, "spec": {"request": request, "signerName": signer, "usages": usages}});
     let good = STANDARD.encode(request(NODE, &["system:nodes"], &[]));

@@ -132,7 +132,7 @@ async fn recreate_never_mixes_versions() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stuck_rollout_is_told_in_time() {
+async fn a_stuck_rollout_is_reported_in_time() {
     let api = Api::start().await;
     api.namespace("n").await;
     let _running = run(&api, BOTH, Config::default()).await;

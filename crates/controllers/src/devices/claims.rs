@@ -44,12 +44,12 @@ impl fmt::Display for DeviceWork {
 
 /// The UIDs of the last [`GONE_MAX`] deleted pods.
 #[derive(Default)]
-struct Gone {
+struct DeletedPods {
     order: VecDeque<String>,
     uids: HashSet<String>,
 }
 
-impl Gone {
+impl DeletedPods {
     fn add(&mut self, uid: &str) {
         if self.uids.insert(uid.to_owned()) {
             self.order.push_back(uid.to_owned());
@@ -69,7 +69,7 @@ struct DeviceClaimController {
     claims: SharedInformer<ResourceClaimView>,
     templates: SharedInformer<ResourceClaimTemplateView>,
     queue: WorkQueue<DeviceWork>,
-    gone: Mutex<Gone>,
+    gone: Mutex<DeletedPods>,
     /// Created claims that are not yet in the cache: by the pod's UID, the names of the entry and of the claim.
     made: Mutex<HashMap<String, Vec<(Box<str>, String)>>>,
     creates: IntCounterVec,
@@ -213,7 +213,7 @@ impl DeviceClaimController {
             }
         }
         if !new.is_empty() {
-            self.tell(&pod, &new).await?;
+            self.announce(&pod, &new).await?;
         }
         if pod.spec.node_name.is_empty() {
             return Ok(());
@@ -283,7 +283,7 @@ impl DeviceClaimController {
     }
 
     /// Adds the names of claims to the pod's status. Existing names are kept.
-    async fn tell(&self, pod: &PodView, new: &[(Box<str>, String)]) -> Result<(), SyncError> {
+    async fn announce(&self, pod: &PodView, new: &[(Box<str>, String)]) -> Result<(), SyncError> {
         let m = &pod.metadata;
         let known = pod.status.device_claims.iter().filter(|s| !new.iter().any(|(name, _)| *name == s.name));
         let known = known.filter_map(|s| Some(json!({"name": s.name, "resourceClaimName": s.claim.as_ref()?})));

@@ -181,7 +181,7 @@ impl EndpointSliceMirroringController {
         let mut annotations = source.metadata.annotations.clone();
         annotations.retain(|name, _| !NOT_MIRRORED.contains(&name.as_str()));
         let mirrored = mirrored(&source.subsets, self.most);
-        self.tell(&source, &mirrored);
+        self.announce(&source, &mirrored);
         let outdated = |s: &EndpointSliceView| s.metadata.labels != labels || s.metadata.annotations != annotations;
         // Without addresses there are no slices, so no family needs an empty one.
         let plan = plan(&[], mirrored.groups, &existing, outdated, self.most);
@@ -218,7 +218,7 @@ impl EndpointSliceMirroringController {
     }
 
     /// Records events for addresses that are not mirrored.
-    fn tell(&self, source: &EndpointsView, mirrored: &Mirrored) {
+    fn announce(&self, source: &EndpointsView, mirrored: &Mirrored) {
         let warn = |reason: &str, message: String| {
             self.recorder.event(&ObjectRef::of(source), EventType::Warning, reason, message);
         };
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn annotations_are_mirrored_and_what_is_left_out_is_told() {
+    async fn annotations_are_mirrored_and_omitted_addresses_are_reported() {
         let api = Api::start().await;
         let _running = run(&api, &["endpointslice-mirroring-controller"], Config::default()).await;
         api.namespace("n").await;
@@ -314,9 +314,9 @@ mod tests {
         assert_eq!(slices.len(), 1);
         assert_eq!(slices[0]["endpoints"].as_array().unwrap().len(), 1000);
         assert_eq!(slices[0]["metadata"]["annotations"], json!({"example.com/a": "b"}));
-        let told = "TooManyAddressesToMirror A max of 1000 addresses can be mirrored to EndpointSlices per Endpoints \
+        let reported = "TooManyAddressesToMirror A max of 1000 addresses can be mirrored to EndpointSlices per Endpoints \
                     subset. 10 addresses were skipped";
-        assert!(api.events().await.iter().any(|e| e == told), "{:?}", api.events().await);
+        assert!(api.events().await.iter().any(|e| e == reported), "{:?}", api.events().await);
         let other = |e: &mut Value| e["metadata"]["annotations"]["example.com/a"] = json!("c");
         api.change("v1/endpoints", "n", "s", other).await;
         api.settle().await;

@@ -103,7 +103,7 @@ async fn one_endpoint(api: &Api) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn endpoints_say_for_whom_they_are() {
+async fn endpoints_have_zone_hints() {
     let api = Api::start().await;
     let _running = run(&api, &["endpointslice-controller"], Config::default()).await;
     one_endpoint(&api).await;
@@ -124,9 +124,9 @@ async fn endpoints_say_for_whom_they_are() {
     };
     api.change("v1/services", "n", "web", mode).await;
     api.settle().await;
-    let told = "TopologyAwareHintsDisabled Insufficient Node information: allocatable CPU or zone not specified on one or \
+    let reported = "TopologyAwareHintsDisabled Insufficient Node information: allocatable CPU or zone not specified on one or \
                 more nodes, addressType: IPv4";
-    assert!(api.events().await.iter().any(|e| e == told), "{:?}", api.events().await);
+    assert!(api.events().await.iter().any(|e| e == reported), "{:?}", api.events().await);
     // Two zones, and a pod in each.
     for (name, zone) in [("n1", "z"), ("n2", "y")] {
         let labels = json!({"topology.kubernetes.io/zone": zone});
@@ -149,13 +149,13 @@ async fn endpoints_say_for_whom_they_are() {
     let mut zones: Vec<_> = slices[0]["endpoints"].as_array().unwrap().iter().map(|e| e["hints"].to_string()).collect();
     zones.sort();
     assert_eq!(zones, [r#"{"forZones":[{"name":"y"}]}"#, r#"{"forZones":[{"name":"z"}]}"#]);
-    let told = "TopologyAwareHintsEnabled Topology Aware Hints has been enabled, addressType: IPv4";
-    assert!(api.events().await.iter().any(|e| e == told));
+    let reported = "TopologyAwareHintsEnabled Topology Aware Hints has been enabled, addressType: IPv4";
+    assert!(api.events().await.iter().any(|e| e == reported));
     api.change("v1/services", "n", "web", |s| s["metadata"]["annotations"] = json!({})).await;
     api.settle().await;
     assert!(hints().await.is_null());
-    let told = "TopologyAwareHintsDisabled Topology Aware Hints has been disabled, addressType: IPv4";
-    assert!(api.events().await.iter().any(|e| e == told));
+    let reported = "TopologyAwareHintsDisabled Topology Aware Hints has been disabled, addressType: IPv4";
+    assert!(api.events().await.iter().any(|e| e == reported));
 }
 
 #[tokio::test(start_paused = true)]

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn orphaning_is_told_once() {
+    fn orphaning_is_reported_once() {
         let mut g = Graph::default();
         let n = Node { deleting: true, orphaning: true, ..owned(&[]) };
         assert_eq!(g.observe(1, n.clone()).orphan, [1]);
@@ -311,7 +311,7 @@ mod tests {
 
     /// Objects of few kinds, namespaces and names, with references of which most are wrong in some respect.
     struct World {
-        /// By UID: group and kind, namespace, name.
+        /// The objects by UID: group and kind, namespace, name.
         places: Vec<((&'static str, &'static str), &'static str, String)>,
         owners: Vec<Vec<OwnerReference>>,
         /// Whether the object is deleted in the end.

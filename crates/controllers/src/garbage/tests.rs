@@ -170,7 +170,7 @@ async fn references(api: &Api) -> Vec<(&'static str, bool)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reference_is_judged_alike_before_and_after_a_restart() {
+async fn a_reference_is_treated_alike_before_and_after_a_restart() {
     for runs_before in [true, false] {
         let api = Api::start().await;
         api.namespace("n").await;

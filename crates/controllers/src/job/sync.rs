@@ -25,7 +25,7 @@ use crate::views::{JobStatus, JobView, PodView};
 const PARALLEL_MAX: usize = 64;
 
 /// The result of a change of the number of pods.
-struct Done {
+struct ScaleOutcome {
     active: i32,
     action: &'static str,
     error: Option<ClientError>,
@@ -126,10 +126,10 @@ impl JobController {
         pods: &[JobPod],
         a: &mut Assessment,
         satisfied: bool,
-    ) -> Done {
+    ) -> ScaleOutcome {
         let now = self.ctx.clock.now();
         let all = number(a.active.len());
-        let mut done = Done { active: all, action: "reconciling", error: None, wait: None };
+        let mut done = ScaleOutcome { active: all, action: "reconciling", error: None, wait: None };
         if a.target.is_some() {
             let victims = a.active.clone();
             done.error = self.delete_all(job, &victims, a, &mut done.active, |_| {}, false).await;

@@ -16,7 +16,7 @@ pub const PRUNE: &str = "manifests.kelson.dev/prune";
 pub struct ManifestKey {
     pub group: String,
     pub kind: String,
-    /// As the manifest says; empty where it does not.
+    /// The namespace in the manifest; empty if it has none.
     pub namespace: String,
     pub name: String,
 }
@@ -40,7 +40,7 @@ impl ManifestKey {
         })
     }
 
-    /// As sets of objects name a kind: `Deployment.apps`, `ConfigMap`.
+    /// Returns the kind in the form of manifest sets: `Deployment.apps`, `ConfigMap`.
     pub fn group_kind(&self) -> String {
         if self.group.is_empty() { self.kind.clone() } else { format!("{}.{}", self.kind, self.group) }
     }

@@ -21,7 +21,7 @@ use self::parent::Parent;
 use crate::shared::context::{Context, SyncError};
 use crate::shared::manifest_set::ManifestSet;
 
-/// Between tries of what failed.
+/// The delays between attempts of a failed operation.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
 
 /// Longest line of the status, in characters.

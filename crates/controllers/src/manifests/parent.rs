@@ -39,7 +39,7 @@ pub struct Parent {
 }
 
 impl Parent {
-    /// As it is stored.
+    /// Reads the parent from the stored object.
     fn of(stored: &Value) -> Self {
         let list = |name: &str| {
             let text = stored["metadata"]["annotations"][name].as_str().unwrap_or_default();

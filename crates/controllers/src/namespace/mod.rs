@@ -69,7 +69,7 @@ pub fn start(ctx: &Arc<Context>) {
 
 /// An object of any kind with the fields that its deletion needs.
 #[derive(Deserialize)]
-struct Left {
+struct RemainingObject {
     metadata: ObjectMeta,
 }
 
@@ -220,7 +220,12 @@ impl NamespaceController {
     }
 
     /// The part after this one; `None` after the last.
-    async fn list_after(&self, r: &ApiResource, ns: &str, part: List<Left>) -> Result<Option<List<Left>>, ClientError> {
+    async fn list_after(
+        &self,
+        r: &ApiResource,
+        ns: &str,
+        part: List<RemainingObject>,
+    ) -> Result<Option<List<RemainingObject>>, ClientError> {
         let continue_token = part.metadata.continue_token;
         if continue_token.is_empty() {
             return Ok(None);
@@ -229,7 +234,12 @@ impl NamespaceController {
     }
 
     /// A part of a list; `None` if the resource went away since discovery, or cannot be listed here.
-    async fn list(&self, r: &ApiResource, ns: &str, at: &ListParams) -> Result<Option<List<Left>>, ClientError> {
+    async fn list(
+        &self,
+        r: &ApiResource,
+        ns: &str,
+        at: &ListParams,
+    ) -> Result<Option<List<RemainingObject>>, ClientError> {
         match self.client.list_at(&r.path(ns), METADATA_ONLY_LIST, at).await {
             Ok(part) => Ok(Some(part)),
             Err(e) if e.is_not_found() || e.status().is_some_and(|s| s.code == 405) => Ok(None),

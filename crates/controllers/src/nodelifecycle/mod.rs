@@ -135,7 +135,7 @@ fn on_node(
 ) {
     let node = change.object();
     let name = &node.metadata.name;
-    let tell = |reason: &str, what: &str| {
+    let announce = |reason: &str, what: &str| {
         let message = format!(
             "Node {name} event: {what} Node {name} {} Controller",
             if what == "Removing" { "from" } else { "in" }
@@ -145,12 +145,12 @@ fn on_node(
     let counts_anew = match change {
         Change::Deleted(_) => {
             heard.lock().remove(name);
-            tell("RemovingNode", "Removing");
+            announce("RemovingNode", "Removing");
             true
         }
         Change::Added(_) => {
             heard.lock().insert(name.clone(), Instant::now());
-            tell("RegisteredNode", "Registered");
+            announce("RegisteredNode", "Registered");
             true
         }
         Change::Updated { old, new } => {

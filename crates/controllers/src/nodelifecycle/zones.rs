@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_is_ready_nobody_is_moved() {
+    fn without_ready_nodes_no_pod_is_evicted() {
         let (mut z, now) = (Zones::new(EvictionRates::default()), Instant::now());
         assert_eq!(z.update(&counts(&[])), Turn::Same, "no nodes at all");
         assert_eq!(z.update(&counts(&[("a", 2, 2), ("b", 2, 0)])), Turn::Same);

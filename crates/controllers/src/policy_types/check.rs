@@ -147,44 +147,52 @@ mod tests {
     const DEPLOYMENT: (&str, &str) = ("apps", "Deployment");
 
     #[test]
-    fn what_does_not_fit_is_told_for_each_kind() {
+    fn type_errors_are_reported_for_each_kind() {
         let validations = json!({"validations": [
             {"expression": "object.spec.replicas < 5", "messageExpression": "'has ' + object.spec.replica"},
             {"expression": "oldObject == null || object.spec.replicas >= oldObject.spec.replicas"}]});
-        let told = checked(&[DEPLOYMENT], validations.clone());
-        assert_eq!(told.len(), 1);
-        assert_eq!(told[0].0, "spec.validations[0].messageExpression");
-        assert!(told[0].1.starts_with("apps/v1, Kind=Deployment: ERROR: <input>:1:"), "{}", told[0].1);
-        assert!(told[0].1.contains("undefined field 'replica'") && told[0].1.ends_with('\n'), "{}", told[0].1);
-        let told = checked(&[("", "Pod"), DEPLOYMENT], validations);
-        let fields: Vec<&str> = told.iter().map(|(field, _)| field.as_str()).collect();
+        let reported = checked(&[DEPLOYMENT], validations.clone());
+        assert_eq!(reported.len(), 1);
+        assert_eq!(reported[0].0, "spec.validations[0].messageExpression");
+        assert!(reported[0].1.starts_with("apps/v1, Kind=Deployment: ERROR: <input>:1:"), "{}", reported[0].1);
+        assert!(
+            reported[0].1.contains("undefined field 'replica'") && reported[0].1.ends_with('\n'),
+            "{}",
+            reported[0].1
+        );
+        let reported = checked(&[("", "Pod"), DEPLOYMENT], validations);
+        let fields: Vec<&str> = reported.iter().map(|(field, _)| field.as_str()).collect();
         let first = "spec.validations[0].expression";
         assert_eq!(fields, [first, "spec.validations[0].messageExpression", "spec.validations[1].expression"]);
-        assert!(told[0].1.starts_with("/v1, Kind=Pod: ") && !told[0].1.contains("Deployment"), "{}", told[0].1);
-        assert!(told[1].1.contains("/v1, Kind=Pod: ") && told[1].1.contains("apps/v1, Kind=Deployment: "));
+        assert!(
+            reported[0].1.starts_with("/v1, Kind=Pod: ") && !reported[0].1.contains("Deployment"),
+            "{}",
+            reported[0].1
+        );
+        assert!(reported[1].1.contains("/v1, Kind=Pod: ") && reported[1].1.contains("apps/v1, Kind=Deployment: "));
     }
 
     #[test]
     fn parameters_and_variables_have_types() {
-        let told = |params: &str, expression: &str| {
+        let reported = |params: &str, expression: &str| {
             let spec = json!({"paramKind": {"apiVersion": "x/v1", "kind": params},
                 "variables": [{"name": "n", "expression": "object.spec.replicas"},
                     {"name": "m", "expression": "variables.n + 1"}],
                 "validations": [{"expression": expression}]});
             checked(&[DEPLOYMENT], spec).len()
         };
-        assert_eq!(told("Limit", "variables.m < params.max"), 0);
-        assert_eq!(told("Limit", "variables.m < params.most"), 1);
-        assert_eq!(told("Limit", "variables.m == 'x'"), 1);
-        assert_eq!(told("Unknown", "variables.m < params.most"), 0, "nothing is known of it");
+        assert_eq!(reported("Limit", "variables.m < params.max"), 0);
+        assert_eq!(reported("Limit", "variables.m < params.most"), 1);
+        assert_eq!(reported("Limit", "variables.m == 'x'"), 1);
+        assert_eq!(reported("Unknown", "variables.m < params.most"), 0, "nothing is known of it");
     }
 
     #[test]
     fn what_rules_name() {
         let names = |rule: Value| {
             let policy = json!({"spec": {"matchConstraints": {"resourceRules": [rule]}}});
-            let told = |r: &NamedResources<'_>| format!("{:?} {:?} {:?}", r.groups, r.versions, r.resources);
-            named(&policy).iter().map(told).collect::<Vec<_>>()
+            let reported = |r: &NamedResources<'_>| format!("{:?} {:?} {:?}", r.groups, r.versions, r.resources);
+            named(&policy).iter().map(reported).collect::<Vec<_>>()
         };
         let rule = |group: &str, version: &str, resources: &[&str]| json!({"apiGroups": [group, "a"], "apiVersions": [version], "resources": resources});
         assert_eq!(names(rule("b", "v1", &["y", "x", "x/status", "*"])), [r#"["a", "b"] ["v1"] ["x", "y"]"#]);

@@ -194,7 +194,7 @@ mod tests {
     use std::sync::Arc;
 
     /// Returns the warnings for one expression on objects of a type.
-    fn told(decl: DeclType, expression: &str) -> String {
+    fn reported(decl: DeclType, expression: &str) -> String {
         let policy = json!({"spec": {"validations": [{"expression": expression}]}});
         let objects = [(Gvk::new("g", "v1", "K"), Arc::new(decl))];
         check(&policy, &objects, None).into_iter().map(|w| w.warning).collect()
@@ -202,8 +202,8 @@ mod tests {
 
     #[test]
     fn fields_of_builtin_kinds() {
-        let told = |group: &str, kind: &str, expression: &str| {
-            told(builtin(&Gvk::new(group, "v1", kind)).expect("built in"), expression)
+        let reported = |group: &str, kind: &str, expression: &str| {
+            reported(builtin(&Gvk::new(group, "v1", kind)).expect("built in"), expression)
         };
         for (group, kind, expression) in [
             (
@@ -217,7 +217,7 @@ mod tests {
             ("", "Service", "object.spec.ports.all(p, p.targetPort == 80 || p.targetPort == 'web')"),
             ("apps", "ControllerRevision", "has(object.data)"),
         ] {
-            assert_eq!(told(group, kind, expression), "", "{expression}");
+            assert_eq!(reported(group, kind, expression), "", "{expression}");
         }
         for (group, kind, expression, want) in [
             ("", "Pod", "object.spec.replicas > 1", "undefined field 'replicas'"),
@@ -232,8 +232,8 @@ mod tests {
                 "undefined field 'type'",
             ),
         ] {
-            let told = told(group, kind, expression);
-            assert!(told.contains(want), "{expression}: {told}");
+            let reported = reported(group, kind, expression);
+            assert!(reported.contains(want), "{expression}: {reported}");
         }
         assert!(builtin(&Gvk::new("example.com", "v1", "Widget")).is_none());
     }
@@ -254,8 +254,8 @@ mod tests {
                 "labels": {"type": "object", "additionalProperties": {"type": "string"}}}},
             "widget": {"type": "object", "x-kubernetes-group-version-kind": kind, "properties": {
                 "apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": metadata, "spec": spec}}}}});
-        let told = |expression: &str| {
-            told(published(&document, &Gvk::new("example.com", "v1", "Widget")).expect("published"), expression)
+        let reported = |expression: &str| {
+            reported(published(&document, &Gvk::new("example.com", "v1", "Widget")).expect("published"), expression)
         };
         for expression in [
             "object.spec.size > 1 && object.spec.share < 0.5 && object.metadata.labels['a'] == 'b'",
@@ -264,7 +264,7 @@ mod tests {
             "object.spec.limits['x'] == 1 && object.spec.inner.metadata.name == 'a'",
             "has(object.spec.next)",
         ] {
-            assert_eq!(told(expression), "", "{expression}");
+            assert_eq!(reported(expression), "", "{expression}");
         }
         for (expression, want) in [
             ("object.spec.volume > 1", "undefined field 'volume'"),
@@ -273,8 +273,8 @@ mod tests {
             ("object.spec.size == 'x'", "no matching overload"),
             ("object.spec.inner.spec == 'x'", "undefined field 'spec'"),
         ] {
-            let told = told(expression);
-            assert!(told.contains(want), "{expression}: {told}");
+            let reported = reported(expression);
+            assert!(reported.contains(want), "{expression}: {reported}");
         }
         assert!(published(&document, &Gvk::new("example.com", "v2", "Widget")).is_none());
     }
@@ -285,7 +285,7 @@ mod tests {
         let open = json!({"type": "object", "x-kubernetes-group-version-kind": kind});
         let document = json!({"components": {"schemas": {"open": open}}});
         let decl = || published(&document, &Gvk::new("example.com", "v1", "Open")).expect("published");
-        assert_eq!(told(decl(), "object.metadata.name == 'x' && object.kind != ''"), "");
-        assert!(told(decl(), "object.metadata.labels['a'] == ''").contains("undefined field 'labels'"));
+        assert_eq!(reported(decl(), "object.metadata.name == 'x' && object.kind != ''"), "");
+        assert!(reported(decl(), "object.metadata.labels['a'] == ''").contains("undefined field 'labels'"));
     }
 }

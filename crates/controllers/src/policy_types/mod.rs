@@ -44,10 +44,10 @@ async fn sync(client: &Client, policies: &SharedInformer<PolicyView>, key: &Obje
         Err(e) => return Err(e.into()),
     };
     let warnings = warnings(client, &policy).await?;
-    let told = if warnings.is_empty() { json!({}) } else { json!({"expressionWarnings": warnings}) };
+    let reported = if warnings.is_empty() { json!({}) } else { json!({"expressionWarnings": warnings}) };
     let body = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
         "metadata": {"name": key.name},
-        "status": {"observedGeneration": policy["metadata"]["generation"], "typeChecking": told}});
+        "status": {"observedGeneration": policy["metadata"]["generation"], "typeChecking": reported}});
     let options = WriteOptions { force: true, ..WriteOptions::manager(MANAGER) };
     match client.patch::<PolicyView>("", &key.name, "status", PatchKind::Apply, &body, &options).await {
         Err(e) if !e.is_not_found() => Err(e.into()),
@@ -103,7 +103,7 @@ mod tests {
     }
 
     /// The warnings of a policy, once its generation was looked at.
-    async fn told(api: &Api, name: &str, generation: i64) -> Vec<Value> {
+    async fn reported(api: &Api, name: &str, generation: i64) -> Vec<Value> {
         let policy = api
             .until("a look at the policy", async |api: &Api| {
                 let policy = api.get(POLICIES, "", name).await?;
@@ -114,11 +114,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_generation_is_told_what_does_not_fit() {
+    async fn type_errors_are_reported_for_each_generation() {
         at_every_request(&DISTURBANCES, async |api: Api| {
             let _running = run(&api, &["validatingadmissionpolicy-status-controller"], Config::default()).await;
             api.create(POLICIES, policy("p", "apps", "deployments", &validates("object.spec.replica < 5"))).await;
-            let warnings = told(&api, "p", 1).await;
+            let warnings = reported(&api, "p", 1).await;
             assert_eq!(warnings.len(), 1);
             assert_eq!(warnings[0]["fieldRef"], "spec.validations[0].expression");
             let text = warnings[0]["warning"].as_str().unwrap();
@@ -128,7 +128,7 @@ mod tests {
                 p["spec"]["validations"][0]["expression"] = json!("object.spec.replicas < 5");
             })
             .await;
-            assert_eq!(told(&api, "p", 2).await, Vec::<Value>::new());
+            assert_eq!(reported(&api, "p", 2).await, Vec::<Value>::new());
             let stored = api.get(POLICIES, "", "p").await.unwrap();
             assert_eq!(stored["status"]["typeChecking"], json!({}));
             let managers = stored["metadata"]["managedFields"].as_array().unwrap();
@@ -159,12 +159,12 @@ mod tests {
         ];
         for (name, group, resource, expression, want) in cases {
             api.create(POLICIES, policy(name, group, resource, &validates(expression))).await;
-            assert_eq!(told(&api, name, 1).await.len(), want, "{name}");
+            assert_eq!(reported(&api, name, 1).await.len(), want, "{name}");
         }
         let mut params = validates("object.spec.replicas < params.spec.sise");
         params["paramKind"] = json!({"apiVersion": "example.com/v1", "kind": "Widget"});
         api.create(POLICIES, policy("params", "apps", "deployments", &params)).await;
-        let warnings = told(&api, "params", 1).await;
+        let warnings = reported(&api, "params", 1).await;
         assert!(warnings[0]["warning"].as_str().unwrap().contains("undefined field 'sise'"), "{warnings:?}");
     }
 }

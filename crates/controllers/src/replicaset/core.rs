@@ -72,7 +72,7 @@ struct DeletionRank {
     cost: i32,
     /// Ready pods of related sets on the same node.
     neighbors: Reverse<usize>,
-    /// How long the pod has been ready. `None` where it is not, or where it is unknown.
+    /// The time for which the pod has been ready. `None` where it is not, or where it is unknown.
     ready_for: Option<i64>,
     restarts: Reverse<i32>,
     age: Option<i64>,

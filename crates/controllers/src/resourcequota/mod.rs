@@ -57,7 +57,7 @@ pub fn start(ctx: &Arc<Context>) {
         Change::Updated { old, new } if old.spec == new.spec && new.status["hard"] == new.spec["hard"] => {}
         _ => q.add(change.object().key()),
     });
-    let tell = replenish.clone();
+    let announce = replenish.clone();
     ctx.informers.pods.on_change(move |change| {
         let gives_back = match change {
             Change::Added(_) => false,
@@ -65,18 +65,18 @@ pub fn start(ctx: &Arc<Context>) {
             Change::Deleted(_) => true,
         };
         if gives_back {
-            tell.tell(&Evaluator::Pods(pod_level), &change.object().metadata.namespace);
+            announce.announce(&Evaluator::Pods(pod_level), &change.object().metadata.namespace);
         }
     });
-    let tell = replenish.clone();
+    let announce = replenish.clone();
     ctx.informers.services.on_change(move |change| {
         if !matches!(change, Change::Added(_)) {
-            tell.tell(&Evaluator::Services, &change.object().metadata.namespace);
+            announce.announce(&Evaluator::Services, &change.object().metadata.namespace);
         }
     });
     ctx.informers.claims.on_change(move |change| {
         if !matches!(change, Change::Added(_)) {
-            replenish.tell(&Evaluator::Claims, &change.object().metadata.namespace);
+            replenish.announce(&Evaluator::Claims, &change.object().metadata.namespace);
         }
     });
     ctx.run_queue_of(me.quotas.clone(), &queue, WORKERS, move |key| {

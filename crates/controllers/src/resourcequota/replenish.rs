@@ -17,7 +17,7 @@ pub struct Replenish {
 
 impl Replenish {
     /// Queues the quotas of the namespace that count this kind of object.
-    pub fn tell(&self, evaluator: &Evaluator, namespace: &str) {
+    pub fn announce(&self, evaluator: &Evaluator, namespace: &str) {
         for quota in self.quotas.in_namespace(namespace) {
             let counts = |hard: &Value| hard.as_object().is_some_and(|h| h.keys().any(|n| evaluator.may_count(n)));
             if counts(&quota.spec["hard"]) {

@@ -102,7 +102,7 @@ impl Watches {
             .metadata_at(resource.path(""))
             .on_change(move |change| {
                 if matches!(change, Change::Deleted(_)) {
-                    replenish.tell(&evaluator, &change.object().metadata.namespace);
+                    replenish.announce(&evaluator, &change.object().metadata.namespace);
                 }
             });
         running.insert(key, informer.start_in(&self.tasks));

@@ -99,7 +99,7 @@ impl Default for SliceSizes {
     }
 }
 
-/// How long changes are collected before the endpoints or slices of a service are written, so that several changes
+/// The time for which changes are collected before the endpoints or slices of a service are written, so that several changes
 /// become one write. Zero disables the delay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchPeriods {

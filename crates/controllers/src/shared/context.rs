@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_object_whose_work_panics_again_is_told() {
+    async fn an_object_with_repeated_panics_is_reported() {
         let (api, tasks) = (Api::start().await, Tasks::root("test"));
         api.namespace("n").await;
         let clients = api.clone();

@@ -232,7 +232,7 @@ mod tests {
     }
 
     /// `+N` created with the new revision, `=N` with the current one, `!N` replaced, `-N` scaled down, `^N` updated.
-    fn told(set: &StatefulSetView, pods: &BTreeMap<i64, Arc<PodView>>) -> String {
+    fn reported(set: &StatefulSetView, pods: &BTreeMap<i64, Arc<PodView>>) -> String {
         let now = "2026-01-01T00:01:00Z".parse().unwrap();
         let plan = Observation { set, pods, update_revision: "new", now }.plan();
         let number = |p: &PodView| p.metadata.name.trim_start_matches("s-").to_owned();
@@ -299,7 +299,7 @@ mod tests {
             (&parallel, "0r 1r 2", "^2"),
         ];
         for (spec, text, want) in rows {
-            assert_eq!(told(&set(spec), &pods(text)), want, "{text} {spec}");
+            assert_eq!(reported(&set(spec), &pods(text)), want, "{text} {spec}");
         }
     }
 
@@ -319,9 +319,9 @@ mod tests {
             (json!({"replicas": 2_000_000_000}), "", "+0"),
         ];
         for (spec, text, want) in rows {
-            assert_eq!(told(&set(&spec), &pods(text)), want, "{text} {spec}");
+            assert_eq!(reported(&set(&spec), &pods(text)), want, "{text} {spec}");
         }
         let huge = set(&json!({"replicas": 2_000_000_000, "podManagementPolicy": "Parallel"}));
-        assert_eq!(told(&huge, &pods("")).split(' ').count(), BURST_MAX);
+        assert_eq!(reported(&huge, &pods("")).split(' ').count(), BURST_MAX);
     }
 }

@@ -138,7 +138,7 @@ impl StatefulSetController {
     }
 
     /// `verb` is `Create`, `Update` or `Delete`.
-    fn tell(&self, set: &StatefulSetView, verb: &str, pod: &str, error: Option<&dyn std::fmt::Display>) {
+    fn announce(&self, set: &StatefulSetView, verb: &str, pod: &str, error: Option<&dyn std::fmt::Display>) {
         let about = ObjectRef::of(set);
         let what = format!("{verb} Pod {pod} in StatefulSet {}", set.metadata.name);
         match error {
@@ -164,14 +164,14 @@ impl StatefulSetController {
             return Err(SyncError::Other(format!("pod {name} waits for the deletion of the previous pod's claims")));
         }
         if let Err(e) = self.make_claims(set, ordinal).await {
-            self.tell(set, "Create", &name, Some(&e));
+            self.announce(set, "Create", &name, Some(&e));
             return Err(e);
         }
         match self.client.create::<PodView>(&set.metadata.namespace, body).await {
-            Ok(_) => self.tell(set, "Create", &name, None),
+            Ok(_) => self.announce(set, "Create", &name, None),
             Err(e) => {
                 if !e.is_already_exists() && !e.is_namespace_terminating() {
-                    self.tell(set, "Create", &name, Some(&e));
+                    self.announce(set, "Create", &name, Some(&e));
                 }
                 return Err(e.into());
             }
@@ -183,11 +183,11 @@ impl StatefulSetController {
         let options = DeleteOptions::default().with_uid(&pod.metadata.uid);
         match self.client.delete::<PodView>(&pod.metadata.namespace, &pod.metadata.name, &options).await {
             Err(e) if !e.is_not_found() => {
-                self.tell(set, "Delete", &pod.metadata.name, Some(&e));
+                self.announce(set, "Delete", &pod.metadata.name, Some(&e));
                 Err(e.into())
             }
             _ => {
-                self.tell(set, "Delete", &pod.metadata.name, None);
+                self.announce(set, "Delete", &pod.metadata.name, None);
                 Ok(())
             }
         }
@@ -251,7 +251,7 @@ impl StatefulSetController {
             let options = WriteOptions::default();
             let sent =
                 self.client.patch::<PodView>(&m.namespace, &m.name, "", PatchKind::Merge, &patch, &options).await;
-            self.tell(set, "Update", &m.name, sent.as_ref().err().map(|e| e as &dyn std::fmt::Display));
+            self.announce(set, "Update", &m.name, sent.as_ref().err().map(|e| e as &dyn std::fmt::Display));
             sent?;
         }
         self.own_claims(set, ordinal, pod).await

@@ -89,11 +89,11 @@ async fn custom_objects_are_stored_in_the_version_of_now() {
         let a = api.get(kind, "default", "a").await.unwrap();
         let managers = a["metadata"]["managedFields"].as_array().unwrap();
         assert!(managers.iter().all(|m| m["manager"] != super::MANAGER), "who owns nothing is not listed: {a}");
-        let told = of_definition().await;
-        assert_eq!(told["status"]["storedVersions"], json!(["v2"]));
-        let migrating = condition(&told, "StorageMigrating");
+        let reported = of_definition().await;
+        assert_eq!(reported["status"]["storedVersions"], json!(["v2"]));
+        let migrating = condition(&reported, "StorageMigrating");
         assert_eq!((&migrating["status"], &migrating["reason"]), (&json!("False"), &json!("MigrationSucceeded")));
-        assert_eq!(migrating["observedGeneration"], told["metadata"]["generation"]);
+        assert_eq!(migrating["observedGeneration"], reported["metadata"]["generation"]);
 
         // There is nothing left to be done for another one.
         let stored = version("a").await;
@@ -150,8 +150,8 @@ async fn a_definition_that_changed_meanwhile_keeps_its_versions() {
     api.create(MIGRATIONS, first).await;
     let _running = migrator(&api).await;
     over(&api, "first").await;
-    let told = api.get(DEFINITIONS, "", "widgets.example.com").await.unwrap();
-    assert_eq!(told["status"]["storedVersions"], json!(["v1", "v2"]));
-    let message = condition(&told, "StorageMigrating")["message"].as_str().unwrap_or("");
-    assert!(message.ends_with("due to a generation mismatch"), "{told}");
+    let reported = api.get(DEFINITIONS, "", "widgets.example.com").await.unwrap();
+    assert_eq!(reported["status"]["storedVersions"], json!(["v1", "v2"]));
+    let message = condition(&reported, "StorageMigrating")["message"].as_str().unwrap_or("");
+    assert!(message.ends_with("due to a generation mismatch"), "{reported}");
 }

@@ -36,7 +36,7 @@ impl Migrator {
         if let Some(definition) = self.definition(next).await? {
             let message = format!("Migration {} is running", next.metadata.name);
             let status = self.migrating(&definition, "True", "MigrationRunning", &message);
-            self.tell(&definition, status).await?;
+            self.announce(&definition, status).await?;
         }
         self.say(next, "Running", "MigrationRunning", "The migration is running").await
     }
@@ -44,7 +44,7 @@ impl Migrator {
     async fn finish(&self, ended: &MigrationView) -> Result<(), SyncError> {
         if let Some(definition) = self.definition(ended).await? {
             let status = self.outcome(&definition, ended.is("Succeeded"));
-            self.tell(&definition, status).await?;
+            self.announce(&definition, status).await?;
         }
         let mut over = json!({"type": "Running", "status": "False", "reason": "MigrationCompleted",
             "message": "Migration completed", "lastTransitionTime": format_seconds(self.clock.now())});
@@ -94,7 +94,7 @@ impl Migrator {
     }
 
     /// Applies a status to a definition, unless that has changed since it was read.
-    async fn tell(&self, definition: &Value, status: Value) -> Result<(), SyncError> {
+    async fn announce(&self, definition: &Value, status: Value) -> Result<(), SyncError> {
         let meta = &definition["metadata"];
         let body = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
             "metadata": {"name": meta["name"], "resourceVersion": meta["resourceVersion"]}, "status": status});

@@ -29,11 +29,11 @@ pub fn start(ctx: &Arc<Context>) {
         }
     });
     ctx.run_queue_of(claims.clone(), &queue, WORKERS, move |key| {
-        let told = claims.get(&key).and_then(|claim| {
+        let reported = claims.get(&key).and_then(|claim| {
             let volume = volumes.get(&ObjectKey::new("", &claim.spec.volume_name))?;
             Some((ObjectRef::of(&*claim), kind_of_event(&claim, &volume)?))
         });
-        if let Some((about, kind)) = told {
+        if let Some((about, kind)) = reported {
             recorder.event(&about, kind, "ExternalExpanding", "waiting for an external controller to expand this PVC");
         }
         async { Ok::<(), SyncError>(()) }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_told_what() {
+    fn each_kind_of_failure_has_its_event() {
         let claim = |asks: &str, has: &str, phase: &str| -> ClaimView {
             serde_json::from_value(
                 json!({"metadata": {"uid": "u"}, "spec": {"resources": {"requests": {"storage": asks}}},

@@ -196,8 +196,8 @@ impl Provisioner {
             return Ok(());
         }
         let about = ObjectRef::of(&*claim);
-        let tell = |kind, reason: &str, text: String| self.recorder.event(&about, kind, reason, text);
-        tell(
+        let announce = |kind, reason: &str, text: String| self.recorder.event(&about, kind, reason, text);
+        announce(
             EventType::Normal,
             "Provisioning",
             format!("External provisioner is provisioning volume for claim \"{key}\""),
@@ -207,7 +207,7 @@ impl Provisioner {
         let volume = match volume_for(&claim, &class, node.as_deref()) {
             Ok(volume) => volume,
             Err(Refusal { why, choose_again }) => {
-                tell(EventType::Warning, "ProvisioningFailed", failed(&why));
+                announce(EventType::Warning, "ProvisioningFailed", failed(&why));
                 return if choose_again { self.choose_again(&claim).await } else { Ok(()) };
             }
         };
@@ -215,11 +215,11 @@ impl Provisioner {
             Ok(_) => {}
             Err(e) if e.is_already_exists() => return Ok(()),
             Err(e) => {
-                tell(EventType::Warning, "ProvisioningFailed", failed(&e.to_string()));
+                announce(EventType::Warning, "ProvisioningFailed", failed(&e.to_string()));
                 return Err(e.into());
             }
         }
-        tell(EventType::Normal, "ProvisioningSucceeded", format!("Successfully provisioned volume {name}"));
+        announce(EventType::Normal, "ProvisioningSucceeded", format!("Successfully provisioned volume {name}"));
         Ok(())
     }
 

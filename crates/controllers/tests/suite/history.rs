@@ -28,7 +28,7 @@ const LATE_MAX: Duration = Duration::from_secs(3);
 const LATE_WITH_FAULTS_MAX: Duration = Duration::from_secs(7);
 
 /// Something that a test does to the cluster, with a random number to vary it.
-pub type Deed = fn(Api, u64) -> BoxFuture<'static, ()>;
+pub type TestAction = fn(Api, u64) -> BoxFuture<'static, ()>;
 
 /// What may happen while a controller waits, none of which changes when it must act.
 #[derive(Clone, Copy)]
@@ -40,7 +40,7 @@ pub enum Noise {
     /// The next write of a controller meets a conflict or does not arrive.
     Fault,
     /// Something else that a test does.
-    Do(Deed),
+    Do(TestAction),
 }
 
 /// What runs in a history.
@@ -53,7 +53,7 @@ pub struct Cast {
     /// A client of a controller.
     pub client: fn(&Api, &str) -> Client,
     /// Happens at least every ten seconds.
-    pub beat: Option<Deed>,
+    pub beat: Option<TestAction>,
 }
 
 impl Cast {

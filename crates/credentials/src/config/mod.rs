@@ -68,7 +68,7 @@ pub struct ProviderConfig {
     pub name: String,
     /// Images it is asked for, with the text they were written as.
     pub match_images: Vec<(String, Pattern)>,
-    /// How long an answer without a duration is cached; zero disables caching.
+    /// The time for which an answer without a duration is cached; zero disables caching.
     pub default_cache_duration: Duration,
     /// The version that is spoken with the plugin over stdin and stdout.
     pub api_version: ApiVersion,

@@ -11,7 +11,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::inotify;
 use tokio::io::unix::AsyncFd;
 
-/// How long files must be unchanged before a change is reported: editors and volume updates write in several steps.
+/// The time for which files must be unchanged before a change is reported: editors and volume updates write in several steps.
 const SETTLE: Duration = Duration::from_millis(100);
 /// The maximum wait while changes continue.
 const SETTLE_MAX: Duration = Duration::from_secs(2);

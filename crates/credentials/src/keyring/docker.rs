@@ -17,7 +17,7 @@ pub const FILE_BYTES_MAX: usize = 10 * 1024 * 1024;
 
 /// The forms of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum DockerConfigFormat {
     /// The whole file, `{"auths": {…}}`.
     ConfigJson,
     /// The older format: only the content of `auths`.
@@ -76,7 +76,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 );
 
 /// Reads a file of the given form. A file that cannot be read at all has one fault and no entries.
-pub fn parse(form: Form, data: &[u8]) -> DockerConfig {
+pub fn parse(form: DockerConfigFormat, data: &[u8]) -> DockerConfig {
     let mut config = DockerConfig::default();
     if data.len() > FILE_BYTES_MAX {
         config.faults.push(format!("is larger than {FILE_BYTES_MAX} bytes"));
@@ -86,10 +86,10 @@ pub fn parse(form: Form, data: &[u8]) -> DockerConfig {
     let object = data.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
     let entries = match form {
         _ if !object => Err(()),
-        Form::ConfigJson => {
+        DockerConfigFormat::ConfigJson => {
             serde_json::from_slice::<ConfigJson>(data).map(|c| c.auths.unwrap_or_default()).map_err(drop)
         }
-        Form::Dockercfg => serde_json::from_slice(data).map_err(drop),
+        DockerConfigFormat::Dockercfg => serde_json::from_slice(data).map_err(drop),
     };
     // The parser's own words may hold what it read.
     let Ok(entries) = entries else {
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn forms() {
         let c = parse(
-            Form::ConfigJson,
+            DockerConfigFormat::ConfigJson,
             br#"{"auths":{"a":{"auth":"dXNlcjpwYTpzcw=="},"b":{"auth":"dXNlcjpwYTpzcw"},"c":{"username":"u","password":"p","email":"e"},
                 "d":{"identitytoken":"it","registrytoken":"rt","auth":""},"e":{}},"HttpHeaders":{"x":"y"},"credsStore":"z"}"#,
         );
@@ -146,15 +146,15 @@ mod tests {
         }
         assert_eq!((c.entries["c"].username.as_str(), c.entries["c"].email.as_str()), ("u", "e"));
         assert_eq!((c.entries["d"].identity_token.reveal(), c.entries["d"].registry_token.reveal()), ("it", "rt"));
-        let old = parse(Form::Dockercfg, br#"{"r.io":{"username":"u","password":"p"}}"#);
+        let old = parse(DockerConfigFormat::Dockercfg, br#"{"r.io":{"username":"u","password":"p"}}"#);
         assert_eq!(old.entries["r.io"].password.reveal(), "p");
-        assert!(parse(Form::ConfigJson, b"{\"auths\":null}").entries.is_empty());
+        assert!(parse(DockerConfigFormat::ConfigJson, b"{\"auths\":null}").entries.is_empty());
     }
 
     #[test]
     fn faults_name_the_entry_only() {
         let c = parse(
-            Form::ConfigJson,
+            DockerConfigFormat::ConfigJson,
             br#"{"auths":{"a":{"auth":"hunter2!"},"b":{"auth":"aHVudGVyMg=="},"c":{"username":"u"}}}"#,
         );
         assert_eq!(c.entries.keys().collect::<Vec<_>>(), ["c"]);
@@ -166,7 +166,7 @@ mod tests {
             ]
         );
         for bad in [&b"hunter2"[..], br#"{"auths":{"a":"hunter2"}}"#, b"[]"] {
-            let c = parse(Form::ConfigJson, bad);
+            let c = parse(DockerConfigFormat::ConfigJson, bad);
             assert_eq!(c.faults, ["is not JSON of a docker configuration"]);
         }
     }

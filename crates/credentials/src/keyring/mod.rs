@@ -10,7 +10,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
-pub use docker::{Auth, DockerConfig, Form};
+pub use docker::{Auth, DockerConfig, DockerConfigFormat};
 pub use node::NodeConfig;
 
 use crate::pattern::{Pattern, Target};
@@ -147,8 +147,8 @@ impl Keyring {
     /// Adds a pull secret; other types and empty ones add nothing.
     pub fn add_secret(&mut self, secret: &PullSecret) {
         let found = [
-            ("kubernetes.io/dockerconfigjson", CONFIG_JSON_KEY, Form::ConfigJson),
-            ("kubernetes.io/dockercfg", DOCKERCFG_KEY, Form::Dockercfg),
+            ("kubernetes.io/dockerconfigjson", CONFIG_JSON_KEY, DockerConfigFormat::ConfigJson),
+            ("kubernetes.io/dockercfg", DOCKERCFG_KEY, DockerConfigFormat::Dockercfg),
         ]
         .into_iter()
         .filter(|(kind, ..)| secret.kind.is_empty() || secret.kind == *kind)
@@ -281,7 +281,7 @@ mod tests {
         let mut ring = Keyring::new();
         ring.add_secret(&secret("s", r#"{"auths":{"https://index.docker.io/v1/":{"username":"mine"}}}"#));
         ring.add_node(&docker::parse(
-            Form::ConfigJson,
+            DockerConfigFormat::ConfigJson,
             br#"{"auths":{"docker.io":{"username":"node"},"index.docker.io":{"username":"unused"}}}"#,
         ));
         assert_eq!(users(&ring, "docker.io/library/nginx"), ["mine", "node"]);
@@ -292,7 +292,7 @@ mod tests {
     fn sources_merge_into_one_order() {
         let mut ring = Keyring::new();
         ring.add_node(&docker::parse(
-            Form::Dockercfg,
+            DockerConfigFormat::Dockercfg,
             br#"{"r.io":{"username":"node"},"r.io/team":{"username":"node-team"}}"#,
         ));
         let login = |u: &str| Login { username: u.into(), password: "p".into() };

@@ -9,17 +9,17 @@ use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
-use super::docker::{self, DockerConfig, Form};
+use super::docker::{self, DockerConfig, DockerConfigFormat};
 
 /// Finds and reads the node's configuration; cheap to ask again.
 #[derive(Debug, Default)]
 pub struct NodeConfig {
-    places: Vec<(PathBuf, Form)>,
-    last: Mutex<Option<(Seen, Arc<DockerConfig>)>>,
+    places: Vec<(PathBuf, DockerConfigFormat)>,
+    last: Mutex<Option<(FileStamps, Arc<DockerConfig>)>>,
 }
 
 /// Size and modification time of each file, if it exists.
-type Seen = Vec<Option<(u64, Option<SystemTime>)>>;
+type FileStamps = Vec<Option<(u64, Option<SystemTime>)>>;
 
 impl NodeConfig {
     /// The usual places: `config.json` in `preferred` (the kubelet's root directory), the working directory,
@@ -29,18 +29,18 @@ impl NodeConfig {
         let here = PathBuf::from(".");
         let json = [preferred.to_owned(), here.clone(), home.join(".docker"), PathBuf::from("/.docker")];
         let old = [preferred.to_owned(), here, home, PathBuf::from("/")];
-        let json = json.into_iter().map(|d| (d.join("config.json"), Form::ConfigJson));
-        Self::at(json.chain(old.into_iter().map(|d| (d.join(".dockercfg"), Form::Dockercfg))).collect())
+        let json = json.into_iter().map(|d| (d.join("config.json"), DockerConfigFormat::ConfigJson));
+        Self::at(json.chain(old.into_iter().map(|d| (d.join(".dockercfg"), DockerConfigFormat::Dockercfg))).collect())
     }
 
     /// These files, in this order.
-    pub fn at(places: Vec<(PathBuf, Form)>) -> Self {
+    pub fn at(places: Vec<(PathBuf, DockerConfigFormat)>) -> Self {
         Self { places, last: Mutex::new(None) }
     }
 
     /// Returns the entries of the first valid file; none if there is no such file.
     pub fn read(&self) -> Arc<DockerConfig> {
-        let seen: Seen = self
+        let seen: FileStamps = self
             .places
             .iter()
             .map(|(p, _)| fs::metadata(p).ok().filter(|m| m.is_file()).map(|m| (m.len(), m.modified().ok())))
@@ -94,8 +94,11 @@ mod tests {
     fn first_sound_file_and_its_changes() {
         let dir = tempfile::tempdir().unwrap();
         let p = |n: &str| dir.path().join(n);
-        let node =
-            NodeConfig::at(vec![(p("a"), Form::ConfigJson), (p("b"), Form::ConfigJson), (p("c"), Form::Dockercfg)]);
+        let node = NodeConfig::at(vec![
+            (p("a"), DockerConfigFormat::ConfigJson),
+            (p("b"), DockerConfigFormat::ConfigJson),
+            (p("c"), DockerConfigFormat::Dockercfg),
+        ]);
         let keys = || node.read().entries.keys().cloned().collect::<Vec<_>>();
         assert!(keys().is_empty());
         fs::write(p("c"), r#"{"c.io":{"username":"u"}}"#).unwrap();

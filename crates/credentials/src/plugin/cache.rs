@@ -23,7 +23,7 @@ const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 pub struct Answer {
     /// The scope in which the answer may be shared.
     pub key_type: KeyType,
-    /// How long the plugin wants it cached; `None` uses the configuration.
+    /// The time for which the plugin wants it cached; `None` uses the configuration.
     pub cache_duration: Option<Duration>,
     /// Logins by image pattern.
     pub logins: Vec<(String, Login)>,

@@ -29,7 +29,7 @@ pub const STDERR_SHOWN_BYTES_MAX: usize = 512;
 /// How often to check whether the answer is complete after the plugin has ended, when a child of it holds the pipes
 /// open.
 const PIPE_GRACE: Duration = Duration::from_millis(250);
-/// How long a killed process may take to end before it is left to the system.
+/// The time that a killed process may take to end before it is left to the system.
 const REAP_MAX: Duration = Duration::from_secs(5);
 
 /// Asks a plugin. The only effect of this crate that starts processes.

@@ -83,7 +83,7 @@ pub struct PluginError {
     pub image: String,
     /// The fault; shared by all that waited for the same run.
     pub fault: Arc<PluginFault>,
-    /// How long the run took.
+    /// The duration of the run.
     pub took: Duration,
     /// Whether the error is new, not a cached one.
     pub fresh: bool,

@@ -71,7 +71,8 @@ pub trait ServiceAccounts: Send + Sync + 'static {
     async fn token(&self, request: &TokenRequest) -> Result<Token, String>;
 }
 
-/// For nodes without an API: providers with `tokenAttributes` fail for pods with a service account.
+/// The service accounts of a node without an API. Providers with `tokenAttributes` fail for pods with a service
+/// account.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoServiceAccounts;
 

@@ -59,7 +59,7 @@ pub struct Login {
 pub struct Response {
     /// The images for which the answer may be used (`cacheKeyType`).
     pub key_type: KeyType,
-    /// How long to cache it; `None` uses the configuration.
+    /// The time to cache it; `None` uses the configuration.
     pub cache_duration: Option<Duration>,
     /// Logins by image pattern; none says that the plugin has no credentials for the image.
     pub auth: BTreeMap<String, Login>,

@@ -245,8 +245,8 @@ impl PullManager {
             }
             Err(errors) => {
                 self.failed(&mut intent).await;
-                let (error, told) = pull_error(given, &errors, &credentials);
-                effects.event(true, "Failed", format!("Failed to pull image {given:?}: {told}"));
+                let (error, reported) = pull_error(given, &errors, &credentials);
+                effects.event(true, "Failed", format!("Failed to pull image {given:?}: {reported}"));
                 self.backoff.lock().failed(&key, Instant::now(), error.to_string());
                 Err(error)
             }
@@ -372,7 +372,7 @@ fn pull_error(image: &str, errors: &[String], credentials: &Credentials) -> (Ens
     }
     notes.extend(credentials.faults.iter().cloned());
     let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) };
-    let told = crate::events::bounded(format!("{text}{notes}"), MESSAGE_BYTES_MAX);
+    let reported = crate::events::bounded(format!("{text}{notes}"), MESSAGE_BYTES_MAX);
     for (reason, words) in [
         ("RegistryUnavailable", "because the registry is unavailable"),
         ("SignatureValidationFailed", "because the signature validation failed"),
@@ -382,8 +382,8 @@ fn pull_error(image: &str, errors: &[String], credentials: &Credentials) -> (Ens
                 format!("image pull failed for {image} {words}{rest}{notes}"),
                 MESSAGE_BYTES_MAX,
             );
-            return (EnsureError::new(reason, message), told);
+            return (EnsureError::new(reason, message), reported);
         }
     }
-    (EnsureError::new("ErrImagePull", told.clone()), told)
+    (EnsureError::new("ErrImagePull", reported.clone()), reported)
 }

@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn another_tenants_private_image_is_not_to_be_used() {
+    fn another_tenants_private_image_must_not_be_used() {
         let dir = tempfile::tempdir().unwrap();
         let p = open(dir.path(), Policy::default());
         let nothing = Presented::default();

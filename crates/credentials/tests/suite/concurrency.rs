@@ -49,7 +49,7 @@ impl Default for Behaviour {
 }
 
 #[derive(Default)]
-struct Seen {
+struct PluginRuns {
     runs: Vec<(String, Option<String>)>,
     running: HashSet<u64>,
     most: usize,
@@ -59,10 +59,10 @@ struct Seen {
 #[derive(Default)]
 struct Plugin {
     behaviour: Mutex<Behaviour>,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<PluginRuns>>,
 }
 
-struct Running(Arc<Mutex<Seen>>, u64);
+struct Running(Arc<Mutex<PluginRuns>>, u64);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -135,9 +135,9 @@ impl ServiceAccounts for Accounts {
 }
 
 #[derive(Default)]
-struct Heard(Mutex<Vec<(String, FaultReason)>>);
+struct RecordedFaults(Mutex<Vec<(String, FaultReason)>>);
 
-impl Events for Heard {
+impl Events for RecordedFaults {
     fn plugin_failed(&self, pod: &PodIdentity, e: &PluginError) {
         self.0.lock().push((pod.name.clone(), e.fault.reason));
     }
@@ -148,7 +148,7 @@ impl Events for Heard {
 struct World {
     plugin: Arc<Plugin>,
     accounts: Arc<Accounts>,
-    told: Arc<Heard>,
+    reported: Arc<RecordedFaults>,
     metrics: Arc<Metrics>,
     clock: Arc<TokioClock>,
     providers: Arc<Providers>,
@@ -170,7 +170,7 @@ fn tokens(cache_type: &str) -> String {
 impl World {
     fn new(config: Config) -> Self {
         let (plugin, accounts) = (Arc::new(Plugin::default()), Arc::new(Accounts::default()));
-        let (told, metrics) = (Arc::new(Heard::default()), Arc::new(Metrics::default()));
+        let (reported, metrics) = (Arc::new(RecordedFaults::default()), Arc::new(Metrics::default()));
         let clock = Arc::new(TokioClock::starting_at("2026-01-01T00:00:00Z".parse().unwrap()));
         for sa in ["a", "b"] {
             accounts.annotations.lock().insert(sa.to_owned(), [("a/role".to_owned(), "r".to_owned())].into());
@@ -179,12 +179,12 @@ impl World {
             executor: plugin.clone(),
             accounts: accounts.clone(),
             clock: clock.clone(),
-            events: told.clone(),
+            events: reported.clone(),
             metrics: metrics.clone(),
             processes_max: 8,
         };
         let providers = Arc::new(Providers::new(config, options));
-        Self { plugin, accounts, told, metrics, clock, providers }
+        Self { plugin, accounts, reported, metrics, clock, providers }
     }
 
     fn set(&self, f: impl FnOnce(&mut Behaviour)) {
@@ -279,7 +279,7 @@ async fn durations() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_are_shared_told_and_waited_out() {
+async fn failures_are_shared_reported_and_delay_the_next_run() {
     let w = World::new(config("1h", ""));
     w.set(|b| b.fails = true);
     let asked: Vec<_> = (0..5).map(|i| w.ask("r.io/a", pod(i, ""))).collect();
@@ -288,10 +288,10 @@ async fn failures_are_shared_told_and_waited_out() {
         assert_eq!((e.fault.message.as_str(), e.fresh), ("exit status 1", true));
         assert_eq!(e.to_string(), "error execing credential provider plugin p for image r.io/a: exit status 1");
     }
-    assert_eq!((w.runs(), w.told.0.lock().len(), w.metrics.plugin("p").errors), (1, 5, 1));
+    assert_eq!((w.runs(), w.reported.0.lock().len(), w.metrics.plugin("p").errors), (1, 5, 1));
     // Not retried immediately, and not reported again.
     let e = w.get("r.io/a", pod(0, "")).await.errors.remove(0);
-    assert_eq!((e.fault.reason, e.fresh, w.runs(), w.told.0.lock().len()), (FaultReason::BackOff, false, 1, 5));
+    assert_eq!((e.fault.reason, e.fresh, w.runs(), w.reported.0.lock().len()), (FaultReason::BackOff, false, 1, 5));
     // The wait grows: a second, then two.
     sleep(Duration::from_secs(1)).await;
     w.get("r.io/a", pod(0, "")).await;
@@ -305,7 +305,7 @@ async fn failures_are_shared_told_and_waited_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_may_leave_and_others_go_on() {
+async fn a_waiting_request_may_be_cancelled_and_others_continue() {
     let w = World::new(config("1h", ""));
     let leader = w.ask("r.io/a", pod(0, ""));
     sleep(Duration::from_millis(50)).await;
@@ -418,7 +418,7 @@ async fn answers_by_token_stay_with_the_pod_and_end_with_the_token() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_not_to_be_kept_is_not_shared_between_pods() {
+async fn an_uncacheable_answer_is_not_shared_between_pods() {
     let w = World::new(config("0s", &tokens("ServiceAccount")));
     for round in 0..2 {
         let asked: Vec<_> = (0..4).map(|i| (i, w.ask("r.io/app", pod(i, "a")))).collect();
@@ -546,8 +546,11 @@ async fn a_failure_is_of_the_image_that_the_plugin_was_asked_for() {
         let good = good.await.unwrap();
         assert!(good.errors.is_empty() && password(&good).starts_with("r.io for "), "{:?}", good.errors);
         assert_eq!(w.runs(), 2, "one for each image");
-        let told = w.told.0.lock().clone();
-        assert!(told.iter().all(|(pod, _)| pod != "pod-2"), "nothing is told to the pod of the good image: {told:?}");
+        let reported = w.reported.0.lock().clone();
+        assert!(
+            reported.iter().all(|(pod, _)| pod != "pod-2"),
+            "nothing is told to the pod of the good image: {reported:?}"
+        );
         // What came for the good image serves the whole registry.
         assert!(w.get("r.io/bad", pod(0, "a")).await.answers[0].cached);
         assert_eq!(w.runs(), 2);

@@ -198,9 +198,9 @@ fn executables_and_directories() {
 }
 
 #[derive(Default)]
-struct Heard(Mutex<Vec<String>>);
+struct RecordedMessages(Mutex<Vec<String>>);
 
-impl Events for Heard {
+impl Events for RecordedMessages {
     fn plugin_failed(&self, _: &PodIdentity, _: &PluginError) {}
     fn config_rejected(&self, message: &str) {
         self.0.lock().push(format!("rejected: {message}"));
@@ -228,16 +228,16 @@ async fn a_broken_change_keeps_the_last_good() {
     fs::create_dir(&bin).unwrap();
     plugin(&bin, "ecr", 0o755);
     fs::write(&file, GOOD).unwrap();
-    let (told, metrics) = (Arc::new(Heard::default()), Arc::new(Metrics::default()));
+    let (reported, metrics) = (Arc::new(RecordedMessages::default()), Arc::new(Metrics::default()));
     let config = config::load(&file, &bin).unwrap();
     let hash = config.hash.clone();
-    let providers = Providers::new(config, options(told.clone(), metrics.clone(), &bin));
+    let providers = Providers::new(config, options(reported.clone(), metrics.clone(), &bin));
     assert_eq!(providers.matching("r.io:5000/team/app"), ["ecr"]);
     assert_eq!(providers.reload(&file, &bin), Ok(false));
     fs::write(&file, GOOD.replace("12h", "never")).unwrap();
     assert!(providers.reload(&file, &bin).is_err() && providers.reload(&file, &bin).is_err());
     assert_eq!(providers.matching("r.io:5000/team/app"), ["ecr"]);
-    assert_eq!(told.0.lock().len(), 1, "told once");
+    assert_eq!(reported.0.lock().len(), 1, "told once");
     assert_eq!(metrics.reloads(), (1, 0));
     fs::write(&file, GOOD.replace("r.io:5000/team", "other.io")).unwrap();
     assert_eq!(providers.reload(&file, &bin), Ok(true));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use kelson_credentials::config::Config;
 use kelson_credentials::events::NoEvents;
-use kelson_credentials::keyring::{CONFIG_JSON_KEY, Form};
+use kelson_credentials::keyring::{CONFIG_JSON_KEY, DockerConfigFormat};
 use kelson_credentials::plugin::{Coordinates, NoServiceAccounts, Options};
 use kelson_credentials::{
     Candidate, EnsureError, EnsureRequest, Metrics, NodeConfig, PodIdentity, Present, ProcessExecutor, Providers,
@@ -82,7 +82,7 @@ fn manager(dir: &Path, node: &str, options: PullOptions) -> PullManager {
     );
     let file = dir.join("config.json");
     std::fs::write(&file, node).unwrap();
-    let node = Arc::new(NodeConfig::at(vec![(file, Form::ConfigJson)]));
+    let node = Arc::new(NodeConfig::at(vec![(file, DockerConfigFormat::ConfigJson)]));
     PullManager::open(dir, options, node, Arc::new(providers), clock, metrics).unwrap()
 }
 
@@ -128,7 +128,7 @@ async fn pulled_with_the_first_credentials_that_open() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_tenants_image_must_be_opened_anew() {
+async fn another_tenants_image_needs_credentials_again() {
     let dir = tempfile::tempdir().unwrap();
     let m = manager(dir.path(), "{}", PullOptions::default());
     let r = Runtime { opens_for: Some("mine"), ..Default::default() };

@@ -14,7 +14,7 @@ use super::{ContainerdConfig, ContainerdError, shims};
 use crate::proto::PodSandbox;
 use crate::{CriClient, Limits, Runtime as _};
 
-/// How long containerd has to remove pods: containers that are being started are ready by then. The pause is between
+/// The time for which containerd has to remove pods: containers that are being started are ready by then. The pause is between
 /// attempts.
 const WILLING_MAX: Duration = Duration::from_secs(30);
 const WILLING_PAUSE: Duration = Duration::from_secs(1);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pod_that_never_goes_holds_nobody_up() {
+    async fn a_pod_that_never_ends_does_not_delay_others() {
         let gone = Mutex::new(Vec::new());
         let remove = async |id: &str| {
             if id.starts_with("stuck") {

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn handlers_of_users_stay_and_faults_in_them_are_told() {
+    fn handlers_of_users_stay_and_their_faults_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fast.toml");
         let text = "# mine\nruntime_type = \"io.containerd.runc.v2\"\n\n[options]\nBinaryName = \"/opt/fast\"\n";

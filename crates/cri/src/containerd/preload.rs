@@ -158,9 +158,9 @@ mod tests {
         }
         let found: Vec<_> = archives(dir.path()).into_iter().map(|(_, name, ..)| name).collect();
         assert_eq!(found, ["a.tar.gz", "b.tar", "c.tgz", "f.tar.zst", "g.tar.xz"]);
-        let mut told = strangers(dir.path());
-        told.sort();
-        assert_eq!(told, ["d.txt", "h.tar.bz2"].map(|name| dir.path().join(name)), "what is passed over is told");
+        let mut reported = strangers(dir.path());
+        reported.sort();
+        assert_eq!(reported, ["d.txt", "h.tar.bz2"].map(|name| dir.path().join(name)), "what is passed over is told");
         assert!(archives(&dir.path().join("none")).is_empty());
     }
 }

@@ -22,11 +22,11 @@ use super::config::ContainerdConfig;
 
 /// The size at which the log is rotated; with the rotated one, at most twice this is used.
 const LOG_BYTES_MAX: u64 = 10 << 20;
-/// How long a process may take to end after SIGKILL. Longer means that it hangs in the kernel.
+/// The time that a process may take to end after SIGKILL. Longer means that it hangs in the kernel.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 /// The size of the log's tail in an error.
 const LOG_TAIL_BYTES: u64 = 2048;
-/// How long containerd may take to end after SIGTERM.
+/// The time that containerd may take to end after SIGTERM.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A running containerd.

@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_program_is_told_with_the_way_out() {
+    fn a_missing_program_is_named_with_its_remedy() {
         let err = find_program("kelson-no-such-program", "containerd").expect_err("missing");
         assert_eq!(
             err.to_string(),

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_alone_is_no_container() {
+    fn a_number_alone_is_not_a_container() {
         let id = "3f2a";
         for (cgroup, expected) in [
             ("0::/kelson-1/kubepods/pod9/3f2a\n", true),

@@ -20,9 +20,9 @@ use crate::image::pause;
 use crate::proto::{PodSandboxFilter, PodSandboxState, PodSandboxStateValue};
 use crate::{CriClient, Limits, Runtime as _};
 
-/// How long containerd may take to answer after its start, since the last line of its log.
+/// The time that containerd may take to answer after its start, since the last line of its log.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long containerd may take to answer, while its log grows: on a slow board it clears many dead shims first.
+/// The time that containerd may take to answer, while its log grows: on a slow board it clears many dead shims first.
 const READY_MAX: Duration = Duration::from_secs(300);
 const READY_INTERVAL: Duration = Duration::from_millis(20);
 /// The interval at which the log is checked for growth meanwhile.

@@ -114,7 +114,7 @@ struct Candidate {
 }
 
 /// An image before names are assigned to those without one.
-struct Found {
+struct UnnamedImage {
     names: Vec<String>,
     manifest: Blob,
     children: Vec<Blob>,
@@ -188,7 +188,7 @@ impl Archive {
 
     /// Assigns names to images without one. A single one is named after the file; several would take that name from
     /// each other, and have names by digest only.
-    fn named(&self, found: Vec<Found>) -> Result<Vec<ArchivedImage>, ArchiveError> {
+    fn named(&self, found: Vec<UnnamedImage>) -> Result<Vec<ArchivedImage>, ArchiveError> {
         let nameless = found.iter().filter(|f| f.names.is_empty()).count();
         let mut images = Vec::new();
         for mut one in found {
@@ -233,8 +233,8 @@ impl Archive {
         index: &OciIndex,
         docker: Vec<DockerImage>,
         others: &mut Vec<String>,
-    ) -> Result<Vec<Found>, ArchiveError> {
-        let mut images: Vec<Found> = Vec::new();
+    ) -> Result<Vec<UnnamedImage>, ArchiveError> {
+        let mut images: Vec<UnnamedImage> = Vec::new();
         for top in &index.manifests {
             let mut candidates = Vec::new();
             self.candidates(top, 0, &mut candidates, others)?;
@@ -263,7 +263,7 @@ impl Archive {
             let children = std::iter::once(&content.config).chain(&content.layers).map(|d| self.blob(d));
             let children = children.collect::<Result<_, _>>()?;
             let digests = vec![descriptor.digest.clone(), top.digest.clone()];
-            images.push(Found { names, manifest, children, digests, tag });
+            images.push(UnnamedImage { names, manifest, children, digests, tag });
         }
         Ok(images)
     }
@@ -316,10 +316,14 @@ impl Archive {
     }
 
     /// Reads an image; `None` when it is for another machine.
-    fn docker_image(&self, image: &DockerImage, others: &mut Vec<String>) -> Result<Option<Found>, ArchiveError> {
+    fn docker_image(
+        &self,
+        image: &DockerImage,
+        others: &mut Vec<String>,
+    ) -> Result<Option<UnnamedImage>, ArchiveError> {
         let config = self.member(&image.config, "application/vnd.docker.container.image.v1+json")?;
-        let told: Option<ImageConfiguration> = self.json(&image.config)?;
-        if let Some(of) = told.and_then(ImageConfiguration::platform)
+        let reported: Option<ImageConfiguration> = self.json(&image.config)?;
+        if let Some(of) = reported.and_then(ImageConfiguration::platform)
             && platform::rank(&of, &self.accepted).is_none()
         {
             others.push(of.to_string());
@@ -353,7 +357,7 @@ impl Archive {
         let tags = image.repo_tags.iter().flatten();
         let names: Vec<String> = tags.map(|t| self.name(t)).collect::<Result<_, _>>()?;
         let children = std::iter::once(config).chain(layers).collect();
-        Ok(Some(Found { names, manifest, children, digests: Vec::new(), tag: None }))
+        Ok(Some(UnnamedImage { names, manifest, children, digests: Vec::new(), tag: None }))
     }
 
     fn blob(&self, descriptor: &Descriptor) -> Result<Blob, ArchiveError> {

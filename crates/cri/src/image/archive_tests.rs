@@ -235,7 +235,7 @@ fn images_are_known_by_their_digests_too() {
 }
 
 #[test]
-fn faults_are_told_in_words_and_the_file_once() {
+fn faults_name_the_file_once() {
     for (bytes, words) in [
         (&b"a text, and no archive at all"[..], "not a tar archive, or truncated"),
         (b"BZh91AY&SY", "bzip2 compression is not supported; decompress the archive first"),

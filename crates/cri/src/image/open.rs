@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_other_tools_pack_is_unpacked_and_damage_is_told() {
+    fn archives_of_other_tools_are_unpacked_and_damage_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let content: Vec<u8> = (0..200_000u32).flat_map(|n| (n / 7).to_le_bytes()).collect();
         let plain = dir.path().join("plain");

@@ -7,7 +7,7 @@ use kelson_meta::Quantity;
 use crate::device_id::DeviceId;
 use crate::pool::Pool;
 use crate::slice::DeviceView;
-use crate::taken::Taken;
+use crate::taken::DevicesInUse;
 
 /// The amounts by counter set and counter.
 type CounterAmounts<'s> = BTreeMap<(&'s str, &'s str), Quantity>;
@@ -17,7 +17,7 @@ type CounterAmounts<'s> = BTreeMap<(&'s str, &'s str), Quantity>;
 pub(super) struct CountersLeft<'s>(HashMap<usize, CounterAmounts<'s>>);
 
 impl<'s> CountersLeft<'s> {
-    fn of(&mut self, at: usize, pool: &Pool<'s>, taken: &Taken) -> &mut CounterAmounts<'s> {
+    fn of(&mut self, at: usize, pool: &Pool<'s>, taken: &DevicesInUse) -> &mut CounterAmounts<'s> {
         self.0.entry(at).or_insert_with(|| {
             let mut left = CounterAmounts::new();
             for (set, counters) in &pool.counters {
@@ -35,7 +35,7 @@ impl<'s> CountersLeft<'s> {
     }
 
     /// Returns whether the remaining counters suffice for a device.
-    pub fn suffice(&mut self, at: usize, pool: &Pool<'s>, taken: &Taken, device: &'s DeviceView) -> bool {
+    pub fn suffice(&mut self, at: usize, pool: &Pool<'s>, taken: &DevicesInUse, device: &'s DeviceView) -> bool {
         let left = self.of(at, pool, taken);
         // The amounts are summed first, because a device may name a set twice.
         let mut wanted = CounterAmounts::new();
@@ -50,7 +50,7 @@ impl<'s> CountersLeft<'s> {
     }
 
     /// Consumes the counters of a device.
-    pub fn take(&mut self, at: usize, pool: &Pool<'s>, taken: &Taken, device: &'s DeviceView) {
+    pub fn take(&mut self, at: usize, pool: &Pool<'s>, taken: &DevicesInUse, device: &'s DeviceView) {
         subtract(self.of(at, pool, taken), device);
     }
 

@@ -16,7 +16,7 @@ mod wish;
 pub use self::outcome::Solution;
 use self::search::{Search, Stop};
 pub use self::stock::Stock;
-pub use self::wish::{Allocator, Classes, Trouble, Wish};
+pub use self::wish::{AllocationError, Allocator, ClaimRequest, Classes};
 use crate::inventory::Host;
 use crate::pool::{PoolState, gather};
 
@@ -25,16 +25,20 @@ impl<'a> Allocator<'a> {
     ///
     /// # Errors
     /// Fails when a claim, a class or the node's slices are invalid, or when the search takes too many steps.
-    pub fn allocate(&self, host: Host<'a>, wishes: &'a [Wish<'a>]) -> Result<Option<Solution<'a>>, Trouble> {
+    pub fn allocate(
+        &self,
+        host: Host<'a>,
+        wishes: &'a [ClaimRequest<'a>],
+    ) -> Result<Option<Solution<'a>>, AllocationError> {
         let pools = if wishes.is_empty() { Vec::new() } else { gather(self.inventory, host) };
         let invalid = pools.iter().any(|p| p.state == PoolState::Invalid);
-        let mut search = Search::new(*self, host, pools, wishes).map_err(Trouble::Claim)?;
+        let mut search = Search::new(*self, host, pools, wishes).map_err(AllocationError::Claim)?;
         match search.run() {
             Ok(true) => Ok(Some(Solution::new(host, wishes, search))),
-            Ok(false) if invalid => Err(Trouble::Node("invalid resource pools were encountered".into())),
+            Ok(false) if invalid => Err(AllocationError::Node("invalid resource pools were encountered".into())),
             Ok(false) | Err(Stop::TooMany) => Ok(None),
-            Err(Stop::Late) => Err(Trouble::Late),
-            Err(Stop::Fault(why)) => Err(Trouble::Claim(why)),
+            Err(Stop::Late) => Err(AllocationError::Late),
+            Err(Stop::Fault(why)) => Err(AllocationError::Claim(why)),
         }
     }
 }

@@ -2,7 +2,7 @@
 use serde_json::{Map, Value, json};
 
 use super::search::{Chosen, Search};
-use super::wish::Wish;
+use super::wish::ClaimRequest;
 use crate::inventory::Host;
 use crate::names::ALTERNATIVES_MAX;
 
@@ -10,12 +10,12 @@ use crate::names::ALTERNATIVES_MAX;
 #[derive(Debug)]
 pub struct Solution<'a> {
     host: Host<'a>,
-    wishes: &'a [Wish<'a>],
+    wishes: &'a [ClaimRequest<'a>],
     search: Search<'a>,
 }
 
 impl<'a> Solution<'a> {
-    pub(super) fn new(host: Host<'a>, wishes: &'a [Wish<'a>], search: Search<'a>) -> Self {
+    pub(super) fn new(host: Host<'a>, wishes: &'a [ClaimRequest<'a>], search: Search<'a>) -> Self {
         Self { host, wishes, search }
     }
 

@@ -1,7 +1,7 @@
 //! Validates requests before the search, and determines their classes and numbers of devices.
 use super::search::Search;
-use super::wish::{Choice, Place, Request};
-use crate::claim::{Asked, DeviceRequest};
+use super::wish::{Choice, DevicePosition, Request};
+use crate::claim::{DeviceRequest, DeviceRequestSpec};
 use crate::names::RESULTS_MAX;
 use crate::pool::PoolState;
 
@@ -14,7 +14,7 @@ impl<'a> Search<'a> {
         let mut least = 0;
         for request in requests {
             let is_list = !request.first_available.is_empty();
-            let asked: Vec<&Asked> = match &request.exactly {
+            let asked: Vec<&DeviceRequestSpec> = match &request.exactly {
                 Some(exactly) if !is_list => vec![exactly],
                 _ => request.first_available.iter().collect(),
             };
@@ -39,7 +39,13 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    fn option(&mut self, claim: usize, at: usize, asked: &'a Asked, is_list: bool) -> Result<Choice<'a>, String> {
+    fn option(
+        &mut self,
+        claim: usize,
+        at: usize,
+        asked: &'a DeviceRequestSpec,
+        is_list: bool,
+    ) -> Result<Choice<'a>, String> {
         let request = self.requests[claim][at].name;
         let name = if is_list { &asked.name } else { request };
         let whose = format!("claim {}, request {name}", self.wishes[claim].claim);
@@ -72,7 +78,7 @@ impl<'a> Search<'a> {
     }
 
     /// Returns every device that matches an option. The pools must be complete, so that no device is missed.
-    fn all_of(&mut self, claim: usize, option: &Choice<'a>, whose: &str) -> Result<Vec<Place>, String> {
+    fn all_of(&mut self, claim: usize, option: &Choice<'a>, whose: &str) -> Result<Vec<DevicePosition>, String> {
         let mut all = Vec::new();
         for p in 0..self.pools.len() {
             let pool = &self.pools[p];
@@ -87,7 +93,7 @@ impl<'a> Search<'a> {
             }
             for s in 0..self.pools[p].slices.len() {
                 for d in 0..self.pools[p].slices[s].spec.devices.len() {
-                    let place = Place { pool: p, slice: s, device: d };
+                    let place = DevicePosition { pool: p, slice: s, device: d };
                     if self.suits(claim, option, place)? && self.share(option, place).is_some() {
                         all.push(place);
                     }

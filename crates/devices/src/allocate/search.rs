@@ -2,9 +2,9 @@
 use std::collections::HashMap;
 
 use super::counters::CountersLeft;
-use super::wish::{Allocator, Choice, Place, Request, Wish};
+use super::wish::{Allocator, Choice, ClaimRequest, DevicePosition, Request};
 use crate::capacity::{Amounts, share};
-use crate::claim::Asked;
+use crate::claim::DeviceRequestSpec;
 use crate::constraint::Constraint;
 use crate::device_id::DeviceId;
 use crate::inventory::Host;
@@ -42,10 +42,10 @@ pub(super) enum Stop {
 pub(super) struct Chosen<'a> {
     pub request: &'a str,
     pub alternative: Option<&'a str>,
-    pub asked: &'a Asked,
+    pub asked: &'a DeviceRequestSpec,
     pub slice: &'a ResourceSliceView,
     pub device: &'a DeviceView,
-    place: Place,
+    place: DevicePosition,
     /// The consumed capacity, if the device can be shared.
     pub share: Option<Amounts>,
     counted: bool,
@@ -59,7 +59,7 @@ pub(super) struct Search<'a> {
     pub allocator: Allocator<'a>,
     host: Host<'a>,
     pub pools: Vec<Pool<'a>>,
-    pub wishes: &'a [Wish<'a>],
+    pub wishes: &'a [ClaimRequest<'a>],
     /// The requests of each claim.
     pub requests: Vec<Vec<Request<'a>>>,
     /// The constraints on the devices of each claim.
@@ -69,11 +69,11 @@ pub(super) struct Search<'a> {
     /// The chosen option, by claim and request.
     pub options: Vec<Vec<usize>>,
     /// Whether a device matches an option of a request. The result does not depend on the taken devices.
-    verdicts: HashMap<(usize, *const Asked, Place), bool>,
+    verdicts: HashMap<(usize, *const DeviceRequestSpec, DevicePosition), bool>,
     /// The claims that take a device exclusively, or with admin access.
-    taking: HashMap<Place, Vec<usize>>,
+    taking: HashMap<DevicePosition, Vec<usize>>,
     /// The shares of each device that claims take.
-    sharing: HashMap<Place, Vec<Amounts>>,
+    sharing: HashMap<DevicePosition, Vec<Amounts>>,
     counters: CountersLeft<'a>,
     looks: usize,
 }
@@ -87,7 +87,7 @@ impl<'a> Search<'a> {
         allocator: Allocator<'a>,
         host: Host<'a>,
         pools: Vec<Pool<'a>>,
-        wishes: &'a [Wish<'a>],
+        wishes: &'a [ClaimRequest<'a>],
     ) -> Result<Self, String> {
         let each = || 0..wishes.len();
         let mut me = Self {
@@ -122,19 +122,19 @@ impl<'a> Search<'a> {
 
     /// Runs the search and returns whether all claims can be satisfied. The chosen devices are then in `chosen`.
     pub fn run(&mut self) -> Result<bool, Stop> {
-        self.next(At::default(), false, Place::default())
+        self.next(At::default(), false, DevicePosition::default())
     }
 
     /// Takes the current device and all after it. `within` means that the option is already chosen. Devices of one
     /// request are tried in rising order from `start`, so that no set of devices is tried twice.
-    fn next(&mut self, mut at: At, mut within: bool, mut start: Place) -> Result<bool, Stop> {
+    fn next(&mut self, mut at: At, mut within: bool, mut start: DevicePosition) -> Result<bool, Stop> {
         let mut crossed = false;
         // Completed requests and claims are skipped in a loop, without recursion.
         let is_list = loop {
             let Some(requests) = self.requests.get(at.claim) else { return Ok(true) };
             let Some(request) = requests.get(at.request) else {
                 at = At { claim: at.claim + 1, ..At::default() };
-                (within, start, crossed) = (false, Place::default(), true);
+                (within, start, crossed) = (false, DevicePosition::default(), true);
                 continue;
             };
             if request.is_list && !within {
@@ -148,7 +148,7 @@ impl<'a> Search<'a> {
                 break false;
             }
             at = At { claim: at.claim, request: at.request + 1, ..At::default() };
-            (within, start) = (false, Place::default());
+            (within, start) = (false, DevicePosition::default());
         };
         let done = if is_list { self.alternatives(at) } else { self.device(at, within, start) };
         match done {
@@ -161,7 +161,7 @@ impl<'a> Search<'a> {
     fn alternatives(&mut self, at: At) -> Result<bool, Stop> {
         let mut all_too_many = true;
         for option in 0..self.requests[at.claim][at.request].options.len() {
-            match self.next(At { option, ..at }, true, Place::default()) {
+            match self.next(At { option, ..at }, true, DevicePosition::default()) {
                 Err(Stop::TooMany) => {}
                 Ok(false) => all_too_many = false,
                 Ok(true) => {
@@ -174,7 +174,7 @@ impl<'a> Search<'a> {
         if all_too_many { Err(Stop::TooMany) } else { Ok(false) }
     }
 
-    fn device(&mut self, at: At, within: bool, start: Place) -> Result<bool, Stop> {
+    fn device(&mut self, at: At, within: bool, start: DevicePosition) -> Result<bool, Stop> {
         let option = &self.requests[at.claim][at.request].options[at.option];
         if self.chosen[at.claim].len() + option.count - at.device > RESULTS_MAX {
             return Err(Stop::TooMany);
@@ -187,7 +187,7 @@ impl<'a> Search<'a> {
         if let Some(place) = option.all.as_ref().map(|all| all[at.device]) {
             return match self.take(at, place, true)? {
                 false => Ok(false),
-                true => self.or_give_back(following, within, Place::default()),
+                true => self.or_give_back(following, within, DevicePosition::default()),
             };
         }
         for pool in start.pool..self.pools.len() {
@@ -199,11 +199,11 @@ impl<'a> Search<'a> {
                 let again = pool == start.pool && slice == start.slice;
                 let devices = self.pools[pool].slices[slice].spec.devices.len();
                 for device in if again { start.device } else { 0 }..devices {
-                    let place = Place { pool, slice, device };
+                    let place = DevicePosition { pool, slice, device };
                     if !self.take(at, place, false)? {
                         continue;
                     }
-                    if self.or_give_back(following, within, Place { device: device + 1, ..place })? {
+                    if self.or_give_back(following, within, DevicePosition { device: device + 1, ..place })? {
                         return Ok(true);
                     }
                 }
@@ -213,7 +213,7 @@ impl<'a> Search<'a> {
     }
 
     /// Continues the search. If it fails, the device that was taken last is returned.
-    fn or_give_back(&mut self, at: At, within: bool, start: Place) -> Result<bool, Stop> {
+    fn or_give_back(&mut self, at: At, within: bool, start: DevicePosition) -> Result<bool, Stop> {
         let done = self.next(at, within, start);
         if done != Ok(true) {
             self.give_back(at.claim);
@@ -222,7 +222,7 @@ impl<'a> Search<'a> {
     }
 
     /// Takes a device for a request, if it is available. `must` means that the request needs exactly this device.
-    fn take(&mut self, at: At, place: Place, must: bool) -> Result<bool, Stop> {
+    fn take(&mut self, at: At, place: DevicePosition, must: bool) -> Result<bool, Stop> {
         self.looks += 1;
         if self.looks > LOOKS_MAX {
             return Err(Stop::Late);
@@ -233,7 +233,7 @@ impl<'a> Search<'a> {
         taken
     }
 
-    fn take_for(&mut self, request: &Request<'a>, at: At, place: Place, must: bool) -> Result<bool, Stop> {
+    fn take_for(&mut self, request: &Request<'a>, at: At, place: DevicePosition, must: bool) -> Result<bool, Stop> {
         let option = &request.options[at.option];
         let (slice, device) = self.at(place);
         let admin = option.is_admin();
@@ -300,7 +300,7 @@ impl<'a> Search<'a> {
     }
 
     /// Returns whether taking a device consumes counters. For a shared device, only the first share does.
-    fn counts(&self, place: Place, device: &DeviceView) -> bool {
+    fn counts(&self, place: DevicePosition, device: &DeviceView) -> bool {
         let shared_already = || {
             self.sharing.get(&place).is_some_and(|s| !s.is_empty())
                 || self.allocator.taken.consumed(&self.id(place)).is_some()
@@ -329,7 +329,7 @@ impl<'a> Search<'a> {
     }
 
     /// Returns whether a device matches an option, regardless of other claims.
-    pub fn suits(&mut self, claim: usize, option: &Choice<'a>, place: Place) -> Result<bool, String> {
+    pub fn suits(&mut self, claim: usize, option: &Choice<'a>, place: DevicePosition) -> Result<bool, String> {
         let key = (claim, std::ptr::from_ref(option.asked), place);
         if let Some(known) = self.verdicts.get(&key) {
             return Ok(*known);
@@ -347,7 +347,7 @@ impl<'a> Search<'a> {
     }
 
     /// Returns the capacity that an option consumes, if the device has that much left.
-    pub fn share(&self, option: &Choice<'a>, place: Place) -> Option<Amounts> {
+    pub fn share(&self, option: &Choice<'a>, place: DevicePosition) -> Option<Amounts> {
         let (_, device) = self.at(place);
         let asked = &option.asked.capacity.requests;
         if device.capacity.is_empty() && asked.is_empty() {
@@ -359,12 +359,12 @@ impl<'a> Search<'a> {
         share(asked, device, &used)
     }
 
-    fn at(&self, place: Place) -> (&'a ResourceSliceView, &'a DeviceView) {
+    fn at(&self, place: DevicePosition) -> (&'a ResourceSliceView, &'a DeviceView) {
         let slice = self.pools[place.pool].slices[place.slice];
         (slice, &slice.spec.devices[place.device])
     }
 
-    fn id(&self, place: Place) -> DeviceId {
+    fn id(&self, place: DevicePosition) -> DeviceId {
         let (slice, device) = self.at(place);
         let (driver, pool) = (slice.spec.driver.clone(), slice.spec.pool.name.clone());
         DeviceId { driver, pool, device: device.name.clone() }

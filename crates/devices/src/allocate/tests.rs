@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Allocator, Classes, Trouble, Wish};
-use crate::{Allocation, ClaimSpec, Host, Inventory, ResourceSliceView, Selectors, Taken};
+use super::{AllocationError, Allocator, ClaimRequest, Classes};
+use crate::{Allocation, ClaimSpec, DevicesInUse, Host, Inventory, ResourceSliceView, Selectors};
 
 /// Slices of a driver. Each slice is a complete pool.
 struct World {
     inventory: Inventory,
-    taken: Taken,
+    taken: DevicesInUse,
     classes: Classes,
 }
 
@@ -30,7 +30,7 @@ fn world(slices: &[Value]) -> World {
         "config": [{"opaque": {"driver": "d.example.com", "parameters": {"of": "class"}}}]});
     let broken = json!({"selectors": [{"cel": {"expression": "device.attributes['d.example.com'].nothing"}}]});
     let classes = [class("any", &json!({})), class("big", &big), class("broken", &broken)];
-    World { inventory, taken: Taken::default(), classes: classes.into_iter().collect() }
+    World { inventory, taken: DevicesInUse::default(), classes: classes.into_iter().collect() }
 }
 
 /// Creates a slice on node `n` in a separate pool, with the changes in `over`.
@@ -69,9 +69,9 @@ fn exactly(name: &str, class: &str, over: Value) -> Value {
     json!({"name": name, "exactly": asked})
 }
 
-fn solve(world: &World, claims: &[ClaimSpec]) -> Result<Option<Vec<Value>>, Trouble> {
+fn solve(world: &World, claims: &[ClaimSpec]) -> Result<Option<Vec<Value>>, AllocationError> {
     let (labels, selectors) = (BTreeMap::from([("zone".to_owned(), "z1".to_owned())]), Selectors::default());
-    let wishes: Vec<Wish<'_>> = claims.iter().map(|spec| Wish { claim: "default/c", spec }).collect();
+    let wishes: Vec<ClaimRequest<'_>> = claims.iter().map(|spec| ClaimRequest { claim: "default/c", spec }).collect();
     let allocator =
         Allocator { inventory: &world.inventory, taken: &world.taken, classes: &world.classes, selectors: &selectors };
     let mut ids = 0;
@@ -93,8 +93,8 @@ fn said(world: &World, claims: &[ClaimSpec]) -> String {
             all.map(one).collect::<Vec<_>>().join(" ")
         }
         Ok(None) => "none".into(),
-        Err(Trouble::Node(why) | Trouble::Claim(why)) => why,
-        Err(Trouble::Late) => "late".into(),
+        Err(AllocationError::Node(why) | AllocationError::Claim(why)) => why,
+        Err(AllocationError::Late) => "late".into(),
     }
 }
 

@@ -2,18 +2,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::claim::{Asked, ClaimSpec};
+use crate::claim::{ClaimSpec, DeviceRequestSpec};
 use crate::class::DeviceClassView;
 use crate::inventory::Inventory;
 use crate::selector::Selectors;
-use crate::taken::Taken;
+use crate::taken::DevicesInUse;
 
 /// The device classes by name.
 pub type Classes = HashMap<Box<str>, Arc<DeviceClassView>>;
 
 /// A claim that needs devices.
 #[derive(Clone, Copy, Debug)]
-pub struct Wish<'a> {
+pub struct ClaimRequest<'a> {
     /// The claim as `NAMESPACE/NAME`, for messages.
     pub claim: &'a str,
     /// The claim's `spec.devices`.
@@ -22,7 +22,7 @@ pub struct Wish<'a> {
 
 /// The error of an allocation. `Display` prints upstream's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum AllocationError {
     /// The node's slices contradict each other. Another node may work.
     Node(String),
     /// A claim or a class is invalid. No node can work.
@@ -38,7 +38,7 @@ pub struct Allocator<'a> {
     /// All resource slices.
     pub inventory: &'a Inventory,
     /// The devices of other claims.
-    pub taken: &'a Taken,
+    pub taken: &'a DevicesInUse,
     /// All device classes.
     pub classes: &'a Classes,
     /// The cache of compiled expressions.
@@ -47,7 +47,7 @@ pub struct Allocator<'a> {
 
 /// The position of a device in the pools of this search.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Place {
+pub(super) struct DevicePosition {
     pub pool: usize,
     pub slice: usize,
     pub device: usize,
@@ -56,13 +56,13 @@ pub(super) struct Place {
 /// One way to satisfy a request.
 #[derive(Debug)]
 pub(super) struct Choice<'a> {
-    pub asked: &'a Asked,
+    pub asked: &'a DeviceRequestSpec,
     /// The name of the alternative, if it is one.
     pub alternative: Option<&'a str>,
     pub class: &'a DeviceClassView,
     pub count: usize,
     /// The matching devices, if the request wants all of them.
-    pub all: Option<Vec<Place>>,
+    pub all: Option<Vec<DevicePosition>>,
 }
 
 /// The ways to satisfy a request, in order of preference.

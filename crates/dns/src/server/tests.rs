@@ -131,7 +131,7 @@ async fn zone_transfers_are_refused_and_not_passed_on() {
 }
 
 #[tokio::test]
-async fn udp_truncates_and_tcp_tells_all() {
+async fn udp_truncates_and_tcp_answers_completely() {
     let server = server(100).await;
     let q = question("many.a.svc.cluster.local.");
     let short = udp(&server, &q).await;

@@ -9,7 +9,7 @@ use super::proto::EncryptedObject;
 use crate::metrics::digest;
 use crate::transform::{Transform, TransformError};
 
-/// How long a seed is written with after the service was last well (upstream `kmsv2PluginWriteDEKSourceMaxTTL`): a key that
+/// The time for which a seed is written with after the service was last well (upstream `kmsv2PluginWriteDEKSourceMaxTTL`): a key that
 /// was rotated is out of use after that, or writes fail and say so.
 pub(super) const WRITE_MAX: Duration = Duration::from_secs(180);
 

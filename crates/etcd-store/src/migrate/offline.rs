@@ -13,7 +13,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::{MoveError, io_at};
 
-/// How long etcd may take to read its data and answer.
+/// The time that etcd may take to read its data and answer.
 const START_MAX: Duration = Duration::from_secs(120);
 /// The pause between two questions whether it answers.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -28,7 +28,7 @@ const LOG: &str = "log";
 /// How the process reads the list of members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Members {
-    /// As it is in the data.
+    /// It uses the list in the data.
     Kept,
     /// Only itself: all others are removed (`--force-new-cluster`).
     Alone,

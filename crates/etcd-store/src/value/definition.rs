@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stood_once_for_all_versions_stands_in_each() {
+    fn a_shared_field_is_in_every_version() {
         let old = json!({
             "apiVersion": "apiextensions.k8s.io/v1beta1",
             "kind": "CustomResourceDefinition",

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_an_error_and_never_a_panic() {
+    fn other_values_than_objects_are_errors_and_never_panics() {
         let pod = key("pods", "default", "a");
         let cut = &SERVICE[..SERVICE.len() / 2];
         let other = br#"{"apiVersion":"v1","kind":"Service","metadata":{"name":"a"}}"#;

@@ -13,7 +13,7 @@ use super::fixture::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_kill_everything_acknowledged_is_there_and_watches_go_on() {
+async fn after_a_kill_acknowledged_writes_exist_and_watches_continue() {
     let mut etcd = Etcd::start().await;
     let store = etcd.open().await;
     let made = create(&store, "m", "1").await.unwrap();
@@ -55,7 +55,7 @@ async fn a_request_waits_for_an_etcd_that_is_just_starting() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_forgotten_meanwhile_is_read_anew_and_watchers_are_told() {
+async fn compacted_revisions_are_read_again_and_watchers_end() {
     let mut etcd = Etcd::start().await;
     let store = etcd.open().await;
     let old = create(&store, "old", "1").await.unwrap();
@@ -74,8 +74,8 @@ async fn what_was_forgotten_meanwhile_is_read_anew_and_watchers_are_told() {
     etcd.show(ours);
     until("everything is read anew", || shown(&store, "new").is_some()).await;
     assert_eq!((shown(&store, "old"), shown(&store, "kept").as_deref()), (None, Some("1")));
-    let told = tokio::time::timeout(PATIENCE, watch.next()).await.unwrap();
-    assert!(matches!(told, Err(StoreError::Compacted { .. })), "{told:?}");
+    let reported = tokio::time::timeout(PATIENCE, watch.next()).await.unwrap();
+    assert!(matches!(reported, Err(StoreError::Compacted { .. })), "{reported:?}");
     assert!(store.watch(resource("configmaps"), old.revision).is_err());
     let next = update(&store, "kept", kept.revision, "2").await.unwrap();
     assert_eq!(shown(&store, "kept").as_deref(), Some("2"));

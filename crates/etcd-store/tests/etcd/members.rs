@@ -101,7 +101,7 @@ async fn insist(store: Store, name: String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_go_on_when_any_one_member_dies() {
+async fn requests_continue_when_any_one_member_dies() {
     let mut cluster = Cluster::start().await;
     let store = cluster.open().await;
     let mut watch = store.watch(resource("configmaps"), store.current_revision()).unwrap();
@@ -115,14 +115,14 @@ async fn requests_go_on_when_any_one_member_dies() {
         }
         let read = async { while store.catch_up().await.is_err() {} };
         tokio::time::timeout(PATIENCE, read).await.expect("reads go on");
-        let mut told = Vec::new();
-        while told.len() < names.len() {
+        let mut reported = Vec::new();
+        while reported.len() < names.len() {
             let events = tokio::time::timeout(PATIENCE, watch.next()).await.expect("the watch goes on").unwrap();
-            told.extend(lines(&events));
+            reported.extend(lines(&events));
         }
         for name in &names {
             assert_eq!(shown(&store, name).as_deref(), Some("1"), "{name}");
-            assert!(told.iter().any(|line| line.starts_with(&format!("Added {name} "))), "{name}: {told:?}");
+            assert!(reported.iter().any(|line| line.starts_with(&format!("Added {name} "))), "{name}: {reported:?}");
         }
         cluster.restart(n).await;
     }
@@ -145,7 +145,7 @@ async fn a_member_that_is_silent_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_that_is_away_from_the_start_is_no_hindrance() {
+async fn a_member_that_is_down_from_the_start_does_not_matter() {
     let etcd = Etcd::start().await;
     for servers in
         [vec!["unix:///nobody:1".to_owned(), etcd.address()], vec![etcd.address(), "http://127.0.0.1:1".to_owned()]]

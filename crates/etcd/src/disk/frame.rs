@@ -21,7 +21,7 @@ pub(super) fn append(into: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) -> Re
 
 /// The result of reading at the position of a frame.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum FrameRead {
     Frame,
     End,
     /// An incomplete frame at the end of the file.
@@ -45,33 +45,37 @@ impl<R: Read> Reader<R> {
     }
 
     /// Reads the next frame. After any other result nothing more can be read.
-    pub fn next(&mut self) -> io::Result<Found> {
+    pub fn next(&mut self) -> io::Result<FrameRead> {
         let left = self.length.saturating_sub(self.at);
         if left == 0 {
-            return Ok(Found::End);
+            return Ok(FrameRead::End);
         }
-        let Some(left) = left.checked_sub(HEAD_BYTES as u64) else { return Ok(Found::Torn) };
+        let Some(left) = left.checked_sub(HEAD_BYTES as u64) else { return Ok(FrameRead::Torn) };
         let mut head = [0; HEAD_BYTES];
         self.from.read_exact(&mut head)?;
         let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         if number(4) != crc32fast::hash(&head[..4]) {
             // The file may have grown before its last bytes were written to the disk.
             let blank = is_blank(&mut self.from)?;
-            return Ok(if blank { Found::Torn } else { Found::Damaged("checksum mismatch in the header of a frame") });
+            return Ok(if blank {
+                FrameRead::Torn
+            } else {
+                FrameRead::Damaged("checksum mismatch in the header of a frame")
+            });
         }
         let length = u64::from(number(0));
         if length > left {
-            return Ok(Found::Torn);
+            return Ok(FrameRead::Torn);
         }
         self.content.clear();
         self.content.resize(length as usize, 0);
         self.from.read_exact(&mut self.content)?;
         if number(8) != crc32fast::hash(&self.content) {
             let last = length == left;
-            return Ok(if last { Found::Torn } else { Found::Damaged("checksum mismatch in a frame") });
+            return Ok(if last { FrameRead::Torn } else { FrameRead::Damaged("checksum mismatch in a frame") });
         }
         self.at += HEAD_BYTES as u64 + length;
-        Ok(Found::Frame)
+        Ok(FrameRead::Frame)
     }
 }
 
@@ -102,12 +106,12 @@ mod tests {
     }
 
     /// Returns the number of complete frames, and the result after them.
-    fn read(file: &[u8]) -> (usize, Found) {
+    fn read(file: &[u8]) -> (usize, FrameRead) {
         let mut reader = Reader::new(file, file.len() as u64);
         let mut frames = 0;
         loop {
             match reader.next().unwrap() {
-                Found::Frame => frames += 1,
+                FrameRead::Frame => frames += 1,
                 other => return (frames, other),
             }
         }
@@ -116,11 +120,11 @@ mod tests {
     #[test]
     fn every_cut_loses_the_last_frame_alone() {
         let whole = file(&[b"one", b"", b"three"]);
-        assert_eq!(read(&whole), (3, Found::End));
+        assert_eq!(read(&whole), (3, FrameRead::End));
         for cut in 0..whole.len() {
             let ends = [0, file(&[b"one"]).len(), file(&[b"one", b""]).len()];
             let frames = ends.iter().filter(|end| **end != 0 && cut >= **end).count();
-            let wanted = if ends.contains(&cut) { Found::End } else { Found::Torn };
+            let wanted = if ends.contains(&cut) { FrameRead::End } else { FrameRead::Torn };
             assert_eq!(read(&whole[..cut]), (frames, wanted), "cut at {cut}");
         }
     }
@@ -129,7 +133,7 @@ mod tests {
     fn a_file_that_grew_without_its_bytes_is_torn() {
         let mut grown = file(&[b"one"]);
         grown.extend_from_slice(&[0; 5000]);
-        assert_eq!(read(&grown), (1, Found::Torn));
+        assert_eq!(read(&grown), (1, FrameRead::Torn));
     }
 
     #[test]
@@ -139,7 +143,7 @@ mod tests {
         for at in 0..first {
             let mut flipped = whole.clone();
             flipped[at] ^= 1;
-            assert!(matches!(read(&flipped), (0, Found::Damaged(_))), "byte {at}");
+            assert!(matches!(read(&flipped), (0, FrameRead::Damaged(_))), "byte {at}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::io::{BufReader, Read as _};
 use std::path::Path;
 use std::time::Duration;
 
-use super::frame::{Found, Reader};
+use super::frame::{FrameRead, Reader};
 use super::record::{self, Entry, FORMAT};
 use super::{DiskError, Identity, Log, Record, files, position};
 use crate::mvcc::State;
@@ -100,9 +100,9 @@ enum Last {
 
 /// How a file ended.
 enum End {
-    /// After this many bytes.
+    /// The file ends after this number of bytes, with a complete frame.
     Whole(u64),
-    /// After this many bytes follows an incomplete frame.
+    /// An incomplete frame follows after this number of bytes.
     Torn(u64),
 }
 
@@ -157,10 +157,10 @@ impl Loading {
             let at = reader.at;
             let damaged = |reason| DiskError::Damaged { path: path.to_path_buf(), at, reason };
             match reader.next().map_err(files::fault("read", path))? {
-                Found::Frame => {}
-                Found::End => return Ok(End::Whole(at)),
-                Found::Torn => return Ok(End::Torn(at)),
-                Found::Damaged(reason) => return Err(damaged(reason)),
+                FrameRead::Frame => {}
+                FrameRead::End => return Ok(End::Whole(at)),
+                FrameRead::Torn => return Ok(End::Torn(at)),
+                FrameRead::Damaged(reason) => return Err(damaged(reason)),
             }
             for entry in record::decode(&reader.content) {
                 self.take(entry.ok_or_else(|| damaged("a record of unknown type"))?).map_err(damaged)?;

@@ -29,7 +29,7 @@ pub(super) struct Position {
 
 /// The content of the position file.
 #[derive(Debug, PartialEq, Eq)]
-struct Noted {
+struct PositionRecord {
     boot: String,
     /// Whether the position had been synced in the log.
     synced: bool,
@@ -38,7 +38,7 @@ struct Noted {
     at: Position,
 }
 
-impl Noted {
+impl PositionRecord {
     fn line(&self) -> String {
         let text = format!(
             "{TITLE} {} {} {} {} {}",
@@ -93,7 +93,7 @@ impl Demands {
 /// An I/O error.
 pub(super) fn read(dir: &Path) -> io::Result<Demands> {
     let path = dir.join(FILE);
-    let Some(Noted { boot: noted_in, synced, closed_since, at }) = noted(&path)? else {
+    let Some(PositionRecord { boot: noted_in, synced, closed_since, at }) = noted(&path)? else {
         return Ok(Demands { path, closed_since: u64::MAX, reached: None });
     };
     let here = boot();
@@ -102,9 +102,9 @@ pub(super) fn read(dir: &Path) -> io::Result<Demands> {
     Ok(Demands { path, closed_since, reached: holds.then_some(at) })
 }
 
-fn noted(path: &Path) -> io::Result<Option<Noted>> {
+fn noted(path: &Path) -> io::Result<Option<PositionRecord>> {
     match fs::read(path) {
-        Ok(line) => Ok(String::from_utf8(line).ok().and_then(|line| Noted::parse(&line))),
+        Ok(line) => Ok(String::from_utf8(line).ok().and_then(|line| PositionRecord::parse(&line))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
@@ -138,7 +138,7 @@ impl PositionFile {
     /// allowed.
     pub fn note(&mut self, at: Position) {
         let Self { boot, synced, closed_since, .. } = &*self;
-        let line = Noted { boot: boot.clone(), synced: *synced, closed_since: *closed_since, at }.line();
+        let line = PositionRecord { boot: boot.clone(), synced: *synced, closed_since: *closed_since, at }.line();
         let noted = self.file.seek(SeekFrom::Start(0)).and_then(|_| self.file.write_all(line.as_bytes()));
         match noted {
             Ok(()) => self.failing = false,
@@ -158,14 +158,22 @@ mod tests {
     #[test]
     fn a_note_is_read_as_it_was_written_or_not_at_all() {
         let at = Position { log: 7, bytes: 123_456 };
-        let noted =
-            Noted { boot: "8f2c1f0e-6c1e-4b8a-9d8e-0123456789ab".to_owned(), synced: true, closed_since: 3, at };
+        let noted = PositionRecord {
+            boot: "8f2c1f0e-6c1e-4b8a-9d8e-0123456789ab".to_owned(),
+            synced: true,
+            closed_since: 3,
+            at,
+        };
         let line = noted.line();
-        assert_eq!((line.len(), Noted::parse(&line)), (LINE_BYTES, Some(noted)));
+        assert_eq!((line.len(), PositionRecord::parse(&line)), (LINE_BYTES, Some(noted)));
         for bit in 0..line.trim_end().len() {
             let mut flipped = line.clone().into_bytes();
             flipped[bit] ^= 1;
-            assert_eq!(String::from_utf8(flipped).ok().and_then(|line| Noted::parse(&line)), None, "byte {bit}");
+            assert_eq!(
+                String::from_utf8(flipped).ok().and_then(|line| PositionRecord::parse(&line)),
+                None,
+                "byte {bit}"
+            );
         }
     }
 
@@ -177,7 +185,7 @@ mod tests {
         assert_eq!(read(), None);
         PositionFile::open(dir.path(), 1, false).unwrap().note(at);
         assert_eq!(read(), (boot() != NO_BOOT).then_some(at));
-        let other = |synced| Noted { boot: "another".to_owned(), synced, closed_since: 1, at }.line();
+        let other = |synced| PositionRecord { boot: "another".to_owned(), synced, closed_since: 1, at }.line();
         fs::write(dir.path().join(FILE), other(false)).unwrap();
         assert_eq!(read(), None);
         fs::write(dir.path().join(FILE), other(true)).unwrap();

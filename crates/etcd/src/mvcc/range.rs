@@ -9,9 +9,9 @@ use bytes::Bytes;
 pub enum KeyRange {
     /// This key only.
     One(Bytes),
-    /// From the first key to before the second; empty if the second is not greater.
+    /// The keys from the first one to before the second one. Empty if the second is not greater.
     Until(Bytes, Bytes),
-    /// From this key on.
+    /// The keys from this one on.
     From(Bytes),
 }
 

@@ -83,13 +83,13 @@ pub(super) fn observe(
     let changes = changes(face, prefix.clone(), end_of(&prefix), face.store.revision() + 1);
     let begun = (Arc::clone(face), prefix, changes, 0);
     futures::stream::unfold(Some(begun), |state| async {
-        let (face, prefix, mut changes, mut told) = state?;
+        let (face, prefix, mut changes, mut reported) = state?;
         loop {
             match first(&face, &prefix) {
-                Ok(Some(kv)) if kv.mod_revision != told => {
-                    told = kv.mod_revision;
+                Ok(Some(kv)) if kv.mod_revision != reported => {
+                    reported = kv.mod_revision;
                     let answer = LeaderResponse { header: header(&face), kv: Some(kv) };
-                    return Some((Ok(answer), Some((face, prefix, changes, told))));
+                    return Some((Ok(answer), Some((face, prefix, changes, reported))));
                 }
                 Ok(_) => {}
                 Err(status) => return Some((Err(status), None)),

@@ -117,8 +117,8 @@ fn checks(face: &Face, all: &[&str], query: &str, one: Option<&str>) -> Option<R
     if !fine {
         return Some(respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, report));
     }
-    let told = if values(query, "verbose").next().is_some() { report } else { String::new() };
-    Some(respond(StatusCode::OK, TEXT, told + "ok\n"))
+    let reported = if values(query, "verbose").next().is_some() { report } else { String::new() };
+    Some(respond(StatusCode::OK, TEXT, reported + "ok\n"))
 }
 
 fn check(face: &Face, name: &str) -> Result<(), String> {

@@ -216,13 +216,13 @@ impl Payload {
 /// The parser's position in a header block (RFC 7541), which may continue in the next frame.
 #[derive(Clone, Copy)]
 enum Block {
-    /// At the first octet of a header.
+    /// The next octet is the first one of a header.
     Field,
     /// Within an integer that is ignored; a string follows, or the next header.
     Number(Option<Text>),
-    /// At the first octet of a string's length.
+    /// The next octet is the first one of a string's length.
     Length(Text),
-    /// Within the length.
+    /// The next octet continues the length.
     LongLength(Text, usize, u32),
     /// Within a string, with the remaining and the total number of octets.
     Octets(Text, usize, usize),
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_go_on_over_frames_between_priority_and_padding() {
+    fn header_lists_continue_over_frames_with_priority_and_padding() {
         let given = [
             frame(HEADERS, PADDED | PRIORITY, b"\x02\x41\x01/\x41\x01\x41\x03%2\x41\x01"),
             frame(CONTINUATION, 0, b""),

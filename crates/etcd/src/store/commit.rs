@@ -8,7 +8,7 @@ use std::time::Instant;
 use kelson_tasks::Tasks;
 use tokio::sync::mpsc;
 
-use super::interest::Woken;
+use super::interest::ReadyStreams;
 use super::shared::Shared;
 use super::snapshot;
 use crate::disk::{DISK, DiskError, Log, Record};
@@ -25,10 +25,10 @@ const BATCH_BYTES: u64 = 8 << 20;
 const FORGOTTEN_AT_ONCE: usize = 4096;
 
 /// Reports the result to a writer.
-pub(super) type Tell = Box<dyn FnOnce(Result<(), Error>) + Send>;
+pub(super) type Completion = Box<dyn FnOnce(Result<(), Error>) + Send>;
 
 /// Changes the state, unless the job is rejected, and returns how to report the result.
-pub(super) type Apply = Box<dyn FnOnce(Result<&mut State, Error>) -> Tell + Send>;
+pub(super) type Apply = Box<dyn FnOnce(Result<&mut State, Error>) -> Completion + Send>;
 
 /// A job for the committer.
 pub(super) enum Job {
@@ -41,28 +41,28 @@ pub(super) enum Job {
     Grant {
         id: i64,
         seconds: i64,
-        tell: Tell,
+        report: Completion,
     },
     /// The end of a lease. `ended` requires that its time has passed.
     Revoke {
         id: i64,
         ended: bool,
-        tell: Tell,
+        report: Completion,
     },
     /// A compaction; `whole` waits until memory is freed.
     Compact {
         main: i64,
         whole: bool,
-        tell: Tell,
+        report: Completion,
     },
     Alarm {
         alarm: i32,
         on: bool,
-        tell: Tell,
+        report: Completion,
     },
     /// A new log, and a snapshot of everything before it.
     Snapshot {
-        tell: Tell,
+        report: Completion,
     },
 }
 
@@ -115,11 +115,11 @@ impl Committer {
     async fn work(&mut self, job: Job) -> Option<Job> {
         match job {
             Job::Write { grows, change } => return self.writes(grows, change).await,
-            Job::Grant { id, seconds, tell } => tell(self.grant(id, seconds).await),
-            Job::Revoke { id, ended, tell } => tell(self.revoke(id, ended).await),
-            Job::Compact { main, whole, tell } => tell(self.compact(main, whole).await),
-            Job::Alarm { alarm, on, tell } => tell(self.alarm(alarm, on).await),
-            Job::Snapshot { tell } => self.snapshot(Some(tell)).await,
+            Job::Grant { id, seconds, report } => report(self.grant(id, seconds).await),
+            Job::Revoke { id, ended, report } => report(self.revoke(id, ended).await),
+            Job::Compact { main, whole, report } => report(self.compact(main, whole).await),
+            Job::Alarm { alarm, on, report } => report(self.alarm(alarm, on).await),
+            Job::Snapshot { report } => self.snapshot(Some(report)).await,
         }
         None
     }
@@ -141,20 +141,20 @@ impl Committer {
                 Err(_) => break,
             }
         }
-        let mut told: Vec<Tell> = Vec::with_capacity(batch.len());
+        let mut reported: Vec<Completion> = Vec::with_capacity(batch.len());
         let (full, records) = {
             let mut state = self.shared.state.write();
             let mut full = self.shared.is_full();
             for (grows, change) in batch {
                 full |= grows > 0 && self.is_over(&state, grows);
                 let state = if full && grows > 0 { Err(Error::NoSpace) } else { Ok(&mut *state) };
-                told.push(change(state));
+                reported.push(change(state));
             }
             (full, state.changes_not_shown().map(Record::change).collect())
         };
         // Even a job without changes may have read what is not stored yet.
         let stored = self.store(records).await;
-        told.into_iter().for_each(|tell| tell(stored));
+        reported.into_iter().for_each(|report| report(stored));
         if full && !self.shared.is_full() {
             tracing::warn!(
                 "storage quota exceeded; rejecting writes until keys are deleted and compacted and the alarm is disarmed"
@@ -225,7 +225,7 @@ impl Committer {
             state.undo();
             return stored;
         }
-        let mut woken = Woken::default();
+        let mut woken = ReadyStreams::default();
         for (change, _) in state.changes_not_shown() {
             self.shared.interests.mark(&change.key, change.revision.main, &mut woken);
         }
@@ -291,12 +291,12 @@ impl Committer {
         }
     }
 
-    async fn snapshot(&mut self, tell: Option<Tell>) {
-        let told = |answer| tell.into_iter().for_each(|tell| tell(answer));
+    async fn snapshot(&mut self, report: Option<Completion>) {
+        let reported = |answer| report.into_iter().for_each(|report| report(answer));
         if self.snapshots.is_running() {
-            return told(Ok(()));
+            return reported(Ok(()));
         }
-        let Some(mut log) = self.log.take() else { return told(Ok(())) };
+        let Some(mut log) = self.log.take() else { return reported(Ok(())) };
         let rotated = DISK
             .run(move || {
                 let rotated = log.rotate();
@@ -306,14 +306,14 @@ impl Committer {
         match rotated {
             Ok((log, Ok(writer))) => {
                 self.log = Some(log);
-                self.snapshots.begin(writer, &self.shared, &self.tasks, told);
+                self.snapshots.begin(writer, &self.shared, &self.tasks, reported);
             }
             Ok((log, Err(error))) => {
                 tracing::error!(%error, "starting a snapshot failed");
                 self.log = Some(log);
-                told(Err(Error::NoSpace));
+                reported(Err(Error::NoSpace));
             }
-            Err(error) => told(Err(self.fail(&error.to_string()))),
+            Err(error) => reported(Err(self.fail(&error.to_string()))),
         }
     }
 }

@@ -7,7 +7,7 @@ use prost::Message;
 use rand::Rng as _;
 use tokio::sync::{mpsc, oneshot};
 
-use super::commit::{Job, Tell};
+use super::commit::{Completion, Job};
 use super::grow;
 use super::shared::Shared;
 use crate::error::Error;
@@ -93,7 +93,7 @@ impl Store {
     /// # Errors
     /// It was compacted already, or the revision does not exist yet.
     pub async fn compact(&self, main: i64, whole: bool) -> Result<i64, Error> {
-        self.ask(|tell| Job::Compact { main, whole, tell }).await?;
+        self.ask(|report| Job::Compact { main, whole, report }).await?;
         Ok(self.revision())
     }
 
@@ -106,7 +106,7 @@ impl Store {
             let chosen = if id == 0 { rand::rng().random_range(1..=i64::MAX) } else { id };
             let checked = self.shared.read(|state| state.check_grant(chosen, seconds));
             let granted = match checked {
-                Ok(seconds) => self.ask(|tell| Job::Grant { id: chosen, seconds, tell }).await.map(|()| seconds),
+                Ok(seconds) => self.ask(|report| Job::Grant { id: chosen, seconds, report }).await.map(|()| seconds),
                 Err(error) => Err(error),
             };
             match granted {
@@ -121,12 +121,12 @@ impl Store {
     /// # Errors
     /// The lease does not exist.
     pub async fn revoke(&self, id: i64) -> Result<(), Error> {
-        self.ask(|tell| Job::Revoke { id, ended: false, tell }).await
+        self.ask(|report| Job::Revoke { id, ended: false, report }).await
     }
 
     /// Ends a lease if its time has passed.
     pub(super) async fn end_lease(&self, id: i64) -> Result<(), Error> {
-        match self.ask(|tell| Job::Revoke { id, ended: true, tell }).await {
+        match self.ask(|report| Job::Revoke { id, ended: true, report }).await {
             Err(Error::LeaseNotFound) => Ok(()),
             done => done,
         }
@@ -164,11 +164,11 @@ impl Store {
         match r.action() {
             AlarmAction::Get => Ok(on.collect()),
             AlarmAction::Activate if own && r.alarm != AlarmType::None as i32 => {
-                self.ask(|tell| Job::Alarm { alarm: r.alarm, on: true, tell }).await?;
+                self.ask(|report| Job::Alarm { alarm: r.alarm, on: true, report }).await?;
                 Ok(vec![named])
             }
             AlarmAction::Deactivate if own && on.count() > 0 => {
-                self.ask(|tell| Job::Alarm { alarm: r.alarm, on: false, tell }).await?;
+                self.ask(|report| Job::Alarm { alarm: r.alarm, on: false, report }).await?;
                 Ok(vec![named])
             }
             AlarmAction::Activate | AlarmAction::Deactivate => Ok(Vec::new()),
@@ -180,7 +180,7 @@ impl Store {
     /// # Errors
     /// The disk failed.
     pub async fn defragment(&self) -> Result<(), Error> {
-        self.ask(|tell| Job::Snapshot { tell }).await
+        self.ask(|report| Job::Snapshot { report }).await
     }
 
     fn check_size(&self, r: &impl Message) -> Result<(), Error> {
@@ -193,22 +193,22 @@ impl Store {
         grows: u64,
         change: impl FnOnce(&mut State) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let (tell, told) = oneshot::channel();
+        let (report, reported) = oneshot::channel();
         let change = Box::new(move |state: Result<&mut State, Error>| {
             let answer = state.and_then(change);
             // The caller may be gone.
-            Box::new(move |stored: Result<(), Error>| drop(tell.send(stored.and(answer)))) as Tell
+            Box::new(move |stored: Result<(), Error>| drop(report.send(stored.and(answer)))) as Completion
         });
         self.jobs.send(Job::Write { grows, change }).await.map_err(|_| Error::Stopped)?;
-        told.await.map_err(|_| Error::Stopped)?
+        reported.await.map_err(|_| Error::Stopped)?
     }
 
-    async fn ask(&self, job: impl FnOnce(Tell) -> Job) -> Result<(), Error> {
-        let (tell, told) = oneshot::channel();
-        let tell: Tell = Box::new(move |answer| {
-            let _ = tell.send(answer);
+    async fn ask(&self, job: impl FnOnce(Completion) -> Job) -> Result<(), Error> {
+        let (report, reported) = oneshot::channel();
+        let report: Completion = Box::new(move |answer| {
+            let _ = report.send(answer);
         });
-        self.jobs.send(job(tell)).await.map_err(|_| Error::Stopped)?;
-        told.await.map_err(|_| Error::Stopped)?
+        self.jobs.send(job(report)).await.map_err(|_| Error::Stopped)?;
+        reported.await.map_err(|_| Error::Stopped)?
     }
 }

@@ -49,7 +49,7 @@ impl Interests {
 
     /// Marks the streams that watch a key; those to wake are added to `woken`. The caller holds the lock of the state,
     /// so that no stream reads it between the marks and the changes.
-    pub fn mark(&self, key: &[u8], main: i64, woken: &mut Woken) {
+    pub fn mark(&self, key: &[u8], main: i64, woken: &mut ReadyStreams) {
         let mut ranges = self.0.lock();
         let Ranges { of, matcher, .. } = &mut *ranges;
         let matcher =
@@ -69,9 +69,9 @@ impl Interests {
 
 /// Streams that have something new.
 #[derive(Default)]
-pub(super) struct Woken(Vec<Arc<Mark>>);
+pub(super) struct ReadyStreams(Vec<Arc<Mark>>);
 
-impl Woken {
+impl ReadyStreams {
     pub fn wake(self) {
         self.0.iter().for_each(|mark| mark.notify.notify_one());
     }

@@ -31,7 +31,7 @@ impl Snapshots {
         writer: SnapshotWriter,
         shared: &Arc<Shared>,
         tasks: &Tasks,
-        tell: impl FnOnce(Result<(), Error>) + Send + 'static,
+        report: impl FnOnce(Result<(), Error>) + Send + 'static,
     ) {
         let running = Arc::clone(&self.0);
         let copy = Copy::of(shared);
@@ -42,7 +42,7 @@ impl Snapshots {
             if let Err(error) = &written {
                 tracing::error!(%error, "writing a snapshot failed; the log keeps growing");
             }
-            tell(written.map_err(|_| Error::NoSpace));
+            report(written.map_err(|_| Error::NoSpace));
         });
     }
 }

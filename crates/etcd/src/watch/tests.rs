@@ -62,7 +62,7 @@ impl Stream {
     }
 
     /// Returns all answers until there is nothing left, one per line.
-    fn told(&mut self) -> Vec<String> {
+    fn reported(&mut self) -> Vec<String> {
         while self.watchers.advance(&self.state, std::mem::replace(&mut self.unread, NOTHING)) {}
         self.watchers.out.drain(..).map(|answer| line(&answer)).collect()
     }
@@ -103,19 +103,19 @@ fn new_and_old_events_come_once_and_in_order() {
     s.create(create("a", ""));
     s.create(WatchCreateRequest { start_revision: 2, ..create("a", "c") });
     s.create(WatchCreateRequest { start_revision: 5, ..create("a", "c") });
-    assert_eq!(s.told(), ["0 created", "1 created", "2 created", "1 a@2 b@3"]);
+    assert_eq!(s.reported(), ["0 created", "1 created", "2 created", "1 a@2 b@3"]);
     s.put("a", "2");
     s.delete("b");
-    assert_eq!(s.told(), ["0 a@4", "1 a@4 -b@5", "2 -b@5"]);
+    assert_eq!(s.reported(), ["0 a@4", "1 a@4 -b@5", "2 -b@5"]);
     s.put("z", "");
-    assert_eq!(s.told(), [""; 0]);
+    assert_eq!(s.reported(), [""; 0]);
 }
 
 #[test]
 fn a_watch_that_catches_up_while_others_hear_news() {
     let mut s = Stream::new();
     s.create(create("a", "\0"));
-    s.told();
+    s.reported();
     for i in 0..10_000 {
         s.put(&format!("k{i:05}"), "");
     }
@@ -125,8 +125,8 @@ fn a_watch_that_catches_up_while_others_hear_news() {
     s.put("k_new", "");
     while s.watchers.advance(&s.state, std::mem::replace(&mut s.unread, NOTHING)) {}
     for id in 0..2 {
-        let told = s.watchers.out.iter().filter(|answer| answer.watch_id == id).flat_map(|answer| &answer.events);
-        let revisions: Vec<i64> = told.map(|event| event.kv.as_ref().unwrap().mod_revision).collect();
+        let reported = s.watchers.out.iter().filter(|answer| answer.watch_id == id).flat_map(|answer| &answer.events);
+        let revisions: Vec<i64> = reported.map(|event| event.kv.as_ref().unwrap().mod_revision).collect();
         assert_eq!(revisions, (2..=10_002).collect::<Vec<_>>(), "watch {id}");
     }
 }
@@ -137,11 +137,11 @@ fn filters_and_former_values() {
     s.create(WatchCreateRequest { prev_kv: true, ..create("a", "") });
     s.create(WatchCreateRequest { filters: vec![0], ..create("a", "") });
     s.create(WatchCreateRequest { filters: vec![1], ..create("a", "") });
-    s.told();
+    s.reported();
     s.put("a", "1");
     s.put("a", "2");
     s.delete("a");
-    assert_eq!(s.told(), ["0 a@2 a@3(was 1) -a@4(was 2)", "1 -a@4", "2 a@2 a@3"]);
+    assert_eq!(s.reported(), ["0 a@2 a@3(was 1) -a@4(was 2)", "1 -a@4", "2 a@2 a@3"]);
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn ids_and_refusals() {
     s.watchers.cancel(9, 1);
     s.create(WatchCreateRequest { watch_id: 7, ..create("", "\0") });
     assert_eq!(
-        s.told(),
+        s.reported(),
         [
             "7 created",
             "-1 created canceled because mvcc: duplicate watch ID provided on the WatchStream",
@@ -168,43 +168,43 @@ fn ids_and_refusals() {
         ]
     );
     s.put("x", "");
-    assert_eq!(s.told(), ["7 x@2"]);
+    assert_eq!(s.reported(), ["7 x@2"]);
 }
 
 #[test]
-fn a_compacted_past_is_told() {
+fn a_compacted_revision_is_reported() {
     let mut s = Stream::new();
     s.create(create("a", "\0"));
-    s.told();
+    s.reported();
     for value in ["1", "2", "3", "4"] {
         s.put("a", value);
     }
     s.state.compact(4);
     s.create(WatchCreateRequest { start_revision: 3, ..create("a", "") });
     s.create(WatchCreateRequest { start_revision: 4, ..create("a", "") });
-    let mut told = s.told();
-    told.sort();
-    assert_eq!(told, ["0 canceled compacted 4", "1 canceled compacted 4", "1 created", "2 a@4 a@5", "2 created"]);
+    let mut reported = s.reported();
+    reported.sort();
+    assert_eq!(reported, ["0 canceled compacted 4", "1 canceled compacted 4", "1 created", "2 a@4 a@5", "2 created"]);
 }
 
 #[test]
-fn progress_is_told_when_all_was_told() {
+fn progress_is_sent_after_all_events() {
     let mut s = Stream::new();
     s.watchers.ask_progress();
-    assert_eq!(s.told(), [""; 0], "there is nobody whose progress it would be");
+    assert_eq!(s.reported(), [""; 0], "there is nobody whose progress it would be");
     s.create(WatchCreateRequest { progress_notify: true, ..create("a", "") });
     s.create(create("b", ""));
-    s.told();
+    s.reported();
     s.put("a", "");
     s.watchers.ask_progress();
-    assert_eq!(s.told(), ["0 a@2", "-1 is at 2"]);
+    assert_eq!(s.reported(), ["0 a@2", "-1 is at 2"]);
     s.watchers.progress_is_due();
-    assert_eq!(s.told(), [""; 0], "it was told an event since");
+    assert_eq!(s.reported(), [""; 0], "it was told an event since");
     s.watchers.progress_is_due();
-    assert_eq!(s.told(), ["0 is at 2"]);
+    assert_eq!(s.reported(), ["0 is at 2"]);
     s.create(WatchCreateRequest { start_revision: 9, ..create("b", "") });
     s.watchers.ask_progress();
-    assert_eq!(s.told(), ["2 created"], "one that waits for a later revision has made no progress");
+    assert_eq!(s.reported(), ["2 created"], "one that waits for a later revision has made no progress");
 }
 
 #[test]
@@ -212,11 +212,11 @@ fn large_answers_come_in_pieces_where_asked_for() {
     let mut s = Stream::new();
     s.create(create("a", "b"));
     s.create(WatchCreateRequest { fragment: true, ..create("a", "b") });
-    s.told();
+    s.reported();
     for i in 0..5 {
         s.put(&format!("a{i}"), &"x".repeat(450));
     }
-    assert_eq!(s.told(), ["0 a0@2 a1@3 a2@4 a3@5 a4@6", "1 fragment a0@2 a1@3", "1 fragment a2@4 a3@5", "1 a4@6"]);
+    assert_eq!(s.reported(), ["0 a0@2 a1@3 a2@4 a3@5 a4@6", "1 fragment a0@2 a1@3", "1 fragment a2@4 a3@5", "1 a4@6"]);
 }
 
 async fn store(tasks: &Tasks) -> Store {

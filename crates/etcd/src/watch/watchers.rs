@@ -33,7 +33,7 @@ struct Watcher {
     /// Whether it wants progress notifications.
     progress: bool,
     /// Whether anything was sent since the last progress notification was due.
-    told: bool,
+    reported: bool,
 }
 
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl Watchers {
             deletes: !has(FilterType::Nodelete),
             fragment: r.fragment,
             progress: r.progress_notify,
-            told: false,
+            reported: false,
         };
         if !watcher.level {
             self.behind.push_back(id);
@@ -192,7 +192,7 @@ impl Watchers {
             self.follow(state);
             return true;
         }
-        self.tell_progress(shown);
+        self.send_progress(shown);
         false
     }
 
@@ -211,7 +211,7 @@ impl Watchers {
             events.extend(event);
             bytes
         });
-        self.tell(id, events, reached);
+        self.report(id, events, reached);
         let level = reached >= state.revision();
         if let Some(watcher) = self.by_id.get_mut(&id) {
             watcher.from = reached.saturating_add(1);
@@ -232,7 +232,7 @@ impl Watchers {
         let by_id = &self.by_id;
         let matcher =
             self.matcher.get_or_insert_with(|| Matcher::new(by_id.iter().map(|(id, watcher)| (*id, &watcher.range))));
-        let mut told: BTreeMap<i64, Vec<Event>> = BTreeMap::new();
+        let mut reported: BTreeMap<i64, Vec<Event>> = BTreeMap::new();
         let reached = walk(state, self.unread, |change, version| {
             let mut bytes = 0;
             matcher.find(&change.key, |id| {
@@ -240,22 +240,22 @@ impl Watchers {
                 let Some(watcher) = by_id.get(id).filter(hears) else { return };
                 if let Some(event) = watcher.event(state, change, version) {
                     bytes += event.encoded_len();
-                    told.entry(*id).or_default().push(event);
+                    reported.entry(*id).or_default().push(event);
                 }
             });
             bytes
         });
         self.unread = if reached >= state.revision() { NOTHING } else { reached.saturating_add(1) };
-        told.into_iter().for_each(|(id, events)| self.tell(id, events, reached));
+        reported.into_iter().for_each(|(id, events)| self.report(id, events, reached));
     }
 
     /// Sends events, in pieces if the client allows it.
-    fn tell(&mut self, id: i64, events: Vec<Event>, revision: i64) {
+    fn report(&mut self, id: i64, events: Vec<Event>, revision: i64) {
         if events.is_empty() {
             return;
         }
         let Some(watcher) = self.by_id.get_mut(&id) else { return };
-        watcher.told = true;
+        watcher.reported = true;
         let fragment = watcher.fragment;
         let answer = WatchResponse { events, ..self.answer(id, revision) };
         if !fragment || answer.encoded_len() < self.response_bytes_max {
@@ -288,7 +288,7 @@ impl Watchers {
     }
 
     /// Sends the progress of the watches, now that they have got everything.
-    fn tell_progress(&mut self, shown: i64) {
+    fn send_progress(&mut self, shown: i64) {
         let waits = |watcher: &Watcher| watcher.from > shown.saturating_add(1);
         if std::mem::take(&mut self.progress_asked) && !self.by_id.values().any(waits) {
             self.out.push_back(self.answer(NO_WATCH, shown));
@@ -296,7 +296,7 @@ impl Watchers {
         if std::mem::take(&mut self.progress_due) {
             let mut quiet = Vec::new();
             for (id, watcher) in self.by_id.iter_mut().filter(|(_, watcher)| watcher.progress) {
-                if !std::mem::take(&mut watcher.told) && !waits(watcher) {
+                if !std::mem::take(&mut watcher.reported) && !waits(watcher) {
                     quiet.push(*id);
                 }
             }

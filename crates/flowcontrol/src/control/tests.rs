@@ -10,7 +10,7 @@ fn control(seats: u32) -> (Arc<FlowControl>, Registry) {
 
 fn bootstrap() -> (Vec<PriorityLevelConfiguration>, Vec<FlowSchema>) {
     let (schemas, levels): (Vec<_>, Vec<_>) = objects::wanted().into_iter().partition(|w| w.resource == "flowschemas");
-    let object = |mut w: objects::Wanted| {
+    let object = |mut w: objects::DesiredObject| {
         w.object["metadata"]["uid"] = format!("uid-{}", w.name()).into();
         w.object
     };

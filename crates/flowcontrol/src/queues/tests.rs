@@ -148,7 +148,7 @@ fn random_histories_end_empty() {
         let (mut now, mut running, mut after, mut waiting) = (Duration::ZERO, Vec::new(), Vec::new(), Vec::new());
         for id in 0..400u32 {
             now += Duration::from_micros(random.random_range(0..3000));
-            let mut told = Vec::new();
+            let mut reported = Vec::new();
             match random.random_range(0..8) {
                 0..4 => {
                     let work = match random.random_range(0..3) {
@@ -161,26 +161,26 @@ fn random_histories_end_empty() {
                         Started::Wait(place, _) => waiting.push((id, place)),
                         Started::Refused(_) => {}
                     }
-                    told = set.dispatch();
+                    reported = set.dispatch();
                 }
                 4 if !waiting.is_empty() => {
                     let (_, place) = waiting.swap_remove(random.random_range(0..waiting.len()));
                     assert!(set.leave(now, place, false), "seed {seed}");
-                    told = set.dispatch();
+                    reported = set.dispatch();
                 }
-                5 => told = set.configure(now, shape(random.random_range(2..12), 2, 5), random.random_range(1..9)),
-                6 if !after.is_empty() => told = set.release(now, after.swap_remove(0)),
+                5 => reported = set.configure(now, shape(random.random_range(2..12), 2, 5), random.random_range(1..9)),
+                6 if !after.is_empty() => reported = set.release(now, after.swap_remove(0)),
                 _ if !running.is_empty() => {
                     let done: Running = running.swap_remove(random.random_range(0..running.len()));
                     let (lasts, next) = set.finish(now, done);
                     if lasts.is_some() {
                         after.push(done);
                     }
-                    told = next;
+                    reported = next;
                 }
                 _ => {}
             }
-            for (id, r) in told {
+            for (id, r) in reported {
                 let at = waiting.iter().position(|w| w.0 == id).expect("it waited");
                 waiting.swap_remove(at);
                 running.push(r);

@@ -147,7 +147,7 @@ impl Holder for StagedNodes {
 
     fn won(&self, node: &str) {
         if self.held.lock().insert(node.to_owned()) {
-            self.listeners.lock().iter().for_each(|tell| tell(node));
+            self.listeners.lock().iter().for_each(|report| report(node));
         }
     }
 

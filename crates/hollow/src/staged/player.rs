@@ -196,7 +196,7 @@ impl Player {
             return Ok(());
         }
         let written = self.steps(key, &object, &next).await?;
-        self.went_on(key, &object);
+        self.continued(key, &object);
         let changed = |written: &Value| meta(written, "resourceVersion") != meta(&object, "resourceVersion");
         if let Some(written) = written.filter(|w| next.stage.is_immediate() && changed(w)) {
             self.look(key, Arc::new(written));
@@ -235,7 +235,7 @@ impl Player {
     }
 
     /// The stage of this object was played.
-    fn went_on(&self, key: &ObjectKey, object: &Arc<Value>) {
+    fn continued(&self, key: &ObjectKey, object: &Arc<Value>) {
         if let Some(job) = self.jobs.lock().get_mut(key).filter(|job| Arc::ptr_eq(&job.object, object)) {
             job.next = None;
         }

@@ -186,7 +186,7 @@ async fn other_kinds_and_other_users() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_chosen_nodes_and_those_that_nobody_else_holds() {
+async fn only_selected_nodes_without_another_holder() {
     let api = Api::start().await;
     let annotated = json!({"kwok.x-k8s.io/node": "fake"});
     let held =

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use http::Method;
 use kelson_client::{Client, ClientError, DeleteOptions, EventRecorder, EventType, ObjectRef, PatchKind, WriteOptions};
-use kelson_stages::{Effect, Form, Reference};
+use kelson_stages::{Effect, PatchFormat, Reference};
 use serde_json::{Value, json};
 
 use super::kinds::{Kind, Kinds};
@@ -21,17 +21,17 @@ pub struct Writer {
     pub kinds: Arc<Kinds>,
 }
 
-fn patch_kind(form: Form) -> PatchKind {
+fn patch_kind(form: PatchFormat) -> PatchKind {
     match form {
-        Form::Json => PatchKind::Json,
-        Form::Merge => PatchKind::Merge,
-        Form::Strategic => PatchKind::Strategic,
-        Form::Apply => PatchKind::Apply,
+        PatchFormat::Json => PatchKind::Json,
+        PatchFormat::Merge => PatchKind::Merge,
+        PatchFormat::Strategic => PatchKind::Strategic,
+        PatchFormat::Apply => PatchKind::Apply,
     }
 }
 
-fn options(form: Form) -> WriteOptions {
-    if form == Form::Apply {
+fn options(form: PatchFormat) -> WriteOptions {
+    if form == PatchFormat::Apply {
         return WriteOptions { field_manager: MANAGER.to_owned(), force: true };
     }
     WriteOptions::default()
@@ -68,7 +68,7 @@ impl Writer {
                 Ok(None)
             }
             Effect::Patch { form, subresource, mut body, acting_as } => {
-                if form != Form::Json {
+                if form != PatchFormat::Json {
                     // Never a namesake that came later.
                     body["metadata"]["uid"] = json!(meta(object, "uid"));
                 }
@@ -95,7 +95,7 @@ impl Writer {
     async fn apply(
         &self,
         client: &Client,
-        form: Form,
+        form: PatchFormat,
         subresource: &str,
         mut object: Value,
         namespace: &str,

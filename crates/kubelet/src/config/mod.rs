@@ -87,7 +87,7 @@ impl Default for ReviewRules {
 }
 
 impl ReviewRules {
-    /// How long a decision is cached.
+    /// The time for which a decision is cached.
     pub fn decision(&self, allowed: bool) -> Duration {
         if allowed { self.allowed_for } else { self.denied_for }
     }

@@ -147,7 +147,7 @@ pub struct Threshold {
     pub signal: Signal,
     /// The threshold is met below this value.
     pub value: Amount,
-    /// How long the threshold must be met before pods are evicted. Zero makes it a hard threshold.
+    /// The time for which the threshold must be met before pods are evicted. Zero makes it a hard threshold.
     pub grace: Duration,
     /// `evictionMinimumReclaim`: how far the signal must rise above the value before the threshold is no longer met.
     pub min_reclaim: Option<Amount>,

@@ -27,7 +27,7 @@ struct DeviceState {
 struct Resource {
     options: PluginOptions,
     devices: BTreeMap<String, DeviceState>,
-    /// Since when its plugin is gone; `None` while it is connected.
+    /// The time at which the plug-in disconnected. `None` while it is connected.
     gone: Option<Instant>,
     /// Whether the plugin has sent a list since this kubelet started.
     heard: bool,

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pipe_in_place_of_a_log_holds_nobody_up() {
+    async fn a_pipe_in_place_of_a_log_does_not_block() {
         let dir = tempfile::tempdir().expect("tempdir");
         let path = dir.path().join("0.log");
         let mode = rustix::fs::Mode::from_raw_mode(0o600);

@@ -18,7 +18,7 @@ pub struct StorageMetrics {
     operations: HistogramVec,
     whole: HistogramVec,
     calls: HistogramVec,
-    /// By UID of the pod and name of the volume in the pod.
+    /// The volumes by UID of the pod and name of the volume in the pod.
     volumes: Mutex<HashMap<String, HashMap<String, MountedVolume>>>,
 }
 

@@ -157,7 +157,7 @@ fn a_crashing_container_waits_in_back_off() {
 }
 
 #[test]
-fn restart_counts_go_on() {
+fn restart_counts_continue() {
     let c = case(two("Always"), vec![sandbox(true)], vec![instance("a", State::Exited, 1)]);
     let Action::StartContainer { restart_count, restarted_after, .. } = &c.plan().actions[0] else { panic!("start") };
     assert_eq!((*restart_count, restarted_after.is_some()), (1, true));

@@ -26,7 +26,7 @@ const BYTES_MAX: usize = 10 << 20;
 /// Maximum number of redirects.
 const REDIRECTS_MAX: usize = 10;
 /// Number of consecutive failures that are logged as warnings.
-const TOLD_MAX: u32 = 4;
+const REPORTED_MAX: u32 = 4;
 /// Headers that are not sent to another host after a redirect.
 const PRIVATE: [&str; 4] = ["authorization", "www-authenticate", "cookie", "cookie2"];
 
@@ -67,7 +67,7 @@ pub async fn run(from: PublishedPods, node: String, to: ManagerInbox) {
             Err(error) => {
                 failures = failures.saturating_add(1);
                 // Later failures are logged at debug level only.
-                if failures <= TOLD_MAX {
+                if failures <= REPORTED_MAX {
                     tracing::warn!(
                         url = published.from.url,
                         error,

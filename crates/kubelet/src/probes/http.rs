@@ -144,7 +144,7 @@ impl Fault {
 struct HttpAnswer {
     status: u16,
     location: Option<String>,
-    /// At most [`BODY_MAX`] bytes of the body.
+    /// The first bytes of the body, at most [`BODY_MAX`].
     body: String,
 }
 

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_mapped_once_per_name_and_sysctls_are_judged() {
+    fn ports_are_mapped_once_per_name_and_sysctls_are_checked() {
         let p: Pod = serde_json::from_value(json!({"metadata":{"name":"p","namespace":"n","uid":"u"},"spec":{
             "securityContext":{"sysctls":[{"name":"kernel.msgmax","value":"1"}]},
             "containers":[{"name":"a","ports":[{"containerPort":80,"hostPort":8080},{"containerPort":80,"hostPort":8080},

@@ -9,7 +9,7 @@ use tonic::Code;
 /// A streaming body.
 pub type Body = UnsyncBoxBody<Bytes, std::convert::Infallible>;
 
-/// How long a runtime keeps stream URLs that were requested and not used; after that it accepts new requests.
+/// The time for which a runtime keeps stream URLs that were requested and not used; after that it accepts new requests.
 const TOKENS_LIVE_SECONDS: &str = "60";
 
 /// Creates a plain text response.

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use crate::config::{Config, ReviewRules};
 use crate::metrics::ReviewMetrics;
 
-/// How long an invalid token is cached, so that clients without a valid token do not cause requests to the API server.
+/// The time for which an invalid token is cached, so that clients without a valid token do not cause requests to the API server.
 const BAD_TOKEN_FOR: Duration = Duration::from_secs(10);
 /// Maximum number of concurrent token reviews; a request waits up to [`REVIEW_WAIT`].
 const REVIEWS_MAX: usize = 8;

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn judged_by_what_is_served() {
+    fn permissions_depend_on_the_path() {
         for (method, path, verb_wanted, subs) in [
             (Method::GET, "/exec/n/p/c", "create", &["proxy"][..]),
             (Method::POST, "/exec/n/p/c", "create", &["proxy"]),

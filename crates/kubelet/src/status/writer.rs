@@ -56,7 +56,7 @@ struct StatusEntry {
     /// The resourceVersion at which the API had it.
     revision: u64,
     wanted: Option<StatusText>,
-    /// Since when the API lacks the wanted status.
+    /// The time since which the API lacks the wanted status.
     since: Option<Instant>,
     /// Status that was set last.
     last: StatusText,

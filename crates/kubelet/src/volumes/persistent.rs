@@ -15,7 +15,7 @@ use crate::pod;
 #[derive(Clone)]
 pub struct Claims {
     client: Client,
-    /// By UID of the pod and name of the volume in the pod.
+    /// The volumes by UID of the pod and name of the volume in the pod.
     known: Arc<Mutex<HashMap<String, HashMap<String, Arc<Persistent>>>>>,
 }
 

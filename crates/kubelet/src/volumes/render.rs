@@ -19,7 +19,7 @@ const MODE_DEFAULT: i32 = 0o644;
 /// Location of rendered files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Medium {
-    /// In the pod's directory on disk.
+    /// The files are in the pod's directory on disk.
     Disk,
     /// In a tmpfs, so that the files are never written to a disk.
     Memory,

@@ -194,7 +194,7 @@ fn volumes(api: &Api, config: &Config, driver: &Arc<FakeDriver>, csi: CsiVolumes
 }
 
 /// A driver with `requiresRepublish` publishes again after a while, with new content; if that fails, the pod keeps its volume.
-async fn publishes_anew(api: &Api, driver: &Arc<FakeDriver>, volumes: &Volumes) {
+async fn publishes_again(api: &Api, driver: &Arc<FakeDriver>, volumes: &Volumes) {
     let wants = json!({"spec": {"requiresRepublish": true}});
     api.patch("storage.k8s.io/v1/csidrivers", "", "d.example.com", "", wants).await;
     let count = || driver.calls.lock().iter().filter(|c| *c == "NodePublishVolume").count();
@@ -288,7 +288,7 @@ async fn a_csi_volume_from_registration_to_unstaging() {
     assert_eq!(steps(&driver.calls.lock()), ["Unpublish", "Unpublish", "Unstage"]);
     assert!(in_use.all().is_empty() && driver.mounted.lock().is_empty());
 
-    publishes_anew(&api, &driver, &volumes).await;
+    publishes_again(&api, &driver, &volumes).await;
 
     // A volume whose publishing failed is still unpublished.
     driver.calls.lock().clear();

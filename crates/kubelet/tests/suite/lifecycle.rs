@@ -290,7 +290,7 @@ async fn a_panicking_executor_is_restarted_with_back_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_with_users_of_its_own_never_runs_with_the_nodes() {
+async fn a_pod_with_a_user_namespace_never_runs_without_it() {
     let life = live(pod(json!({"hostUsers":false,"containers":[{"name":"a","image":"x:1"}]})));
     life.until(5, |w| w.api.reasons().iter().any(|r| r == "FailedCreatePodSandBox")).await;
     let events = life.world.api.events.lock().clone();

@@ -6,7 +6,7 @@ mod book;
 
 use std::path::Path;
 
-use kelson_ranges::{Given, Kept, Ranges, Used};
+use kelson_ranges::{ConfiguredRanges, Ranges, StoredRanges, Used};
 
 use crate::aside::aside;
 use crate::config::network_id;
@@ -40,10 +40,10 @@ fn refuse_taken(ranges: &Ranges, others: &[Reservation]) -> Result<(), NetError>
 /// # Errors
 /// Flags contradict the stored ranges or those of other nodes on this host, no range is free, or a file cannot be read
 /// or written.
-pub async fn settle(data_dir: &Path, given: Given) -> Result<Ranges, NetError> {
+pub async fn settle(data_dir: &Path, given: ConfiguredRanges) -> Result<Ranges, NetError> {
     let data_dir = data_dir.canonicalize().map_err(NetError::io(data_dir.display().to_string()))?;
     aside(move || {
-        let kept = Kept::read(&data_dir, given)?;
+        let kept = StoredRanges::read(&data_dir, given)?;
         let book = Book::open()?;
         let others = book.others(&data_dir)?;
         let ranges = kept.settle(|| used_by_host(&data_dir, &others))?;

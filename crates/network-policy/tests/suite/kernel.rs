@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::enter;
 
-/// How long to try a connection that should be dropped.
+/// The time to try a connection that should be dropped.
 const TRIED: Duration = Duration::from_millis(400);
 const PODS: [u8; 4] = [1, 2, 3, 4];
 
@@ -164,7 +164,7 @@ fn an_isolated_pod_is_reached_by_its_peers_and_its_node_alone() {
 }
 
 #[test]
-fn egress_is_judged_by_the_real_destination() {
+fn egress_is_checked_against_the_real_destination() {
     let Some(mut lab) = Lab::new("b") else { return };
     // A service address, translated as the proxy does.
     let translate = "nft \"table ip t { chain c { type nat hook prerouting priority -100; \

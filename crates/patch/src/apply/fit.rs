@@ -3,7 +3,7 @@
 use super::fields::PathElement;
 use super::walk::{ElementError, element_of};
 use crate::printed::printed;
-use kelson_schema::shape::{Form, ScalarType};
+use kelson_schema::shape::{ScalarType, ValueForm};
 use kelson_schema::{ListType, Shape};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
@@ -113,14 +113,14 @@ impl Check {
         let why = match (shape.form(), value) {
             // Null is valid for every type.
             (_, Value::Null) => None,
-            (Form::Map | Form::Any, Value::Object(fields)) => return self.fields(shape, fields),
-            (Form::List | Form::Any, Value::Array(items)) => return self.items(shape, items),
-            (Form::Any, _) => None,
-            (Form::Map, _) => unfit("map"),
-            (Form::List, _) => unfit("list"),
-            (Form::AnyScalar, Value::Object(_) | Value::Array(_)) => unfit("any scalar"),
-            (Form::AnyScalar, _) => None,
-            (Form::Scalar(ty), value) => misfit(ty, value),
+            (ValueForm::Map | ValueForm::Any, Value::Object(fields)) => return self.fields(shape, fields),
+            (ValueForm::List | ValueForm::Any, Value::Array(items)) => return self.items(shape, items),
+            (ValueForm::Any, _) => None,
+            (ValueForm::Map, _) => unfit("map"),
+            (ValueForm::List, _) => unfit("list"),
+            (ValueForm::AnyScalar, Value::Object(_) | Value::Array(_)) => unfit("any scalar"),
+            (ValueForm::AnyScalar, _) => None,
+            (ValueForm::Scalar(ty), value) => misfit(ty, value),
         };
         if let Some(why) = why {
             self.fault(why);

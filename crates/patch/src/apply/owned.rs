@@ -7,10 +7,10 @@ use std::borrow::Cow;
 
 /// The paths that one manager owns.
 #[derive(Debug, Clone)]
-pub struct OwnedFields(Form);
+pub struct OwnedFields(FieldsForm);
 
 #[derive(Debug, Clone)]
-enum Form {
+enum FieldsForm {
     /// A FieldsV1 object whose keys are spelled as [`PathElement::serialize`] spells them, without superfluous nodes.
     Json(Map<String, Value>),
     Set(FieldSet),
@@ -18,20 +18,20 @@ enum Form {
 
 impl Default for OwnedFields {
     fn default() -> Self {
-        Self(Form::Set(FieldSet::default()))
+        Self(FieldsForm::Set(FieldSet::default()))
     }
 }
 
 /// A FieldsV1 object as [`FieldSet::to_fields_v1`] makes it.
 impl From<Map<String, Value>> for OwnedFields {
     fn from(fields: Map<String, Value>) -> Self {
-        Self(Form::Json(fields))
+        Self(FieldsForm::Json(fields))
     }
 }
 
 impl From<FieldSet> for OwnedFields {
     fn from(set: FieldSet) -> Self {
-        Self(Form::Set(set))
+        Self(FieldsForm::Set(set))
     }
 }
 
@@ -39,7 +39,7 @@ impl From<FieldSet> for OwnedFields {
 impl PartialEq for OwnedFields {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
-            (Form::Json(a), Form::Json(b)) => a == b,
+            (FieldsForm::Json(a), FieldsForm::Json(b)) => a == b,
             _ => *self.set() == *other.set(),
         }
     }
@@ -55,7 +55,7 @@ impl OwnedFields {
             && is_canonical(map, 0)
         {
             let Value::Object(map) = fields else { return None };
-            return Some(Self(Form::Json(map)));
+            return Some(Self(FieldsForm::Json(map)));
         }
         FieldSet::from_fields_v1(&fields).map(Self::from)
     }
@@ -63,40 +63,40 @@ impl OwnedFields {
     /// Converts the fields to the FieldsV1 form.
     pub fn into_fields_v1(self) -> Value {
         match self.0 {
-            Form::Json(map) => Value::Object(map),
-            Form::Set(set) => set.into_fields_v1(),
+            FieldsForm::Json(map) => Value::Object(map),
+            FieldsForm::Set(set) => set.into_fields_v1(),
         }
     }
 
     /// Returns the fields as a set.
     pub fn set(&self) -> Cow<'_, FieldSet> {
         match &self.0 {
-            Form::Json(map) => Cow::Owned(FieldSet::from_map(map)),
-            Form::Set(set) => Cow::Borrowed(set),
+            FieldsForm::Json(map) => Cow::Owned(FieldSet::from_map(map)),
+            FieldsForm::Set(set) => Cow::Borrowed(set),
         }
     }
 
     /// Reports whether there are no fields.
     pub fn is_empty(&self) -> bool {
         match &self.0 {
-            Form::Json(map) => map.is_empty(),
-            Form::Set(set) => set.is_empty(),
+            FieldsForm::Json(map) => map.is_empty(),
+            FieldsForm::Set(set) => set.is_empty(),
         }
     }
 
     /// Removes the paths of a set.
     pub fn subtract(&mut self, other: &FieldSet) {
         match &mut self.0 {
-            Form::Json(map) => subtract(map, other),
-            Form::Set(set) => set.subtract(other),
+            FieldsForm::Json(map) => subtract(map, other),
+            FieldsForm::Set(set) => set.subtract(other),
         }
     }
 
     /// Adds the paths of a set and consumes the set.
     pub fn absorb(&mut self, other: FieldSet) {
         match &mut self.0 {
-            Form::Json(map) => extend(map, &other),
-            Form::Set(set) => set.absorb(other),
+            FieldsForm::Json(map) => extend(map, &other),
+            FieldsForm::Set(set) => set.absorb(other),
         }
     }
 }
@@ -196,7 +196,7 @@ mod tests {
             let (a, b) = (random_set(&mut rng), random_set(&mut rng));
             let text = a.to_fields_v1();
             let mut json = OwnedFields::from_fields_v1(text.clone()).expect("sound");
-            assert!(matches!(json.0, Form::Json(_)), "turn {turn}: {text}");
+            assert!(matches!(json.0, FieldsForm::Json(_)), "turn {turn}: {text}");
             let mut set = OwnedFields::from(a.clone());
             assert_eq!(json, set, "turn {turn}");
             let expected: std::collections::BTreeSet<String> = if rng.random_bool(0.5) {
@@ -212,7 +212,10 @@ mod tests {
             assert_eq!(paths(&json.set()), expected, "turn {turn}");
             assert_eq!(json.is_empty(), expected.is_empty());
             assert_eq!(json.clone().into_fields_v1(), set.clone().into_fields_v1(), "turn {turn}");
-            assert!(matches!(OwnedFields::from_fields_v1(json.into_fields_v1()), Some(OwnedFields(Form::Json(_)))));
+            assert!(matches!(
+                OwnedFields::from_fields_v1(json.into_fields_v1()),
+                Some(OwnedFields(FieldsForm::Json(_)))
+            ));
         }
     }
 

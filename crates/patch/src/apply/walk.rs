@@ -1,7 +1,7 @@
 //! Walks over trees by schema: the classification of a location, the fields that a tree sets, and the removal of
 //! fields. The rules are those of structured-merge-diff v6 `typed`.
 use super::fields::{FieldSet, PathElement, Scalar, Step};
-use kelson_schema::shape::Form;
+use kelson_schema::shape::ValueForm;
 use kelson_schema::{Kind, ListType, Shape};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -32,8 +32,10 @@ pub(super) fn atom(shape: &Shape, value: Option<&Value>) -> Atom {
         },
         // Null has the type of its location. Without a type it counts as a map.
         Shape::Dynamic(_) | Shape::Untyped => match (value, shape.form()) {
-            (Some(Value::Object(_)), _) | (Some(Value::Null), Form::Map | Form::Any) => map(shape.is_atomic()),
-            (Some(Value::Array(_)), _) | (Some(Value::Null), Form::List) => list(shape.list_type()),
+            (Some(Value::Object(_)), _) | (Some(Value::Null), ValueForm::Map | ValueForm::Any) => {
+                map(shape.is_atomic())
+            }
+            (Some(Value::Array(_)), _) | (Some(Value::Null), ValueForm::List) => list(shape.list_type()),
             _ => Atom::Scalar,
         },
     }
@@ -119,7 +121,7 @@ pub(super) fn fields_without(shape: &Shape, value: &Value, removed: &FieldSet) -
 
 /// The fields that a location sets.
 #[derive(Default)]
-struct Found {
+struct LocationFields {
     /// Whether the path of the location itself is in the set.
     leaf: bool,
     /// The paths below it.
@@ -128,10 +130,14 @@ struct Found {
     empty: bool,
 }
 
-fn collect(shape: &Shape, value: &Value, removed: Option<&FieldSet>) -> Found {
+fn collect(shape: &Shape, value: &Value, removed: Option<&FieldSet>) -> LocationFields {
     match (atom(shape, Some(value)), value) {
-        (Atom::Scalar | Atom::AtomicList | Atom::AtomicMap, _) => Found { leaf: true, ..Found::default() },
-        (Atom::List, Value::Array(items)) => Found { below: collect_list(shape, items, removed), ..Found::default() },
+        (Atom::Scalar | Atom::AtomicList | Atom::AtomicMap, _) => {
+            LocationFields { leaf: true, ..LocationFields::default() }
+        }
+        (Atom::List, Value::Array(items)) => {
+            LocationFields { below: collect_list(shape, items, removed), ..LocationFields::default() }
+        }
         (Atom::Map, Value::Object(map)) => {
             let mut steps = Vec::with_capacity(map.len());
             let mut empty = true;
@@ -147,9 +153,9 @@ fn collect(shape: &Shape, value: &Value, removed: Option<&FieldSet>) -> Found {
                     steps.push(Step { element, member, below: found.below });
                 }
             }
-            Found { leaf: false, below: FieldSet::of_steps(steps), empty }
+            LocationFields { leaf: false, below: FieldSet::of_steps(steps), empty }
         }
-        _ => Found::default(),
+        _ => LocationFields::default(),
     }
 }
 

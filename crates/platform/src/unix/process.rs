@@ -123,8 +123,8 @@ mod tests {
         assert_ne!(parent(), Some(std::process::id()));
         if cfg!(target_os = "linux") {
             let used = usage();
-            let told = [used.cpu_s, used.resident_bytes, used.virtual_bytes, used.open_files, used.started_s];
-            assert!(told.iter().all(Option::is_some), "{used:?}");
+            let reported = [used.cpu_s, used.resident_bytes, used.virtual_bytes, used.open_files, used.started_s];
+            assert!(reported.iter().all(Option::is_some), "{used:?}");
             assert!(boot_id().is_some_and(|id| !id.is_empty()));
             assert!(memory_bytes().is_some_and(|bytes| bytes > 1 << 20));
         }

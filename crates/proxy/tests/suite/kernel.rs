@@ -191,7 +191,7 @@ fn a_cluster_address_alone_reaches_every_endpoint() {
     assert!(!rules.contains("chain service-"), "{rules}");
 }
 
-/// As kube-proxy sets them: a half-closed connection is translated for an hour.
+/// The values are those of kube-proxy. A half-closed connection is translated for an hour.
 #[test]
 fn time_outs_of_connection_tracking_are_set() {
     let Some(mut lab) = Lab::new("timeouts") else { return };

@@ -207,7 +207,7 @@ fn a_cluster_ip_spreads_evenly() {
 }
 
 #[test]
-fn nobody_serves() {
+fn without_endpoints() {
     let lb = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local",
         "ports": [{"name": "http", "port": 80, "nodePort": 30080}], "externalIPs": ["198.51.100.7"],
         "status": {"loadBalancer": {"ingress": [{"ip": "198.51.100.8"}, {"ip": "198.51.100.9", "ipMode": "Proxy"}]}}});
@@ -260,7 +260,7 @@ fn affinity_remembers_per_endpoint() {
 }
 
 #[test]
-fn node_ports_answer_where_told() {
+fn node_ports_answer_on_the_configured_addresses() {
     let base = |nets: &[&str]| {
         let nodeport_addresses = nets.iter().map(|n| n.parse().unwrap()).collect();
         render::base(Family::V4, &Options { nodeport_addresses, ..options() })

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_told() {
+    fn a_request_of_another_kind_is_rejected_with_its_reason() {
         let good = request();
         let mut der = foreign_blocks(&good).remove(0).der;
         let at = der.windows(2).position(|w| w == b"n1").unwrap();

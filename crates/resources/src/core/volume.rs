@@ -63,10 +63,10 @@ impl Strategy for PersistentVolumes {
     }
     fn prepare_subresource_update(&self, cx: &Context<'_>, _subresource: &str, new: &mut Value, old: &Value) {
         base_status_update(new, old);
-        let (told, was) = (&new["status"]["lastPhaseTransitionTime"], &old["status"]["lastPhaseTransitionTime"]);
-        let unsaid = !present(told);
+        let (reported, was) = (&new["status"]["lastPhaseTransitionTime"], &old["status"]["lastPhaseTransitionTime"]);
+        let unsaid = !present(reported);
         if !same(&new["status"]["phase"], &old["status"]["phase"]) {
-            if unsaid || same(told, was) {
+            if unsaid || same(reported, was) {
                 set_phase_time(new, cx.now);
             }
         } else if unsaid && let Some(status) = new.get_mut("status") {

@@ -9,13 +9,13 @@ use kelson_meta::gates::FeatureGates;
 use serde_json::Value;
 
 use fields::PARTS;
-use path::Place;
+use path::GatedPath;
 
 /// The fields of a kind for one feature.
 #[derive(Debug)]
 struct Off {
-    fields: Vec<Place>,
-    used: Vec<Place>,
+    fields: Vec<GatedPath>,
+    used: Vec<GatedPath>,
 }
 
 /// The fields that are dropped from objects of each kind with a set of feature gates.
@@ -34,7 +34,7 @@ impl GatedFields {
         for &(group, plural, prefix, rows) in PARTS {
             for row in rows.iter().filter(|row| !row.gates.iter().all(|gate| gates.enabled(gate))) {
                 let places = |texts: &[&'static str]| {
-                    texts.iter().flat_map(|&text| Place::parse(prefix, text)).collect::<Vec<_>>()
+                    texts.iter().flat_map(|&text| GatedPath::parse(prefix, text)).collect::<Vec<_>>()
                 };
                 let off = Off { fields: places(row.fields), used: places(row.used) };
                 kinds.entry((group, plural)).or_default().push(off);
@@ -75,7 +75,7 @@ mod tests {
             for row in rows {
                 unknown.extend(row.gates.iter().filter(|gate| !known.contains(*gate)).map(|gate| (*gate).to_owned()));
                 for text in row.fields.iter().copied().chain(row.used.iter().copied()) {
-                    let places = Place::parse(prefix, text);
+                    let places = GatedPath::parse(prefix, text);
                     let odd = places.iter().filter(|place| !place.is_of(&shape) && places.len() == 1);
                     unknown.extend(odd.map(|place| format!("{group} {plural} {place:?}")));
                 }

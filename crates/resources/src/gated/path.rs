@@ -29,7 +29,7 @@ enum Only {
 
 /// A path that may match several places of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct GatedPath {
     steps: Vec<Step>,
     field: &'static str,
     only: Only,
@@ -44,7 +44,7 @@ fn lists(name: &'static str) -> &'static [&'static str] {
     }
 }
 
-impl Place {
+impl GatedPath {
     /// Parses a path below a prefix, which may be empty.
     pub fn parse(prefix: &'static str, text: &'static str) -> Vec<Self> {
         let mut all = vec![Vec::new()];

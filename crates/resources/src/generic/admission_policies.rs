@@ -230,19 +230,19 @@ fn validations(obj: &Value, scope: Scope<'_>, p: &Path<'_>, e: &mut Errors) {
 }
 
 fn one_validation(v: &Value, scope: &Scope<'_>, p: &Path<'_>, e: &mut Errors) {
-    let (source, told, message) = (text(&v["expression"]), text(&v["messageExpression"]), text(&v["message"]));
+    let (source, reported, message) = (text(&v["expression"]), text(&v["messageExpression"]), text(&v["message"]));
     if source.trim().is_empty() {
         e.required(&p.child("expression"), "expression is not specified");
     } else {
         compiled(source, scope, &[Type::Bool], &p.child("expression"), e);
     }
-    if !told.is_empty() && told.trim().is_empty() {
-        e.invalid(&p.child("messageExpression"), told, "must be non-empty if specified");
-    } else if !told.is_empty() {
+    if !reported.is_empty() && reported.trim().is_empty() {
+        e.invalid(&p.child("messageExpression"), reported, "must be non-empty if specified");
+    } else if !reported.is_empty() {
         // Message expressions cannot use the authorizer.
         let extent = Extent { authorizer: false, ..scope.extent };
         let scope = Scope { extent, known: scope.known.clone(), stored: scope.stored.clone() };
-        compiled(told, &scope, &[Type::String], &p.child("messageExpression"), e);
+        compiled(reported, &scope, &[Type::String], &p.child("messageExpression"), e);
     }
     if !message.is_empty() && message.trim().is_empty() {
         e.invalid(&p.child("message"), message, "must be non-empty if specified");
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_is_not_judged_again() {
+    fn stored_values_are_not_validated_again() {
         let policy = |variable: &str, expression: &str, message: &str, reason: &str| {
             json!({"kind": "ValidatingAdmissionPolicy", "metadata": {"name": "p"}, "spec": {
                 "matchConstraints": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"],

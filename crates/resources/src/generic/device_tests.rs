@@ -16,9 +16,10 @@ pub(super) fn faults(rule: Rule, new: &Value, old: Option<&Value>) -> Vec<String
 
 /// Compares the beginning of each error: those about names continue with well-known text.
 pub(super) fn check(rule: Rule, object: &Value, want: &[&str]) {
-    let told = faults(rule, object, None);
-    let fits = told.len() == want.len() && told.iter().zip(want).all(|(told, want)| told.starts_with(want));
-    assert!(fits, "{object}\n{told:#?}\n{want:#?}");
+    let reported = faults(rule, object, None);
+    let fits =
+        reported.len() == want.len() && reported.iter().zip(want).all(|(reported, want)| reported.starts_with(want));
+    assert!(fits, "{object}\n{reported:#?}\n{want:#?}");
 }
 
 fn claim(devices: Value, want: &[&str]) {
@@ -229,10 +230,12 @@ fn templates_classes_and_what_may_not_change() {
     ];
     check(device_claims::template, &template, &want);
     let old = json!({"spec": {"devices": {}}});
-    let told = faults(device_claims::claim, &json!({"spec": {"devices": devices}}), Some(&old));
+    let reported = faults(device_claims::claim, &json!({"spec": {"devices": devices}}), Some(&old));
     assert!(
-        told.len() == 1 && told[0].starts_with("spec: Invalid value: ") && told[0].ends_with("field is immutable"),
-        "{told:?}"
+        reported.len() == 1
+            && reported[0].starts_with("spec: Invalid value: ")
+            && reported[0].ends_with("field is immutable"),
+        "{reported:?}"
     );
     let class = |spec: Value, want: &[&str]| check(device_claims::device_class, &json!({"spec": spec}), want);
     class(json!({"extendedResourceName": "example.com/gpu"}), &[]);
@@ -352,12 +355,12 @@ fn what_is_given_stays() {
     let of = |allocation: Value| json!({"metadata": {}, "spec": {"devices": {"requests": [{"name": "r"}]}}, "status": {"allocation": allocation}});
     let old = of(result(json!({"pool": "OLD"})));
     assert!(faults(device_status::claim_status, &old, Some(&old)).is_empty(), "what was stored is not judged again");
-    let told = faults(device_status::claim_status, &of(result(json!({}))), Some(&old));
+    let reported = faults(device_status::claim_status, &of(result(json!({}))), Some(&old));
     assert!(
-        told.len() == 1
-            && told[0].starts_with("status.allocation: Invalid value: ")
-            && told[0].ends_with("field is immutable"),
-        "{told:?}"
+        reported.len() == 1
+            && reported[0].starts_with("status.allocation: Invalid value: ")
+            && reported[0].ends_with("field is immutable"),
+        "{reported:?}"
     );
     let going = |users: Value| {
         let mut claim = of(result(json!({})));
@@ -367,9 +370,9 @@ fn what_is_given_stays() {
     };
     let user = |uid: &str| json!({"resource": "pods", "name": "p", "uid": uid});
     let old = going(json!([user("1")]));
-    let told = faults(device_status::claim_status, &going(json!([user("1"), user("2")])), Some(&old));
+    let reported = faults(device_status::claim_status, &going(json!([user("1"), user("2")])), Some(&old));
     assert_eq!(
-        told,
+        reported,
         [
             "status.reservedFor: Forbidden: new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set"
         ]

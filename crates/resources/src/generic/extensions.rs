@@ -88,11 +88,11 @@ fn migration_row(obj: &Value, _now: Timestamp) -> Vec<Value> {
     let of = &obj["spec"]["resource"];
     let (group, resource) = (text(&of["group"]), text(&of["resource"]));
     let migrated = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
-    let told = items(&obj["status"]["conditions"])
+    let reported = items(&obj["status"]["conditions"])
         .iter()
         .rev()
         .find(|c| text(&c["status"]) == "True" && ["Running", "Failed", "Succeeded"].contains(&text(&c["type"])));
-    vec![name(obj), json!(migrated), json!(told.map_or("Unknown", |c| text(&c["type"])))]
+    vec![name(obj), json!(migrated), json!(reported.map_or("Unknown", |c| text(&c["type"])))]
 }
 
 const MIGRATIONS: &[Column] = &[

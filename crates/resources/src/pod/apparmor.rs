@@ -55,7 +55,7 @@ pub fn carry(pod: &mut Value) {
 pub fn warnings(at: &str, spec: &Value, metadata: &Value) -> Vec<String> {
     let pod = json!({"metadata": {"annotations": metadata["annotations"]}});
     let containers = LISTS.iter().flat_map(|list| items(&spec[*list]));
-    let told = containers.filter_map(|c| {
+    let reported = containers.filter_map(|c| {
         let said = field(annotation(&pod, c)?);
         let own = &c["securityContext"]["appArmorProfile"];
         let from_field = present(own) && said.as_ref() != Some(own);
@@ -67,7 +67,7 @@ pub fn warnings(at: &str, spec: &Value, metadata: &Value) -> Vec<String> {
             )
         })
     });
-    told.collect()
+    reported.collect()
 }
 
 #[cfg(test)]

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_judged_alike_in_pods_and_volumes() {
+    fn sources_are_validated_alike_in_pods_and_volumes() {
         let volume = Owner::Volume("v");
         for (kind, source, in_pods, in_volumes) in [
             ("hostPath", json!({"path": "../x"}), "hostPath.path Invalid value", "hostPath.path Invalid value"),

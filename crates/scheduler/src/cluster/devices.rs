@@ -4,10 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use kelson_client::Object as _;
-use kelson_devices::allocate::{Allocator, Classes, Stock, Trouble, Wish};
+use kelson_devices::allocate::{AllocationError, Allocator, ClaimRequest, Classes, Stock};
 use kelson_devices::{
-    Allocation, DeviceClassView, ExtendedClaim, Host, Inventory, Readiness, ResourceClaimView, ResourceSliceView,
-    Selectors, Taken, by_extended_resource, names, readiness,
+    Allocation, DeviceClassView, DevicesInUse, ExtendedClaim, Host, Inventory, Readiness, ResourceClaimView,
+    ResourceSliceView, Selectors, by_extended_resource, names, readiness,
 };
 use kelson_meta::ObjectKey;
 use serde_json::Value;
@@ -22,7 +22,7 @@ pub struct Devices {
     inventory: Inventory,
     classes: Classes,
     selectors: Selectors,
-    taken: Taken,
+    taken: DevicesInUse,
     /// Allocations that are about to be written, by the UID of the claim.
     pending: HashMap<Box<str>, Allocation>,
     /// UIDs of claims whose devices were not ready in time.
@@ -300,9 +300,9 @@ impl Devices {
     pub fn score(
         &self,
         claims: &[Arc<ResourceClaimView>],
-        more: Option<Wish<'_>>,
+        more: Option<ClaimRequest<'_>>,
         node: &Node,
-    ) -> Result<Option<i64>, Trouble> {
+    ) -> Result<Option<i64>, AllocationError> {
         self.solve(claims, more, node, |solution| solution.score())
     }
 
@@ -325,14 +325,14 @@ impl Devices {
     fn solve<T>(
         &self,
         claims: &[Arc<ResourceClaimView>],
-        more: Option<Wish<'_>>,
+        more: Option<ClaimRequest<'_>>,
         node: &Node,
         of: impl FnOnce(&kelson_devices::allocate::Solution<'_>) -> T,
-    ) -> Result<Option<T>, Trouble> {
+    ) -> Result<Option<T>, AllocationError> {
         let named: Vec<(String, &ResourceClaimView)> =
             without_devices(claims).map(|c| (format!("{}/{}", c.metadata.namespace, c.metadata.name), &**c)).collect();
-        let wishes = named.iter().map(|(claim, c)| Wish { claim, spec: &c.spec });
-        let wishes: Vec<Wish<'_>> = wishes.chain(more).collect();
+        let wishes = named.iter().map(|(claim, c)| ClaimRequest { claim, spec: &c.spec });
+        let wishes: Vec<ClaimRequest<'_>> = wishes.chain(more).collect();
         let solution = self.allocator().allocate(host(node), &wishes)?;
         Ok(solution.as_ref().map(of))
     }
@@ -346,7 +346,7 @@ impl Devices {
             None => None,
         };
         let made = made.map(|(claim, made)| (claim, made.spec(), made));
-        let wish = made.as_ref().map(|(claim, spec, _)| Wish { claim, spec });
+        let wish = made.as_ref().map(|(claim, spec, _)| ClaimRequest { claim, spec });
         let mut results = self.solve(&claims, wish, node, |s| s.results(new_uid)).ok()??.into_iter();
         let planned = claims.iter().map(|c| ClaimPlan {
             key: c.metadata.key(),

@@ -36,7 +36,7 @@ struct Placed {
 
 /// What an update of a placed pod changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Learnt {
+pub enum PodUpdate {
     /// The pod was unknown, or was only assumed.
     Placed,
     /// Its labels or requests changed.
@@ -287,9 +287,9 @@ impl Cluster {
     }
 
     /// Adds or updates an assigned pod. Confirms an assumed pod; if the nodes differ, the API server's node is used.
-    pub fn put_pod(&mut self, pod: Arc<Pod>) -> Learnt {
+    pub fn put_pod(&mut self, pod: Arc<Pod>) -> PodUpdate {
         let known = self.placed.get(&pod.uid).is_some_and(|p| p.assumed.is_none() && p.node == pod.node_name);
-        let mut learnt = if known { Learnt::Nothing } else { Learnt::Placed };
+        let mut learnt = if known { PodUpdate::Nothing } else { PodUpdate::Placed };
         // An unchanged placement, the common case when an assumed pod is confirmed, changes no cached result.
         if let Some(p) = self.placed.get_mut(&pod.uid)
             && p.node == pod.node_name
@@ -306,7 +306,7 @@ impl Cluster {
             let i = self.position(&pod.node_name);
             let before = i.and_then(|i| self.nodes[i].pods.iter().find(|q| q.uid == pod.uid));
             if before.is_none_or(|before| !Arc::ptr_eq(&before.spec, &pod.spec)) {
-                learnt = Learnt::Changed;
+                learnt = PodUpdate::Changed;
             }
         }
         self.remove_pod(&pod.uid);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kelson_client::Object;
 use kelson_meta::ObjectKey;
-use kelson_volumes::{ClaimView, StorageClassView, VolumeView, Wanted, is_bound_to};
+use kelson_volumes::{ClaimRequirements, ClaimView, StorageClassView, VolumeView, is_bound_to};
 
 use super::capacity::Capacities;
 use crate::reason::Reason;
@@ -65,7 +65,8 @@ struct Unbound {
 #[derive(Debug)]
 enum Provision {
     Nowhere,
-    /// On the node that was selected for it; the class is `None` if a plan in progress selected the node.
+    /// The volume is created on the node that was selected for it. The class is `None` if a plan in progress selected
+    /// the node.
     At(Box<str>, Option<Arc<StorageClassView>>),
     /// Where the topology of its storage class allows it.
     By(Arc<StorageClassView>),
@@ -318,7 +319,7 @@ impl Storage {
         if let Some(node) = claim.selected_node() {
             return want(Vec::new(), Provision::At(node.into(), Some(Arc::clone(class))));
         }
-        let wanted = Wanted::by(claim);
+        let wanted = ClaimRequirements::by(claim);
         if let Some(kept) = self.volumes.values().find(|v| wanted.is_kept(v)) {
             return want(vec![Arc::clone(kept)], Provision::Nowhere);
         }

@@ -12,9 +12,9 @@ use super::reader::{Reader, join};
 pub struct LeaderElection {
     /// Whether the scheduler only works while it holds the lease.
     pub leader_elect: Option<bool>,
-    /// How long other candidates respect a lease that is no longer renewed.
+    /// The time for which other candidates respect a lease that is no longer renewed.
     pub lease_duration: Option<Duration>,
-    /// How long the holder tries to renew the lease.
+    /// The time for which the holder tries to renew the lease.
     pub renew_deadline: Option<Duration>,
     /// The pause between two attempts.
     pub retry_period: Option<Duration>,

@@ -21,7 +21,7 @@ use self::promised::ask_promised_again;
 pub use self::question::{Answer, Question, Room, RoomQuestion};
 pub use self::step::{DeviceBinding, PendingBinding, Preemption, Report, Step};
 use crate::cluster::devices::{ClaimChange, DevicePlan, extended_owner};
-use crate::cluster::{Cluster, Learnt, NodeState};
+use crate::cluster::{Cluster, NodeState, PodUpdate};
 use crate::evaluation::nominations::Nominations;
 use crate::evaluation::preempt::Thoroughness;
 use crate::evaluation::select::{Decision, Selector};
@@ -144,10 +144,10 @@ impl Core {
             let (node, new) = (pod.node_name.clone(), Arc::clone(&pod.spec));
             let old = if self.queue.any_unschedulable() { self.cluster.spec_of(&pod.uid) } else { None };
             return match self.cluster.put_pod(pod) {
-                Learnt::Placed => self.pod_came(&new, now),
+                PodUpdate::Placed => self.pod_came(&new, now),
                 // Its requests may have become smaller as well.
-                Learnt::Changed => self.room_made(&node, Change::AssignedPodUpdate, (old, Some(new)), now),
-                Learnt::Nothing => {}
+                PodUpdate::Changed => self.room_made(&node, Change::AssignedPodUpdate, (old, Some(new)), now),
+                PodUpdate::Nothing => {}
             };
         }
         if pod.deleting {
@@ -325,7 +325,7 @@ impl Core {
         // A pod in the queue always has a profile.
         let profile = self.profile_of(&pod).unwrap_or(0);
         if let Some(claim) = self.left_over(&pod) {
-            return self.begin_anew(profile, pod, claim, now);
+            return self.begin_again(profile, pod, claim, now);
         }
         let judged = self.asks(&pod);
         let decision = self.deciders[profile].selector.decide(&mut self.cluster, &self.promised, &pod, judged);

@@ -1,7 +1,7 @@
 //! Questions to extenders and their answers.
 use std::sync::Arc;
 
-use crate::evaluation::select::Unfit;
+use crate::evaluation::select::FitError;
 use crate::view::Pod;
 
 /// The nodes that passed the plugins' filters, for extenders to filter and score.
@@ -11,7 +11,7 @@ pub struct Question {
     /// Node and the sum of the plugins' scores.
     pub nodes: Vec<(Box<str>, i64)>,
     pub(super) profile: usize,
-    pub(super) unfit: Unfit,
+    pub(super) unfit: FitError,
     pub(super) begun: std::time::Instant,
 }
 
@@ -39,5 +39,5 @@ pub struct Room {
 pub struct RoomQuestion {
     pub pod: Arc<Pod>,
     pub rooms: Vec<Room>,
-    pub(super) unfit: Unfit,
+    pub(super) unfit: FitError,
 }

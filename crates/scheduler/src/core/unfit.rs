@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::question::{Room, RoomQuestion};
 use super::{Core, Preemption, Report, Step};
 use crate::evaluation::preempt::{Candidate, Outcome, preempt};
-use crate::evaluation::select::Unfit;
+use crate::evaluation::select::FitError;
 use crate::plugins::table::PluginSet;
 use crate::reason::{NO_NODES, Reason, Tally, summary};
 use crate::view::Pod;
@@ -44,7 +44,7 @@ fn report(pod: Arc<Pod>, message: String) -> Report {
 
 impl Core {
     /// Decides what to do about a pod that fits nowhere.
-    pub(super) fn unfit(&mut self, profile: usize, pod: Arc<Pod>, unfit: Unfit, now: Instant) -> Step {
+    pub(super) fn unfit(&mut self, profile: usize, pod: Arc<Pod>, unfit: FitError, now: Instant) -> Step {
         if let Some((plugin, text)) = &unfit.fault {
             let message = format!("running {plugin:?} filter plugin: {text}");
             return self.faulty(pod, message, now);
@@ -104,7 +104,7 @@ impl Core {
     pub(super) fn make_room(
         &mut self,
         pod: Arc<Pod>,
-        unfit: &Unfit,
+        unfit: &FitError,
         free: Option<ObjectKey>,
         node: usize,
         victims: Vec<Arc<Pod>>,
@@ -120,7 +120,7 @@ impl Core {
     }
 
     /// Handles a pod for which preemption does not help; an earlier nomination is cleared.
-    pub(super) fn without_room(&mut self, pod: Arc<Pod>, unfit: &Unfit, text: &str, now: Instant) -> Step {
+    pub(super) fn without_room(&mut self, pod: Arc<Pod>, unfit: &FitError, text: &str, now: Instant) -> Step {
         self.queue.refuse(&pod.uid, unfit.plugins, now);
         self.promised.remove(&pod.uid);
         let nominate = pod.nominated.as_ref().map(|_| "".into());
@@ -136,7 +136,7 @@ impl Core {
 
     /// Starts over for a pod with a claim from an earlier attempt: the claim is deleted, and the pod is retried once it
     /// is gone.
-    pub(super) fn begin_anew(&mut self, profile: usize, pod: Arc<Pod>, claim: ObjectKey, now: Instant) -> Step {
+    pub(super) fn begin_again(&mut self, profile: usize, pod: Arc<Pod>, claim: ObjectKey, now: Instant) -> Step {
         let nodes = self.cluster.nodes().len();
         let mut plugins = PluginSet::default();
         let rows = self.deciders[profile].table.rows().iter().enumerate();
@@ -149,7 +149,7 @@ impl Core {
     }
 
     /// Runs PostFilter of DynamicResources for a pod that fits nowhere, before preemption.
-    fn freeing(&self, profile: usize, pod: &Pod, unfit: &Unfit) -> Freeing {
+    fn freeing(&self, profile: usize, pod: &Pod, unfit: &FitError) -> Freeing {
         let table = &self.deciders[profile].table;
         let own = table.filtering().find(|(_, p)| p.name() == "DynamicResources").map(|(row, _)| row);
         let said = |word| Freeing { word, free: None, goes_on: true };

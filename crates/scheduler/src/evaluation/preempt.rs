@@ -8,7 +8,7 @@ use kelson_meta::ObjectKey;
 
 use super::memo::Evaluation;
 use super::nominations::{Nominations, takes_precedence};
-use super::select::Unfit;
+use super::select::FitError;
 use crate::cluster::{Cluster, NodeState};
 use crate::reason::{Reason, Tally, summary};
 use crate::view::{DisruptionBudget, Pod};
@@ -64,7 +64,7 @@ pub fn preempt(
     promised: &Nominations,
     budgets: &HashMap<ObjectKey, DisruptionBudget>,
     pod: &Pod,
-    (unfit, offset, thoroughness): (&Unfit, usize, Thoroughness),
+    (unfit, offset, thoroughness): (&FitError, usize, Thoroughness),
     judged: bool,
 ) -> Outcome {
     if pod.spec.never_preempts {

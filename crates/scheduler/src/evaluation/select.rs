@@ -18,7 +18,7 @@ const FEASIBLE_PERCENT_MIN: usize = 5;
 
 /// Why a pod fits on no node.
 #[derive(Debug)]
-pub struct Unfit {
+pub struct FitError {
     /// The number of nodes.
     pub nodes: usize,
     /// The message of a plugin that rejected the pod before looking at a node.
@@ -35,7 +35,7 @@ pub struct Unfit {
     pub preemptible: Vec<u32>,
 }
 
-impl Unfit {
+impl FitError {
     /// Returns the message for the pod's condition; `after` is the message of preemption.
     pub fn message(&self, after: &str) -> String {
         if self.nodes == 0 { NO_NODES.into() } else { summary(self.nodes, self.before.as_deref(), &self.tally, after) }
@@ -44,7 +44,7 @@ impl Unfit {
 
 /// The time spent in each part of the last decision.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Spent {
+pub struct DecisionTimes {
     /// Before looking at nodes, and whether that ended the decision.
     pub before: (Duration, bool),
     /// Filtering nodes, and whether any fits.
@@ -58,8 +58,8 @@ pub enum Decision {
     /// This node, by position.
     Node(usize),
     /// Extenders choose among these nodes, given with their scores; and why the others were rejected.
-    Judge(Vec<(usize, i64)>, Unfit),
-    Unfit(Unfit),
+    Judge(Vec<(usize, i64)>, FitError),
+    Unfit(FitError),
 }
 
 /// Chooses nodes for pods and caches results for the next decision.
@@ -72,7 +72,7 @@ pub struct Selector {
     /// Cached evaluations of specs.
     pub evaluations: Evaluations,
     /// The time spent in each part of the last decision.
-    pub spent: Spent,
+    pub spent: DecisionTimes,
     table: Arc<Table>,
     percent: usize,
     start: usize,
@@ -88,7 +88,7 @@ impl Selector {
     pub fn new(table: Arc<Table>, percent: usize, seed: u64) -> Self {
         Self {
             evaluations: Evaluations::new(Arc::clone(&table)),
-            spent: Spent::default(),
+            spent: DecisionTimes::default(),
             table,
             percent,
             start: 0,
@@ -121,10 +121,10 @@ impl Selector {
     /// Decides on a pod. With `judged`, all nodes that fit are returned for extenders to choose from.
     pub fn decide(&mut self, cluster: &mut Cluster, promised: &Nominations, pod: &Pod, judged: bool) -> Decision {
         cluster.settle();
-        self.spent = Spent::default();
+        self.spent = DecisionTimes::default();
         let begun = Instant::now();
         let nodes = cluster.nodes().len();
-        let mut unfit = Unfit {
+        let mut unfit = FitError {
             nodes,
             before: None,
             fault: None,
@@ -202,7 +202,7 @@ impl Selector {
         promised: &Nominations,
         pod: &Pod,
         wanted: usize,
-        unfit: &mut Unfit,
+        unfit: &mut FitError,
     ) {
         self.feasible.clear();
         let nodes = cluster.nodes().len();

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use kelson_devices::ResourceClaimView;
-use kelson_devices::allocate::{Trouble, Wish};
+use kelson_devices::allocate::{AllocationError, ClaimRequest};
 
 use super::change::Change;
 use super::plugin::{Normalize, PerNode, Plugin, Prepared};
@@ -106,16 +106,18 @@ struct Needed {
 }
 
 impl Needed {
-    fn solve(&self, cluster: &Cluster, state: &NodeState) -> Result<Option<i64>, Trouble> {
+    fn solve(&self, cluster: &Cluster, state: &NodeState) -> Result<Option<i64>, AllocationError> {
         let made = match &self.extended {
-            Some(needs) => Some((needs, needs.on(&state.node).map_err(|why| Trouble::Node(why.0.into_owned()))?)),
+            Some(needs) => {
+                Some((needs, needs.on(&state.node).map_err(|why| AllocationError::Node(why.0.into_owned()))?))
+            }
             None => None,
         };
         let made = made.filter(|(_, made)| !made.is_empty()).map(|(needs, made)| (&needs.claim, made.spec()));
         if made.is_none() && self.claims.is_empty() {
             return Ok(Some(0));
         }
-        let wish = made.as_ref().map(|(claim, spec)| Wish { claim, spec });
+        let wish = made.as_ref().map(|(claim, spec)| ClaimRequest { claim, spec });
         cluster.devices.score(&self.claims, wish, &state.node)
     }
 }
@@ -125,9 +127,9 @@ impl PerNode for Needed {
         let (devices, node) = (&cluster.devices, &state.node);
         let refused = |reason: Reason| Some(Refusal::one(false, reason));
         match self.solve(cluster, state) {
-            Err(Trouble::Claim(text)) => return Some(Refusal::fault(text)),
-            Err(Trouble::Node(text)) => return refused(Reason(text.into())),
-            Err(Trouble::Late) => {
+            Err(AllocationError::Claim(text)) => return Some(Refusal::fault(text)),
+            Err(AllocationError::Node(text)) => return refused(Reason(text.into())),
+            Err(AllocationError::Late) => {
                 let text = format!("node {}: timed out trying to allocate devices", node.name);
                 return Some(Refusal::fault(text));
             }

@@ -26,7 +26,7 @@ impl Plugin for ImageLocality {
     }
 }
 
-/// On how many nodes each of a pod's images is.
+/// The number of nodes that have each of a pod's images.
 #[derive(Debug)]
 struct Images {
     epoch: u64,

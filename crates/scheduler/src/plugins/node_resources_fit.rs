@@ -220,7 +220,7 @@ impl Plugin for NodeResourcesFit {
         old.is_none_or(|old| grew(&old.node))
     }
 
-    /// For a pod with extended resources, [`Backed`] scores with what drivers offer.
+    /// Scores a node. For a pod with extended resources, [`Backed`] scores with the devices that drivers offer.
     fn score(&self, spec: &PodSpec, state: &NodeState) -> i64 {
         if spec.extended.is_empty() { self.points(spec, state, &|_| None) } else { 0 }
     }

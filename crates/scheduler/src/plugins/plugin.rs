@@ -18,9 +18,9 @@ pub const SCORE_MAX: i64 = 100;
 pub enum Normalize {
     /// They are in that range already.
     Nothing,
-    /// In proportion to the highest raw score.
+    /// Scores are proportional to the highest raw score.
     ToHighest,
-    /// In proportion to the highest raw score and inverted: a lower raw score is better.
+    /// Scores are proportional to the highest raw score and inverted: a lower raw score is better.
     Reversed,
 }
 

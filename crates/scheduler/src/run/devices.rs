@@ -65,7 +65,7 @@ impl Writer {
             None => None,
         };
         let end = Instant::now() + self.voice(&binding.pod).devices_within;
-        let mut told = false;
+        let mut reported = false;
         loop {
             let known = self.shared.known.notified();
             tokio::pin!(known);
@@ -76,10 +76,10 @@ impl Writer {
                 Readiness::Failed(why) => return Err(why),
                 Readiness::Waits => {}
             }
-            if !std::mem::replace(&mut told, true) {
+            if !std::mem::replace(&mut reported, true) {
                 let node = &binding.pod.node_name;
                 let text = format!("waiting for binding conditions for device on node {node}");
-                self.tell(&binding.pod, EventType::Normal, "BindingConditionsPending", "Scheduling", text);
+                self.announce(&binding.pod, EventType::Normal, "BindingConditionsPending", "Scheduling", text);
             }
             tokio::select! {
                 () = known => {}

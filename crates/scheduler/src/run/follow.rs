@@ -112,7 +112,7 @@ fn present<T>(change: &Change<T>) -> Option<&Arc<T>> {
 }
 
 /// Reports to the core what a change means for waiting pods: of an object that was added, deleted or updated.
-fn tell<T>(core: &mut Core, c: &Change<T>, means: [Option<What>; 3], about: Option<&ObjectKey>, now: Instant) {
+fn announce<T>(core: &mut Core, c: &Change<T>, means: [Option<What>; 3], about: Option<&ObjectKey>, now: Instant) {
     let what = match c {
         Change::Added(_) => means[0],
         Change::Updated { .. } => means[1],
@@ -178,25 +178,25 @@ fn follow_storage(shared: &Arc<Shared>, client: &Client, tasks: &Tasks) -> Store
     let all = InformerConfig::default;
     let claims = follow::<ClaimView>(shared, client, tasks, all(), |core, c, now| {
         core.cluster.storage.put_claim(c.object().key(), present(c).map(|c| ClaimView::clone(c)));
-        tell(core, c, [Some(What::ClaimAdd), Some(What::ClaimUpdate), None], Some(&c.object().key()), now);
+        announce(core, c, [Some(What::ClaimAdd), Some(What::ClaimUpdate), None], Some(&c.object().key()), now);
     });
     let volumes = follow::<VolumeView>(shared, client, tasks, all(), |core, c, now| {
         core.cluster.storage.put_volume(c.object().name(), present(c).map(|v| VolumeView::clone(v)));
-        tell(core, c, [Some(What::VolumeAdd), Some(What::VolumeUpdate), None], None, now);
+        announce(core, c, [Some(What::VolumeAdd), Some(What::VolumeUpdate), None], None, now);
     });
     let classes = follow::<StorageClassView>(shared, client, tasks, all(), |core, c, now| {
         core.cluster.storage.put_class(c.object().name(), present(c).map(|s| StorageClassView::clone(s)));
         if matches!(c, Change::Updated { old, new } if old.allowed_topologies == new.allowed_topologies) {
             return;
         }
-        tell(core, c, [Some(What::ClassAdd), Some(What::ClassUpdate), None], None, now);
+        announce(core, c, [Some(What::ClassAdd), Some(What::ClassUpdate), None], None, now);
     });
     let limits = follow::<CsiNode>(shared, client, tasks, all(), |core, c, now| {
         core.cluster.storage.put_csi_node(c.object().name(), present(c).map(|n| &**n));
         if matches!(c, Change::Updated { old, new } if !new.spec.allows_more_than(&old.spec)) {
             return;
         }
-        tell(core, c, [Some(What::CsiNodeAdd), Some(What::CsiNodeUpdate), Some(What::CsiNodeDelete)], None, now);
+        announce(core, c, [Some(What::CsiNodeAdd), Some(What::CsiNodeUpdate), Some(What::CsiNodeDelete)], None, now);
     });
     let drivers = follow::<CsiDriver>(shared, client, tasks, all(), |core, c, now| {
         core.cluster.storage.put_driver(c.object().name(), present(c).map(|d| &**d));
@@ -205,14 +205,14 @@ fn follow_storage(shared: &Arc<Shared>, client: &Client, tasks: &Tasks) -> Store
         if matches!(c, Change::Updated { old, new } if !says(old) || says(new)) {
             return;
         }
-        tell(core, c, [None, Some(What::CsiDriverUpdate), None], None, now);
+        announce(core, c, [None, Some(What::CsiDriverUpdate), None], None, now);
     });
     let capacities = follow::<StorageCapacity>(shared, client, tasks, all(), |core, c, now| {
         core.cluster.storage.put_capacity(c.object().key(), present(c).map(|s| &**s));
         if matches!(c, Change::Updated { old, new } if !new.has_more_than(old)) {
             return;
         }
-        tell(core, c, [Some(What::CapacityAdd), Some(What::CapacityUpdate), None], None, now);
+        announce(core, c, [Some(What::CapacityAdd), Some(What::CapacityUpdate), None], None, now);
     });
     Stored { claims, volumes, classes, limits, drivers, capacities }
 }
@@ -227,12 +227,12 @@ fn follow_devices(shared: &Arc<Shared>, client: &Client, tasks: &Tasks) -> Offer
     });
     let slices = follow::<ResourceSliceView>(shared, client, tasks, all(), |core, c, now| {
         core.cluster.devices.put_slice(c.object().name(), present(c).cloned());
-        tell(core, c, [Some(What::SliceAdd), Some(What::SliceUpdate), None], None, now);
+        announce(core, c, [Some(What::SliceAdd), Some(What::SliceUpdate), None], None, now);
     });
     let classes = follow::<DeviceClassView>(shared, client, tasks, all(), |core, c, now| {
         core.cluster.devices.put_class(c.object().name(), present(c).cloned());
         let about = Some(&c.object().metadata.key());
-        tell(core, c, [Some(What::DeviceClassAdd), Some(What::DeviceClassUpdate), None], about, now);
+        announce(core, c, [Some(What::DeviceClassAdd), Some(What::DeviceClassUpdate), None], about, now);
     });
     (claims, slices, classes)
 }

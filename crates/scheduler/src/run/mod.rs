@@ -38,7 +38,7 @@ const BINDS_MAX: usize = 64;
 const REPORTS_MAX: usize = 16;
 /// The maximum number of pods whose volumes or devices are being prepared; further ones wait for their turn.
 const PREPARED_MAX: usize = 1024;
-/// How long a shutdown waits for bindings in progress.
+/// The time for which a shutdown waits for bindings in progress.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(10);
 
 /// The settings of a scheduler.

@@ -52,13 +52,13 @@ const PODS: ResourceType = <Pod as Object>::TYPE;
 
 impl Writer {
     /// Records an event about a pod, with the name of its profile as the source.
-    pub(super) fn tell(&self, pod: &Pod, kind: EventType, reason: &str, action: &str, text: String) {
+    pub(super) fn announce(&self, pod: &Pod, kind: EventType, reason: &str, action: &str, text: String) {
         self.voice(pod).recorder.action((&pod.reference(), None), kind, reason, action, text);
     }
 
     /// Records why a pod was not placed.
-    fn tell_failed(&self, pod: &Pod, why: &str) {
-        self.tell(pod, EventType::Warning, "FailedScheduling", "Scheduling", why.to_owned());
+    fn report_failed(&self, pod: &Pod, why: &str) {
+        self.announce(pod, EventType::Warning, "FailedScheduling", "Scheduling", why.to_owned());
     }
 
     /// The event source of the pod's profile.
@@ -103,7 +103,7 @@ impl Writer {
             Ok(()) => {
                 self.shared.core.lock().bound(pod, Instant::now());
                 let text = format!("Successfully assigned {namespace}/{name} to {node}");
-                self.tell(pod, EventType::Normal, "Scheduled", "Binding", text);
+                self.announce(pod, EventType::Normal, "Scheduled", "Binding", text);
             }
             Err(e) => self.bind_failed(pod, &e).await,
         }
@@ -130,7 +130,7 @@ impl Writer {
         }
         tracing::warn!(pod = %pod.name, namespace = pod.namespace(), node = %pod.node_name, error = %e, "binding failed");
         let text = format!("binding rejected: {e}");
-        self.tell_failed(pod, &text);
+        self.report_failed(pod, &text);
         // Another client bound it: the watch will deliver that, and its status is not ours to write.
         if !e.is(Reason::Conflict) {
             self.condition(pod, "SchedulerError", &text).await;
@@ -152,7 +152,7 @@ impl Writer {
         }
         let text = format!("running PreBind plugin {plugin:?}: {why}");
         tracing::info!(pod = %pod.name, namespace = pod.namespace(), node = %pod.node_name, plugin, why, "pod was not bound");
-        self.tell_failed(pod, &text);
+        self.report_failed(pod, &text);
         self.condition(pod, "SchedulerError", &text).await;
     }
 
@@ -164,7 +164,7 @@ impl Writer {
         if let Some(claim) = &report.drop {
             self.drop_claim(claim).await;
         }
-        self.tell_failed(pod, &report.message);
+        self.report_failed(pod, &report.message);
         self.write_status(pod, report.reason, &report.message, report.nominate.as_deref()).await;
     }
 
@@ -189,9 +189,9 @@ impl Writer {
             match self.client.delete::<Pod>(victim.namespace(), &victim.name, &options).await {
                 Ok(()) => {
                     let text = format!("Preempted by pod {uid} on node {node}");
-                    let (who, whom) = (p.report.pod.reference(), victim.reference());
+                    let (who, role_subjects) = (p.report.pod.reference(), victim.reference());
                     let recorder = &self.voice(&p.report.pod).recorder;
-                    recorder.action((&whom, Some(&who)), EventType::Normal, "Preempted", "Preempting", text);
+                    recorder.action((&role_subjects, Some(&who)), EventType::Normal, "Preempted", "Preempting", text);
                 }
                 Err(e) if e.is_not_found() || e.is(Reason::Conflict) => {}
                 Err(e) => {

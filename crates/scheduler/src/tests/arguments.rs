@@ -11,7 +11,7 @@ use crate::configuration;
 use crate::core::Core;
 use crate::view::Pod;
 
-fn told(name: &str, args: &Value) -> Value {
+fn reported(name: &str, args: &Value) -> Value {
     json!({"profiles": [{"pluginConfig": [{"name": name, "args": args}]}]})
 }
 
@@ -29,7 +29,7 @@ fn labelled(c: &mut Core, name: &str, labels: &Value) {
 fn affinity_that_is_enforced() {
     let fast = json!({"matchExpressions": [{"key": "disk", "operator": "In", "values": ["fast"]}]});
     let required = json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [fast]}});
-    let mut c = by(told("NodeAffinity", &json!({"addedAffinity": required})));
+    let mut c = by(reported("NodeAffinity", &json!({"addedAffinity": required})));
     let why = "3 node(s) didn't match scheduler-enforced node affinity";
     let tail = "3 Preemption is not helpful for scheduling";
     assert_eq!(decide(&mut c, pod("p", json!({}))), useless(why, 3, tail));
@@ -60,7 +60,7 @@ fn member(name: &str) -> Arc<Pod> {
 
 /// Pods of a set are on `a` and `b`; `c` has none of them.
 fn with_set(defaulting: &Value) -> Core {
-    let mut c = by(told("PodTopologySpread", defaulting));
+    let mut c = by(reported("PodTopologySpread", defaulting));
     let labels = [("app".to_owned(), "x".to_owned())].into_iter().collect();
     let selector = LabelSelector::from_map(&labels);
     c.cluster.workloads.put_owner("ReplicaSet", &ObjectKey::new("default", "x"), Some(selector));
@@ -137,7 +137,7 @@ fn faults() {
             "resources[0].weight: Invalid value: 2: must be 1".into(),
         ),
     ] {
-        let found = configuration::read(&document(told(name, &args))).unwrap_err().0;
+        let found = configuration::read(&document(reported(name, &args))).unwrap_err().0;
         assert_eq!(found, [format!("profiles[0].pluginConfig[0].args.{want}")]);
     }
 }

@@ -75,7 +75,7 @@ fn drivers_give_what_no_plugin_has() {
 }
 
 #[test]
-fn every_class_stands_for_a_resource_of_its_name() {
+fn every_class_is_a_resource_of_its_name() {
     let mut c = core(&[node("b", json!({}))], &[]);
     class(&mut c, None);
     slice(&mut c, "b", &["d1"]);
@@ -105,7 +105,7 @@ fn without_a_class_it_is_as_ever() {
 }
 
 #[test]
-fn where_the_feature_is_off_no_class_stands_for_anything() {
+fn without_the_feature_no_class_is_a_resource() {
     let mut c = cluster(&["d1"]);
     c.cluster.devices.without_extended();
     let tail = "2 Preemption is not helpful for scheduling";

@@ -27,7 +27,7 @@ fn asked(c: &mut Core, name: &str) -> Question {
 }
 
 #[test]
-fn the_highest_sum_wins_and_refusals_are_told() {
+fn the_highest_sum_wins_and_rejections_are_reported() {
     let mut c = with(extender());
     let now = Instant::now();
     let q = asked(&mut c, "p");

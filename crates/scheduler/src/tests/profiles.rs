@@ -122,13 +122,13 @@ fn faults_of_configurations() {
 }
 
 #[test]
-fn what_plugins_are_told() {
+fn plugins_get_their_arguments() {
     let with = |name: &str, args: Value| json!({"profiles": [{"pluginConfig": [{"name": name, "args": args}]}]});
     let read = |name: &str, args: Value| configuration::read(&document(with(name, args)));
     let seconds = |n: u64| std::time::Duration::from_secs(n);
-    let told = |name: &str, args: Value| read(name, args).unwrap().config.profiles.remove(0);
-    assert_eq!(told("VolumeBinding", json!({"bindTimeoutSeconds": 30})).volumes_within, seconds(30));
-    let devices = told("DynamicResources", json!({"bindingTimeout": "1m", "filterTimeout": "0s"}));
+    let reported = |name: &str, args: Value| read(name, args).unwrap().config.profiles.remove(0);
+    assert_eq!(reported("VolumeBinding", json!({"bindTimeoutSeconds": 30})).volumes_within, seconds(30));
+    let devices = reported("DynamicResources", json!({"bindingTimeout": "1m", "filterTimeout": "0s"}));
     assert_eq!((devices.devices_within, devices.volumes_within), (seconds(60), seconds(600)));
     for (name, args, want) in [
         (

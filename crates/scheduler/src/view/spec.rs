@@ -73,7 +73,7 @@ pub struct SpreadConstraint {
 pub struct ClaimRef {
     /// The name of the claim; for an ephemeral volume the pod's name, a dash, and the volume's name.
     pub name: Box<str>,
-    /// For an ephemeral volume: name and UID of the pod that must own the claim.
+    /// The name and UID of the pod that must own the claim of an ephemeral volume.
     pub made_for: Option<(Box<str>, Arc<str>)>,
 }
 
@@ -347,16 +347,16 @@ fn requests(spec: &RawPodSpec, status: &RawPodStatus) -> Requests {
 }
 
 /// The requests of one container, and whether CPU and memory were set (zero counts as set).
-type Asked = (Capacity, (bool, bool));
+type ContainerRequests = (Capacity, (bool, bool));
 
-fn asked(r: Option<&RawRequirements>) -> Asked {
-    let Some(list) = r.and_then(|r| r.requests.as_ref()) else { return Asked::default() };
+fn asked(r: Option<&RawRequirements>) -> ContainerRequests {
+    let Some(list) = r.and_then(|r| r.requests.as_ref()) else { return ContainerRequests::default() };
     (Capacity::of(list), (list.contains_key("cpu"), list.contains_key("memory")))
 }
 
 /// Returns what a container uses of its node: the maximum of its request and of what the node has granted or applied
 /// (KEP-1287). A request that can never be granted does not count.
-fn taken(c: &RawContainer, status: &RawPodStatus, infeasible: bool) -> Asked {
+fn taken(c: &RawContainer, status: &RawPodStatus, infeasible: bool) -> ContainerRequests {
     let (mut capacity, given) = asked(c.resources.as_ref());
     let all = status.container_statuses.iter().chain(&status.init_container_statuses);
     let Some(has) = all.into_iter().find(|s| s.name == c.name) else { return (capacity, given) };
@@ -369,7 +369,11 @@ fn taken(c: &RawContainer, status: &RawPodStatus, infeasible: bool) -> Asked {
     (capacity, given)
 }
 
-fn total(spec: &RawPodSpec, status: &RawPodStatus, adjust: impl Fn(Asked) -> Asked) -> Capacity {
+fn total(
+    spec: &RawPodSpec,
+    status: &RawPodStatus,
+    adjust: impl Fn(ContainerRequests) -> ContainerRequests,
+) -> Capacity {
     let refused = |c: &&RawCondition| c.kind == "PodResizePending" && c.status == "True";
     let infeasible = status.conditions.iter().find(refused).is_some_and(|c| c.reason.as_deref() == Some("Infeasible"));
     let of = |c: &RawContainer| adjust(taken(c, status, infeasible)).0;

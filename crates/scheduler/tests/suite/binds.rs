@@ -78,14 +78,14 @@ fn condition<'a>(p: &'a Pod, reason: &str) -> Option<&'a str> {
 }
 
 #[tokio::test]
-async fn pods_are_bound_or_told_why() {
+async fn pods_are_bound_or_get_a_reason() {
     let (client, scheduler) = cluster().await;
     pod(&client, "early", json!({})).await;
-    let told = until(&client, "early", "told", |p| condition(p, "Unschedulable").is_some()).await;
-    assert_eq!(condition(&told, "Unschedulable"), Some("no nodes available to schedule pods"));
+    let reported = until(&client, "early", "told", |p| condition(p, "Unschedulable").is_some()).await;
+    assert_eq!(condition(&reported, "Unschedulable"), Some("no nodes available to schedule pods"));
     let written_for = |p: &Pod| p.status.as_ref()?.conditions.as_ref()?.first()?.observed_generation;
-    assert_eq!(written_for(&told), told.metadata.generation);
-    assert!(told.metadata.generation.is_some());
+    assert_eq!(written_for(&reported), reported.metadata.generation);
+    assert!(reported.metadata.generation.is_some());
 
     node(&client, "n1", "1", json!([])).await;
     node(&client, "n2", "4", json!([{"key": "k", "value": "v", "effect": "NoSchedule"}])).await;
@@ -93,8 +93,8 @@ async fn pods_are_bound_or_told_why() {
     assert_eq!(node_of(&bound), Some("n1"));
 
     pod(&client, "late", json!({})).await;
-    let told = until(&client, "late", "told", |p| condition(p, "Unschedulable").is_some()).await;
-    let message = condition(&told, "Unschedulable").unwrap();
+    let reported = until(&client, "late", "told", |p| condition(p, "Unschedulable").is_some()).await;
+    let message = condition(&reported, "Unschedulable").unwrap();
     assert!(
         message.starts_with("0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint(s)."),
         "{message}"

@@ -161,13 +161,13 @@ impl Cluster {
         self.until(name, "bound", |pod| pod["spec"]["nodeName"].as_str().map(str::to_owned)).await
     }
 
-    async fn told(&self, name: &str) -> String {
-        let told = |pod: &Value| {
+    async fn reported(&self, name: &str) -> String {
+        let reported = |pod: &Value| {
             let conditions = pod["status"]["conditions"].as_array()?;
             let said = conditions.iter().find(|c| c["type"] == "PodScheduled" && c["status"] == "False")?;
             Some(format!("{}: {}", said["reason"].as_str()?, said["message"].as_str()?))
         };
-        self.until(name, "told", told).await
+        self.until(name, "told", reported).await
     }
 }
 
@@ -207,7 +207,7 @@ async fn one_that_fails_holds_pods_up_unless_it_can_be_done_without() {
     let cluster = Cluster::start(&tasks, extender(false)).await;
     cluster.pod("p", "1", 0).await;
     let want = format!("SchedulerError: failed filter with extender at URL {}/filter, code 500", broken.url);
-    assert_eq!(cluster.told("p").await, want);
+    assert_eq!(cluster.reported("p").await, want);
     let cluster = Cluster::start(&tasks, extender(true)).await;
     cluster.pod("p", "1", 0).await;
     cluster.node_of("p").await;
@@ -219,7 +219,7 @@ async fn an_extender_binds() {
     let binder = Extension::start(&tasks, |_, _| (200, json!({"Error": "not today"}))).await;
     let cluster = Cluster::start(&tasks, json!([{"urlPrefix": binder.url, "bindVerb": "bind"}])).await;
     cluster.pod("p", "1", 0).await;
-    assert_eq!(cluster.told("p").await, "SchedulerError: binding rejected: not today");
+    assert_eq!(cluster.reported("p").await, "SchedulerError: binding rejected: not today");
     let asked = binder.seen("bind").remove(0);
     assert_eq!((&asked["PodName"], &asked["PodNamespace"]), (&json!("p"), &json!("default")));
     assert!(["a", "b", "c"].contains(&asked["Node"].as_str().unwrap()), "{asked}");
@@ -293,7 +293,7 @@ async fn an_extender_behind_tls_knows_who_asks() {
         |tls: Value| json!([{"urlPrefix": secured.url, "bindVerb": "bind", "enableHTTPS": true, "tlsConfig": tls}]);
     let cluster = Cluster::start(&tasks, extender(tls.clone())).await;
     cluster.pod("p", "1", 0).await;
-    assert_eq!(cluster.told("p").await, "SchedulerError: binding rejected: not today");
+    assert_eq!(cluster.reported("p").await, "SchedulerError: binding rejected: not today");
     assert_eq!(secured.seen("bind")[0]["PodName"], "p");
     // A client without a certificate is rejected, and a server of another CA is not trusted.
     let nobody = json!({"caData": data(&trust.server_ca)});
@@ -302,7 +302,7 @@ async fn an_extender_behind_tls_knows_who_asks() {
     for tls in [nobody, elsewhere] {
         let cluster = Cluster::start(&tasks, extender(tls)).await;
         cluster.pod("q", "1", 0).await;
-        let why = cluster.told("q").await;
+        let why = cluster.reported("q").await;
         assert!(why.starts_with("SchedulerError: binding rejected: ") && !why.contains("not today"), "{why}");
     }
     assert!(secured.seen("bind").iter().all(|asked| asked["PodName"] == "p"), "nothing else was asked");

@@ -12,11 +12,11 @@ use tokio::time::Sleep;
 /// When and how a watch ends early.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CutAt {
-    /// After this number of frames, or
+    /// The number of frames after which the stream is cut.
     pub(super) frames: u32,
     /// after this time at the latest.
     pub(super) after: Duration,
-    /// In the middle of an event instead of between two.
+    /// Whether the cut is in the middle of an event instead of between two.
     pub(super) inside: bool,
 }
 

@@ -20,7 +20,7 @@ use crate::Trace;
 
 /// The number of requests of one component in one second of the paused clock that counts as a loop without pauses.
 const FLOOD: u32 = 500;
-/// How long each further request of such a component waits, so that time passes and the test can report it.
+/// The time for which each further request of such a component waits, so that time passes and the test can report it.
 const FLOOD_PAUSE: Duration = Duration::from_secs(1);
 /// The maximum number of recorded writes.
 const WRITES_MAX: usize = 20_000;

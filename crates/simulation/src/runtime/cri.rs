@@ -91,7 +91,7 @@ impl FakeRuntime {
         }
         (c.status.state, c.status.started_at, c.begun) = (RUNNING, now, Some(Instant::now()));
         drop(guard);
-        self.tell();
+        self.report();
         Ok(())
     }
 }
@@ -128,7 +128,7 @@ impl Runtime for FakeRuntime {
             }
             state.end(now, 137, |c| c.sandbox == id);
             drop(state);
-            me.tell();
+            me.report();
             Ok(())
         };
         self.perform("StopPodSandbox", stop).await
@@ -181,7 +181,7 @@ impl Runtime for FakeRuntime {
             me.stops.lock().push(grace.as_secs());
             let now = me.nanos();
             me.state().end(now, 137, |c| c.status.id == id);
-            me.tell();
+            me.report();
             Ok(())
         };
         self.perform("StopContainer", stop).await

@@ -118,7 +118,7 @@ pub struct FakeRuntime {
     pub made: Mutex<Vec<proto::PodSandboxConfig>>,
     /// The first bytes of the pods' addresses.
     prefix: [u8; 3],
-    /// How long calls take before they have their effect, by name such as `StopContainer`.
+    /// The delay before calls have their effect, by name such as `StopContainer`.
     pub slow: Mutex<HashMap<&'static str, Duration>>,
     /// Decides which calls fail.
     faults: Option<Faults>,
@@ -166,7 +166,7 @@ impl FakeRuntime {
         state
     }
 
-    fn tell(&self) {
+    fn report(&self) {
         if let Some(f) = &*self.changed.lock() {
             f();
         }
@@ -237,14 +237,14 @@ impl FakeRuntime {
         let now = self.nanos();
         let mut at = 0..=n;
         self.state().end(now, code, |_| at.next() == Some(n));
-        self.tell();
+        self.report();
     }
 
     /// Ends the running container with this name.
     pub fn exit(&self, name: &str, code: i32) {
         let now = self.nanos();
         self.state().end(now, code, |c| container_name(&c.status) == name);
-        self.tell();
+        self.report();
     }
 
     /// Ends the `n`th sandbox and its containers, as when the pause process is killed.
@@ -257,7 +257,7 @@ impl FakeRuntime {
             state.end(now, 137, |c| c.sandbox == id);
         }
         drop(state);
-        self.tell();
+        self.report();
     }
 
     /// Simulates a reboot of the machine: nothing runs, and all records remain.
@@ -269,7 +269,7 @@ impl FakeRuntime {
         }
         state.end(now, 255, |_| true);
         drop(state);
-        self.tell();
+        self.report();
     }
 
     /// Returns the names of running containers.

@@ -43,8 +43,8 @@ pub async fn begin(cluster: &Cluster, namespace: &str, n: usize, rng: &mut StdRn
     cluster.api.create(DEPLOYMENTS, deployment).await;
     let target = json!({"type": "AverageValue", "averageValue": format!("{TARGET}m")});
     let metrics = json!([{"type": "Resource", "resource": {"name": "cpu", "target": target}}]);
-    let whom = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": elastic});
-    let spec = json!({"scaleTargetRef": whom, "minReplicas": 2, "maxReplicas": 5, "metrics": metrics});
+    let role_subjects = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": elastic});
+    let spec = json!({"scaleTargetRef": role_subjects, "minReplicas": 2, "maxReplicas": 5, "metrics": metrics});
     cluster.api.create(AUTOSCALERS, json!({"metadata": meta(&elastic), "spec": spec})).await;
 }
 

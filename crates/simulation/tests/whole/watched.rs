@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::cluster::Cluster;
 
-/// How long one watch may be behind another: a client waits up to half a minute before it watches again, and its
+/// The time that one watch may be behind another: a client waits up to half a minute before it watches again, and its
 /// requests are rejected meanwhile.
 const BEHIND_MAX: Duration = Duration::from_secs(300);
 

@@ -10,7 +10,7 @@ use kelson_platform::files;
 const FILE: &str = "ballast";
 /// Enough space for the batches of deletions until the write-ahead log is checkpointed.
 const BYTES_MAX: u64 = 16 << 20;
-/// At most the free space divided by this is reserved.
+/// The reserve is at most the free space divided by this number.
 const FREE_PART: u64 = 16;
 /// A smaller reserve would not help.
 const BYTES_MIN: u64 = 64 << 10;

@@ -173,8 +173,8 @@ impl SqliteEngine {
         transaction.commit()
     }
 
-    /// After a failed sync the log must not be checkpointed into the table: its pages in memory may never have reached the disk.
-    /// Closing the connection would do that.
+    /// Keeps the connection open after a failed sync. Closing it would checkpoint the log into the table, whose pages
+    /// in memory may never have reached the disk.
     fn leave_files_alone(&mut self) {
         self.carry_over_at_end(false);
     }

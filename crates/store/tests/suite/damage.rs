@@ -81,7 +81,7 @@ async fn a_row_under_another_number_is_damage() {
 }
 
 #[tokio::test]
-async fn a_copy_of_a_running_store_is_whole_and_goes_on_later() {
+async fn a_snapshot_of_a_running_store_is_whole_and_can_be_continued() {
     let (dir, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let store = open(dir.path()).unwrap();
     for n in 0..20 {
@@ -102,7 +102,7 @@ async fn a_copy_of_a_running_store_is_whole_and_goes_on_later() {
 }
 
 #[tokio::test]
-async fn a_copy_cut_short_is_no_copy() {
+async fn a_truncated_snapshot_is_rejected() {
     let (dir, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let store = open(dir.path()).unwrap();
     for n in 0..200 {
@@ -205,7 +205,7 @@ impl AtRest for Migrating {
 }
 
 #[tokio::test]
-async fn what_was_in_the_clear_is_gone_from_the_files_once_it_is_written_anew() {
+async fn clear_values_are_gone_from_the_files_once_rewritten() {
     let dir = tempfile::tempdir().unwrap();
     // Some records are deleted while they are unencrypted: their bytes stay in free pages of the file.
     let store = open(dir.path()).unwrap();

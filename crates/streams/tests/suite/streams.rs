@@ -85,7 +85,7 @@ async fn fifty_megabytes_and_the_exit_code_arrive_whole() {
 }
 
 #[tokio::test]
-async fn stdin_ends_and_the_output_goes_on() {
+async fn stdin_ends_and_the_output_continues() {
     use RemoteCommandVersion::{V4, V5};
     for protocol in [ExecProtocol::Spdy(V4), ExecProtocol::WebSocket { version: V5, base64: false }] {
         let (ours, theirs) = duplex(PIPE_BYTES);
@@ -140,7 +140,7 @@ async fn terminal_sizes_arrive_in_order() {
 }
 
 #[tokio::test]
-async fn older_versions_tell_failures_as_text() {
+async fn older_versions_send_failures_as_plain_messages() {
     for (version, failure) in [
         (RemoteCommandVersion::V1, "error executing remote command: boom"),
         (RemoteCommandVersion::V3, "error executing remote command: boom"),

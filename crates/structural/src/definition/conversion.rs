@@ -102,9 +102,9 @@ fn url(written: &str, path: &Path<'_>, e: &mut Errors) {
 
 fn service(service: &Value, path: &Path<'_>, e: &mut Errors) {
     // Upstream passes the two in the wrong order; a missing one is reported with the other's field.
-    for (missing, told) in [("namespace", "name"), ("name", "namespace")] {
+    for (missing, reported) in [("namespace", "name"), ("name", "namespace")] {
         if text(&service[missing]).is_empty() {
-            e.required(&path.child(told), "");
+            e.required(&path.child(reported), "");
         }
     }
     let port = service["port"].as_i64().unwrap_or(443);

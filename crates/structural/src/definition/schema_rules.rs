@@ -75,15 +75,15 @@ pub(super) fn check_texts(tree: &Value, path: &Path<'_>, e: &mut Errors) {
     for (i, rule) in items(&tree[RULES]).iter().enumerate() {
         let at = rules.index(i);
         let of = |key: &str| text(&rule[key]);
-        let (expression, message, told) = (of("rule").trim(), of("message"), of("message").trim());
+        let (expression, message, reported) = (of("rule").trim(), of("message"), of("message").trim());
         let message_path = at.child("message");
         match () {
             () if expression.is_empty() => e.required(&at.child("rule"), "rule is not specified"),
-            () if !message.is_empty() && told.is_empty() => {
+            () if !message.is_empty() && reported.is_empty() => {
                 e.invalid(&message_path, message, "must be non-empty if specified");
             }
-            () if has_line_breaks(told) => e.invalid(&message_path, message, "must not contain line breaks"),
-            () if has_line_breaks(expression) && told.is_empty() => {
+            () if has_line_breaks(reported) => e.invalid(&message_path, message, "must not contain line breaks"),
+            () if has_line_breaks(expression) && reported.is_empty() => {
                 e.required(&message_path, "message must be specified if rule contains line breaks");
             }
             () => {}

@@ -41,13 +41,13 @@ pub fn check_lists(value: &Value, node: &Node, path: &Path<'_>, e: &mut Errors) 
 }
 
 /// Reports the second of equal elements; a third is not reported again.
-fn repeated<K: Eq + Hash>(elements: impl ExactSizeIterator<Item = K>, mut tell: impl FnMut(usize)) {
+fn repeated<K: Eq + Hash>(elements: impl ExactSizeIterator<Item = K>, mut report: impl FnMut(usize)) {
     let mut seen = HashMap::with_capacity(elements.len());
     for (i, element) in elements.enumerate() {
         let times = seen.entry(element).or_insert(0_u32);
         *times = times.saturating_add(1);
         if *times == 2 {
-            tell(i);
+            report(i);
         }
     }
 }

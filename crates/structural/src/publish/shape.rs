@@ -1,7 +1,7 @@
 //! A schema as those who merge and apply see it.
 use std::sync::Arc;
 
-use kelson_schema::shape::{DynamicShape, Form, ScalarType};
+use kelson_schema::shape::{DynamicShape, ScalarType, ValueForm};
 use kelson_schema::{ListType, Shape};
 use serde_json::Value;
 
@@ -49,17 +49,17 @@ impl DynamicShape for Node {
     fn is_embedded(&self) -> bool {
         self.is(Flags::EMBEDDED)
     }
-    fn form(&self) -> Form {
+    fn form(&self) -> ValueForm {
         match self.ty() {
-            Type::Object => Form::Map,
-            Type::Array => Form::List,
-            Type::Integer | Type::Number => Form::Scalar(ScalarType::Numeric),
+            Type::Object => ValueForm::Map,
+            Type::Array => ValueForm::List,
+            Type::Integer | Type::Number => ValueForm::Scalar(ScalarType::Numeric),
             // Upstream's converter takes a text in any other format for a value of any type.
-            Type::String if has_other_format(self) => Form::AnyScalar,
-            Type::String => Form::Scalar(ScalarType::Text),
-            Type::Boolean => Form::Scalar(ScalarType::Boolean),
-            Type::None if self.is(Flags::INT_OR_STRING) => Form::AnyScalar,
-            Type::None => Form::Any,
+            Type::String if has_other_format(self) => ValueForm::AnyScalar,
+            Type::String => ValueForm::Scalar(ScalarType::Text),
+            Type::Boolean => ValueForm::Scalar(ScalarType::Boolean),
+            Type::None if self.is(Flags::INT_OR_STRING) => ValueForm::AnyScalar,
+            Type::None => ValueForm::Any,
         }
     }
 }

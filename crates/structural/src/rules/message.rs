@@ -19,7 +19,7 @@ pub(super) fn plain(rule: &Rule) -> String {
 }
 
 /// The result of a message expression.
-pub(super) enum Made {
+pub(super) enum RuleMessage {
     /// The message for the client.
     Message(String),
     /// None that can be shown: the plain one is.
@@ -35,24 +35,24 @@ pub(super) fn evaluate<'a>(
     activation: &Activation<'a>,
     budget: &mut Budget,
     left: u64,
-) -> Made {
+) -> RuleMessage {
     let before = budget.spent();
     let value = program.eval(activation, budget);
     if budget.spent() - before > left {
         let why = "messageExpression evaluation failed due to running out of cost budget, no further validation rules will be run";
-        return Made::TooDear(why.to_owned());
+        return RuleMessage::TooDear(why.to_owned());
     }
     let text = match value {
         Ok(value) => value.as_text().map(|text| text.trim().to_owned()),
         Err(EvalError::CostLimit) => {
-            return Made::TooDear(format!(
+            return RuleMessage::TooDear(format!(
                 "no further validation rules will be run due to call cost exceeds limit for messageExpression: {source:?}"
             ));
         }
         Err(_) => None,
     };
     let usable = |text: &String| !text.is_empty() && text.len() <= MESSAGE_BYTES_MAX && !text.contains('\n');
-    text.filter(usable).map_or(Made::Unusable, Made::Message)
+    text.filter(usable).map_or(RuleMessage::Unusable, RuleMessage::Message)
 }
 
 /// The error of a failed rule, by the reason that its author chose. Of objects and lists the value is not shown.

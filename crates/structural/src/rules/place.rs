@@ -10,17 +10,17 @@ use crate::schema::{Flags, Name, Node};
 
 /// A place with rules at it or below.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct RuleNode {
     pub node: Arc<Node>,
     pub decl: Arc<DeclType>,
     pub rules: Vec<CompiledRule>,
-    pub properties: Vec<(Name, Arc<Place>)>,
-    pub values: Option<Arc<Place>>,
-    pub items: Option<Arc<Place>>,
+    pub properties: Vec<(Name, Arc<RuleNode>)>,
+    pub values: Option<Arc<RuleNode>>,
+    pub items: Option<Arc<RuleNode>>,
 }
 
-impl Place {
-    pub fn property(&self, name: &str) -> Option<&Place> {
+impl RuleNode {
+    pub fn property(&self, name: &str) -> Option<&RuleNode> {
         let at = self.properties.binary_search_by(|(n, _)| n.as_ref().cmp(name)).ok()?;
         Some(&self.properties[at].1)
     }
@@ -29,7 +29,7 @@ impl Place {
 /// All rules of a schema, compiled.
 #[derive(Debug)]
 pub struct Rules {
-    pub(super) root: Option<Arc<Place>>,
+    pub(super) root: Option<Arc<RuleNode>>,
 }
 
 impl Rules {
@@ -46,11 +46,11 @@ impl Rules {
 
 struct Maker {
     decls: Decls,
-    made: HashMap<(*const Node, bool), Option<Arc<Place>>>,
+    made: HashMap<(*const Node, bool), Option<Arc<RuleNode>>>,
 }
 
 impl Maker {
-    fn place(&mut self, node: &Arc<Node>, root: bool) -> Option<Arc<Place>> {
+    fn place(&mut self, node: &Arc<Node>, root: bool) -> Option<Arc<RuleNode>> {
         if !node.is(Flags::BELOW_RULES) {
             return None;
         }
@@ -63,7 +63,7 @@ impl Maker {
         made
     }
 
-    fn make(&mut self, node: &Arc<Node>, root: bool) -> Option<Place> {
+    fn make(&mut self, node: &Arc<Node>, root: bool) -> Option<RuleNode> {
         let decl = self.decls.of(node, root)?;
         let mut properties = Vec::new();
         for (name, property) in node.properties() {
@@ -81,6 +81,6 @@ impl Maker {
         let values = node.values_of_map().and_then(|c| below(c.arc()));
         let items = node.items().and_then(|c| below(c.arc()));
         let rules = compile(node, &decl);
-        Some(Place { node: Arc::clone(node), decl, rules, properties, values, items })
+        Some(RuleNode { node: Arc::clone(node), decl, rules, properties, values, items })
     }
 }

@@ -6,8 +6,8 @@ use kelson_schema::ListType;
 use serde_json::Value;
 
 use super::compile::{CompiledRule, OLD_SELF, SELF};
-use super::message::{self, Made};
-use super::place::{Place, Rules};
+use super::message::{self, RuleMessage};
+use super::place::{RuleNode, Rules};
 use crate::object::{MapList, Old};
 use crate::schema::Rule;
 
@@ -82,7 +82,7 @@ struct Run {
 impl Run {
     fn place<'v>(
         &mut self,
-        place: &Place,
+        place: &RuleNode,
         path: &Path<'_>,
         value: &'v Value,
         old: Option<&'v Value>,
@@ -123,7 +123,7 @@ impl Run {
 
     fn rules(
         &mut self,
-        place: &Place,
+        place: &RuleNode,
         path: &Path<'_>,
         value: &Value,
         old: Option<&Value>,
@@ -232,21 +232,21 @@ impl Run {
         };
         // A rule that compares was asked because something changed, as far as it is concerned.
         let overlooked = !compiled.uses_old_self && ratchet.unchanged();
-        let mut told = None;
+        let mut reported = None;
         if let Some(program) = &compiled.message {
             let before = self.budget.spent();
             let left = self.verdict.left;
             match message::evaluate(program, &rule.message_expression, activation, &mut self.budget, left) {
-                Made::Message(text) => told = Some(text),
-                Made::Unusable => {}
-                Made::TooDear(why) => {
+                RuleMessage::Message(text) => reported = Some(text),
+                RuleMessage::Unusable => {}
+                RuleMessage::TooDear(why) => {
                     self.invalid(&path, word, why);
                     return Err(Ended);
                 }
             }
             self.pay(before);
         }
-        let detail = told.unwrap_or_else(|| message::plain(rule));
+        let detail = reported.unwrap_or_else(|| message::plain(rule));
         let error = message::error(path, value, detail, &rule.reason);
         if overlooked {
             self.verdict.warnings.push(error.to_string());

@@ -47,7 +47,7 @@ const UNSUPPORTED: &[(&str, &str)] = &[
 ];
 
 fn supported(schema: &Value) -> Result<(), SchemaError> {
-    for &(key, told) in UNSUPPORTED {
+    for &(key, reported) in UNSUPPORTED {
         let set = match &schema[key] {
             Value::Null => false,
             Value::String(s) => !s.is_empty(),
@@ -55,7 +55,7 @@ fn supported(schema: &Value) -> Result<(), SchemaError> {
             _ => true,
         };
         if set {
-            return Err(SchemaError::Unsupported(told));
+            return Err(SchemaError::Unsupported(reported));
         }
     }
     if schema["x-kubernetes-preserve-unknown-fields"] == false {

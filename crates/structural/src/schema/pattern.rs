@@ -11,12 +11,12 @@ use super::node::Name;
 /// Compiled patterns that are kept for all schemas together.
 const KEPT_MAX: usize = 256;
 #[derive(Default)]
-struct Kept {
+struct CompiledPatterns {
     compiled: HashMap<Name, (Arc<Regex>, u64)>,
     uses: u64,
 }
 
-static KEPT: LazyLock<Mutex<Kept>> = LazyLock::new(Mutex::default);
+static KEPT: LazyLock<Mutex<CompiledPatterns>> = LazyLock::new(Mutex::default);
 
 /// Whether a text has a match of the pattern.
 ///

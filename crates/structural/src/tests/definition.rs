@@ -223,7 +223,7 @@ fn groups_of_the_community_need_approval() {
 }
 
 #[test]
-fn a_status_of_its_own_limits_the_root() {
+fn a_separate_status_limits_the_root() {
     let mut tree = definition(plain());
     tree["spec"]["versions"][0]["subresources"] = json!({"status": {}});
     assert_eq!(texts(&validate_create(&tree)), [""; 0]);
@@ -236,7 +236,7 @@ fn a_status_of_its_own_limits_the_root() {
 }
 
 #[test]
-fn versions_that_differ_are_told_apart() {
+fn different_versions_are_distinguished() {
     let mut tree = definition(plain());
     let bad = json!({"type": "object", "properties": {"a": {}}});
     let second = json!({"name": "v2", "served": true, "storage": false, "schema": {"openAPIV3Schema": bad}});

@@ -10,7 +10,7 @@ fn check(tree: Value, object: Value, want: Value, findings: &[&str]) {
 }
 
 #[test]
-fn unknown_fields_are_dropped_and_told() {
+fn unknown_fields_are_dropped_and_reported() {
     let tree = json!({"type": "object", "properties": {
     "spec": {"type": "object", "properties": {
         "a": {"type": "string"},

@@ -33,7 +33,7 @@ fn sizes() -> Value {
 }
 
 #[test]
-fn a_rule_that_fails_is_told_as_its_author_wants() {
+fn a_failed_rule_has_the_message_of_its_author() {
     let rule = |more: Value| {
         let mut rule = json!({"rule": "self.min <= self.max"});
         rule.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -154,9 +154,9 @@ fn budgets_end_it() {
     let object = json!({"spec": {"l": (0..2000).collect::<Vec<_>>()}});
     let verdict = rules.ask(&Path::new(""), &object, None, None);
     assert_eq!(verdict.left, 0);
-    let told: Vec<String> = verdict.errors.iter().map(ToString::to_string).collect();
+    let reported: Vec<String> = verdict.errors.iter().map(ToString::to_string).collect();
     assert_eq!(
-        told,
+        reported,
         [
             "spec: Invalid value: \"object\": 'operation cancelled: actual cost limit exceeded': no further validation rules \
          will be run due to call cost exceeds limit for rule: self.l.all(x, self.l.all(y, x + y >= 0))"

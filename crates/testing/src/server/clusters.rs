@@ -11,7 +11,7 @@ use crate::{Cluster, Error, Options};
 /// A request for a cluster.
 #[derive(Deserialize, Debug, Default, PartialEq, Eq)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
-pub struct Wanted {
+pub struct ClusterRequest {
     /// The cluster to fork.
     pub from: Option<String>,
     /// The options; for a fork the default is those of the original.
@@ -21,7 +21,7 @@ pub struct Wanted {
 /// The answer about a cluster.
 #[derive(Serialize, Debug)]
 #[serde(rename_all = "camelCase")]
-pub struct Shown {
+pub struct ClusterResponse {
     pub name: String,
     /// The URL: `https://127.0.0.1:PORT`.
     pub server: String,
@@ -33,7 +33,7 @@ pub struct Shown {
 
 /// A cluster in a list.
 #[derive(Serialize, Debug)]
-pub struct Listed {
+pub struct ClusterSummary {
     pub name: String,
     pub server: String,
 }
@@ -59,12 +59,12 @@ pub struct Clusters {
 }
 
 /// A slot for a cluster, released unless it is kept.
-struct Place<'a> {
+struct ClusterSlot<'a> {
     count: &'a AtomicUsize,
     kept: bool,
 }
 
-impl Drop for Place<'_> {
+impl Drop for ClusterSlot<'_> {
     fn drop(&mut self) {
         if !self.kept {
             self.count.fetch_sub(1, Ordering::AcqRel);
@@ -77,8 +77,8 @@ impl Clusters {
         Self { live: Mutex::default(), made: AtomicU64::new(0), count: AtomicUsize::new(0), max }
     }
 
-    fn place(&self) -> Result<Place<'_>, Refused> {
-        let place = Place { count: &self.count, kept: false };
+    fn place(&self) -> Result<ClusterSlot<'_>, Refused> {
+        let place = ClusterSlot { count: &self.count, kept: false };
         if self.count.fetch_add(1, Ordering::AcqRel) >= self.max {
             return Err(Refused::TooMany(self.max));
         }
@@ -86,7 +86,7 @@ impl Clusters {
     }
 
     /// Starts a cluster, and gives it a name that no other one had.
-    pub async fn create(&self, wanted: Wanted) -> Result<Shown, Refused> {
+    pub async fn create(&self, wanted: ClusterRequest) -> Result<ClusterResponse, Refused> {
         let mut place = self.place()?;
         let cluster = match wanted.from {
             Some(from) => {
@@ -106,12 +106,12 @@ impl Clusters {
         Ok(shown)
     }
 
-    pub fn show(&self, name: &str) -> Result<Shown, Refused> {
+    pub fn show(&self, name: &str) -> Result<ClusterResponse, Refused> {
         Ok(show(name, &*self.find(name)?)?)
     }
 
-    pub fn list(&self) -> Vec<Listed> {
-        self.live.lock().iter().map(|(name, c)| Listed { name: name.clone(), server: c.url() }).collect()
+    pub fn list(&self) -> Vec<ClusterSummary> {
+        self.live.lock().iter().map(|(name, c)| ClusterSummary { name: name.clone(), server: c.url() }).collect()
     }
 
     /// Stops a cluster, and waits for it.
@@ -146,8 +146,8 @@ async fn end(cluster: Arc<Cluster>) {
     }
 }
 
-fn show(name: &str, cluster: &Cluster) -> Result<Shown, Error> {
-    Ok(Shown {
+fn show(name: &str, cluster: &Cluster) -> Result<ClusterResponse, Error> {
+    Ok(ClusterResponse {
         name: name.to_owned(),
         server: cluster.url(),
         certificate_authority: cluster.ca_pem().to_owned(),

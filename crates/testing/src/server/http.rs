@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::address::Address;
-use super::clusters::{Clusters, Refused, Wanted};
+use super::clusters::{ClusterRequest, Clusters, Refused};
 
 /// The maximum size of a request's body in bytes.
 const BODY_BYTES_MAX: usize = 64 * 1024;
@@ -106,7 +106,7 @@ async fn answer(clusters: &Clusters, request: Request<Incoming>) -> Answer {
     let path = head.uri.path().trim_end_matches('/').to_owned();
     match (&head.method, path.as_str(), path.strip_prefix("/clusters/")) {
         (&Method::GET, "/healthz", _) => plain(StatusCode::OK, "ok"),
-        (&Method::GET, "/clusters", _) => told(StatusCode::OK, &json!({"clusters": clusters.list()})),
+        (&Method::GET, "/clusters", _) => reported(StatusCode::OK, &json!({"clusters": clusters.list()})),
         (&Method::POST, "/clusters", _) => match wanted(body).await {
             Ok(wanted) => outcome(StatusCode::CREATED, Box::pin(clusters.create(wanted)).await),
             Err(why) => fault(StatusCode::BAD_REQUEST, &why),
@@ -133,14 +133,18 @@ fn names_this_machine(host: Option<&header::HeaderValue>) -> bool {
     is_here && name.len() + port == host.len()
 }
 
-async fn wanted(body: Incoming) -> Result<Wanted, String> {
+async fn wanted(body: Incoming) -> Result<ClusterRequest, String> {
     let bytes = Limited::new(body, BODY_BYTES_MAX).collect().await.map_err(|e| e.to_string())?.to_bytes();
-    if bytes.is_empty() { Ok(Wanted::default()) } else { serde_json::from_slice(&bytes).map_err(|e| e.to_string()) }
+    if bytes.is_empty() {
+        Ok(ClusterRequest::default())
+    } else {
+        serde_json::from_slice(&bytes).map_err(|e| e.to_string())
+    }
 }
 
 fn outcome<T: Serialize>(status: StatusCode, outcome: Result<T, Refused>) -> Answer {
     match outcome {
-        Ok(value) => told(status, &value),
+        Ok(value) => reported(status, &value),
         Err(refused) => refusal(&refused),
     }
 }
@@ -156,10 +160,10 @@ fn refusal(refused: &Refused) -> Answer {
 }
 
 fn fault(status: StatusCode, why: &str) -> Answer {
-    told(status, &json!({"error": why}))
+    reported(status, &json!({"error": why}))
 }
 
-fn told<T: Serialize>(status: StatusCode, value: &T) -> Answer {
+fn reported<T: Serialize>(status: StatusCode, value: &T) -> Answer {
     let body = serde_json::to_vec(value).unwrap_or_default();
     let mut answer = Response::new(Full::new(Bytes::from(body)));
     *answer.status_mut() = status;

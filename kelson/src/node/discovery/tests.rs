@@ -92,7 +92,7 @@ impl Machine for Early {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clock_that_cannot_be_right_is_set_before_a_certificate_is_judged() {
+async fn a_clock_that_cannot_be_right_is_set_before_a_certificate_is_checked() {
     let machine = Early::default();
     let config = Config { server: "https://h:1".into(), ca_pem: "CA".into(), ..Config::default() };
     persist("https://h:1", async || mend_clock(&config, &machine, &machine).await).await.unwrap();
@@ -112,11 +112,11 @@ async fn a_clock_that_cannot_be_right_is_set_before_a_certificate_is_judged() {
 }
 
 #[test]
-fn a_machine_joins_its_own_cluster_anew_and_no_other() {
+fn a_machine_rejoins_only_its_own_cluster() {
     let known = |ca: &str, vni: u32| {
         let known = json!({"ca": ca, "clusterCIDR": "10.42.0.0/16", "serviceCIDR": "10.43.0.0/16", "vni": vni,
             "clusterDNS": "10.43.0.10", "clusterDomain": "cluster.local"});
-        serde_json::from_value::<Known>(known).unwrap()
+        serde_json::from_value::<JoinedNode>(known).unwrap()
     };
     let (before, why) = (known("old", 7), anyhow!("its certificate is of another authority"));
     let judge = |found| again(Path::new("/d"), &before, found, &why);

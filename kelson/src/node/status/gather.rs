@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_only_has_the_number_is_no_holder() {
+    fn another_process_with_the_number_is_not_the_holder() {
         let dir = tempfile::tempdir().unwrap();
         let lock = dir.path().join(LOCK_FILE);
         std::fs::write(&lock, std::process::id().to_string()).unwrap();

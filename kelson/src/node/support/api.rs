@@ -10,7 +10,7 @@ use super::archive::{ALL_BYTES_MAX, Archive};
 use super::redact;
 use crate::ask::{self, AskError};
 
-/// How long one answer may take.
+/// The time that one answer may take.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 /// How many objects of a kind are listed.
 const OBJECTS_MAX: usize = 2000;

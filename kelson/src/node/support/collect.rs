@@ -13,7 +13,7 @@ use thiserror::Error;
 
 use super::archive::ENTRY_BYTES_MAX;
 
-/// How long a program may take.
+/// The time that a program may take.
 const PROGRAM_MAX: Duration = Duration::from_secs(15);
 /// Lines of the journal that are read.
 const LOG_LINES: &str = "50000";

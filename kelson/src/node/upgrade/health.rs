@@ -23,7 +23,7 @@ use crate::node::status::gather;
 const TURN: Duration = Duration::from_secs(1);
 /// How long it must be healthy without a break: a process that ends soon after its start is not.
 const STEADY: Duration = Duration::from_secs(5);
-/// How long one look may take.
+/// The time that one look may take.
 const LOOK_MAX: Duration = Duration::from_secs(20);
 /// A node whose lease is older than this does not work.
 const LEASE_MAX_S: i64 = 60;
@@ -48,7 +48,7 @@ struct NodeClient {
 }
 
 impl NodeClient {
-    /// With the kubelet's certificate; `None`: there is no node in the data directory.
+    /// Reads the kubelet's certificate. Returns `None` if the data directory has no node.
     fn of(dir: &Path) -> Option<Self> {
         let pem = certificate::kubelet_certificate(dir)?;
         let name = CertInfo::from_pem(&pem).ok()?.common_name.strip_prefix("system:node:")?.to_owned();

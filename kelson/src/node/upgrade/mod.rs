@@ -33,13 +33,13 @@ use manager::{Manager, package_of, program_of};
 use program::Program;
 use trial::{Decision, Journal};
 
-/// How long a program may take to print its version.
+/// The time that a program may take to print its version.
 const VERSION_MAX: Duration = Duration::from_secs(30);
 /// The pause after which a program that is open for writing is tried again.
 const BUSY: Duration = Duration::from_millis(20);
 /// The previous version has worked before, and gets at least this long to work again, however short the user's limit for the new one is.
 const RETURN_MIN: Duration = Duration::from_secs(300);
-/// How long the command that restarts the service may take.
+/// The time that the command that restarts the service may take.
 const RESTART_MAX: Duration = Duration::from_secs(120);
 
 /// The service of a data directory.
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_program_of_kelson_is_refused_before_anything_changes() {
+    async fn another_program_is_rejected_before_anything_changes() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let program = |text: &str| {

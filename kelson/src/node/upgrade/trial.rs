@@ -18,7 +18,7 @@ use super::program::{Program, remove};
 
 /// How often a new version may start without getting ready while no command watches it.
 pub const STARTS_MAX: usize = 3;
-/// How long one start may take while no command watches it; the service manager begins the next start then. Enough for a large store that
+/// The time that one start may take while no command watches it; the service manager begins the next start then. Enough for a large store that
 /// is converted, and for image archives on a slow board.
 pub const READY_MAX: Duration = Duration::from_secs(15 * 60);
 /// What a journal begins with, and what each start appends.

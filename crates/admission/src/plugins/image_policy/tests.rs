@@ -1,7 +1,7 @@
 //! The plugin with a webhook server in this process.
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use kelson_doubles::webhook::{Behaviour, Seen, TestServer};
+use kelson_doubles::webhook::{Behaviour, ReceivedRequest, TestServer};
 
 use super::*;
 use crate::testing::{Ask, dependencies, run};
@@ -29,7 +29,7 @@ fn answer(status: Value) -> Behaviour {
 }
 
 /// Denies images with this name.
-fn judge(seen: &Seen) -> Behaviour {
+fn judge(seen: &ReceivedRequest) -> Behaviour {
     let review: Value = serde_json::from_slice(&seen.body).unwrap();
     let images = review["spec"]["containers"].as_array().unwrap();
     if images.iter().any(|i| i["image"] == "bad") {

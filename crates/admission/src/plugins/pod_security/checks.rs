@@ -36,7 +36,7 @@ pub struct Violation {
 }
 
 /// The result of a check.
-type Found = Option<Violation>;
+type CheckResult = Option<Violation>;
 
 fn fault(reason: &str, detail: String) -> Violation {
     Violation { reason: reason.to_owned(), detail }
@@ -128,7 +128,7 @@ fn explicit(spec: &Value, mut bad: impl FnMut(&Value) -> bool) -> Vec<String> {
     setters(pod, &list)
 }
 
-pub(super) fn app_armor(pod: Pod<'_>, _: u32) -> Found {
+pub(super) fn app_armor(pod: Pod<'_>, _: u32) -> CheckResult {
     let Pod { metadata, spec } = pod;
     let mut values = BTreeSet::new();
     let mut who = explicit(spec, |of| {
@@ -154,7 +154,7 @@ pub(super) fn app_armor(pod: Pod<'_>, _: u32) -> Found {
     (!who.is_empty()).then(|| fault(reason, detail))
 }
 
-pub(super) fn capabilities_baseline(pod: Pod<'_>, _: u32) -> Found {
+pub(super) fn capabilities_baseline(pod: Pod<'_>, _: u32) -> CheckResult {
     let spec = pod.spec;
     let mut added = BTreeSet::new();
     let bad = which(spec, |c| {
@@ -171,7 +171,7 @@ pub(super) fn capabilities_baseline(pod: Pod<'_>, _: u32) -> Found {
     (!bad.is_empty()).then(|| fault("non-default capabilities", detail))
 }
 
-pub(super) fn capabilities_restricted(pod: Pod<'_>, minor: u32) -> Found {
+pub(super) fn capabilities_restricted(pod: Pod<'_>, minor: u32) -> CheckResult {
     let spec = pod.spec;
     if minor >= 25 && pod.is_windows() {
         return None;
@@ -199,7 +199,7 @@ pub(super) fn capabilities_restricted(pod: Pod<'_>, minor: u32) -> Found {
     (!details.is_empty()).then(|| fault("unrestricted capabilities", details.join("; ")))
 }
 
-pub(super) fn host_namespaces(pod: Pod<'_>, _: u32) -> Found {
+pub(super) fn host_namespaces(pod: Pod<'_>, _: u32) -> CheckResult {
     let spec = pod.spec;
     let set: Vec<String> = ["hostNetwork", "hostPID", "hostIPC"]
         .into_iter()
@@ -209,7 +209,7 @@ pub(super) fn host_namespaces(pod: Pod<'_>, _: u32) -> Found {
     (!set.is_empty()).then(|| fault("host namespaces", set.join(", ")))
 }
 
-pub(super) fn host_path(pod: Pod<'_>, _: u32) -> Found {
+pub(super) fn host_path(pod: Pod<'_>, _: u32) -> CheckResult {
     let spec = pod.spec;
     let volumes: Vec<&str> = list(spec, &["volumes"])
         .iter()
@@ -220,7 +220,7 @@ pub(super) fn host_path(pod: Pod<'_>, _: u32) -> Found {
     (!volumes.is_empty()).then(|| fault("hostPath volumes", detail))
 }
 
-pub(super) fn host_ports(pod: Pod<'_>, _: u32) -> Found {
+pub(super) fn host_ports(pod: Pod<'_>, _: u32) -> CheckResult {
     let spec = pod.spec;
     let mut ports = BTreeSet::new();
     let bad = which(spec, |c| {
@@ -234,7 +234,7 @@ pub(super) fn host_ports(pod: Pod<'_>, _: u32) -> Found {
     (!bad.is_empty()).then(|| fault("hostPort", format!("{} {uses} {what} {}", named(&bad), ports.join(", "))))
 }
 
-pub(super) fn host_probes(pod: Pod<'_>, _: u32) -> Found {
+pub(super) fn host_probes(pod: Pod<'_>, _: u32) -> CheckResult {
     let spec = pod.spec;
     let mut hosts = BTreeSet::new();
     let bad = which(spec, |c| {
@@ -263,14 +263,14 @@ pub(super) fn host_probes(pod: Pod<'_>, _: u32) -> Found {
     (!bad.is_empty()).then(|| fault("probe or lifecycle host", format!("{} {uses} {what} {hosts}", named(&bad))))
 }
 
-pub(super) fn privileged(pod: Pod<'_>, _: u32) -> Found {
+pub(super) fn privileged(pod: Pod<'_>, _: u32) -> CheckResult {
     let spec = pod.spec;
     let bad = which(spec, |c| security(c, &["privileged"]) == true);
     let detail = format!("{} must not set securityContext.privileged=true", named(&bad));
     (!bad.is_empty()).then(|| fault("privileged", detail))
 }
 
-pub(super) fn proc_mount(pod: Pod<'_>, _: u32) -> Found {
+pub(super) fn proc_mount(pod: Pod<'_>, _: u32) -> CheckResult {
     let spec = pod.spec;
     let mut values = BTreeSet::new();
     let bad = which(spec, |c| {
@@ -286,11 +286,11 @@ pub(super) fn proc_mount(pod: Pod<'_>, _: u32) -> Found {
 }
 
 /// As [`proc_mount`], but for pods with a user namespace.
-pub(super) fn proc_mount_baseline(pod: Pod<'_>, minor: u32) -> Found {
+pub(super) fn proc_mount_baseline(pod: Pod<'_>, minor: u32) -> CheckResult {
     if minor >= 35 && pod.has_own_users() { None } else { proc_mount(pod, minor) }
 }
 
-pub(super) fn selinux(pod: Pod<'_>, minor: u32) -> Found {
+pub(super) fn selinux(pod: Pod<'_>, minor: u32) -> CheckResult {
     let spec = pod.spec;
     let (mut types, mut user, mut role) = (BTreeSet::new(), false, false);
     let who = explicit(spec, |of| {
@@ -321,7 +321,7 @@ pub(super) fn selinux(pod: Pod<'_>, minor: u32) -> Found {
     (!who.is_empty()).then(|| fault("seLinuxOptions", detail))
 }
 
-pub(super) fn sysctls(pod: Pod<'_>, minor: u32) -> Found {
+pub(super) fn sysctls(pod: Pod<'_>, minor: u32) -> CheckResult {
     let spec = pod.spec;
     let bad: Vec<&str> = list(spec, &["securityContext", "sysctls"])
         .iter()
@@ -331,14 +331,14 @@ pub(super) fn sysctls(pod: Pod<'_>, minor: u32) -> Found {
     (!bad.is_empty()).then(|| fault("forbidden sysctls", bad.join(", ")))
 }
 
-pub(super) fn host_process(pod: Pod<'_>, _: u32) -> Found {
+pub(super) fn host_process(pod: Pod<'_>, _: u32) -> CheckResult {
     let spec = pod.spec;
     let who = explicit(spec, |of| security(of, &["windowsOptions", "hostProcess"]) == true);
     let detail = format!("{} must not set securityContext.windowsOptions.hostProcess=true", who.join(" and "));
     (!who.is_empty()).then(|| fault("hostProcess", detail))
 }
 
-pub(super) fn escalation(pod: Pod<'_>, minor: u32) -> Found {
+pub(super) fn escalation(pod: Pod<'_>, minor: u32) -> CheckResult {
     let spec = pod.spec;
     if minor >= 25 && pod.is_windows() {
         return None;
@@ -348,7 +348,7 @@ pub(super) fn escalation(pod: Pod<'_>, minor: u32) -> Found {
     (!bad.is_empty()).then(|| fault("allowPrivilegeEscalation != false", detail))
 }
 
-pub(super) fn restricted_volumes(pod: Pod<'_>, _: u32) -> Found {
+pub(super) fn restricted_volumes(pod: Pod<'_>, _: u32) -> CheckResult {
     let spec = pod.spec;
     let (mut bad, mut kinds) = (Vec::new(), BTreeSet::new());
     for volume in list(spec, &["volumes"]) {
@@ -365,7 +365,7 @@ pub(super) fn restricted_volumes(pod: Pod<'_>, _: u32) -> Found {
     (!bad.is_empty()).then(|| fault("restricted volume types", detail))
 }
 
-pub(super) fn non_root(pod: Pod<'_>, minor: u32) -> Found {
+pub(super) fn non_root(pod: Pod<'_>, minor: u32) -> CheckResult {
     let spec = pod.spec;
     if minor >= 35 && pod.has_own_users() {
         return None;
@@ -384,7 +384,7 @@ pub(super) fn non_root(pod: Pod<'_>, minor: u32) -> Found {
     (!bad.is_empty()).then(|| fault(REASON, detail))
 }
 
-pub(super) fn root_user(pod: Pod<'_>, minor: u32) -> Found {
+pub(super) fn root_user(pod: Pod<'_>, minor: u32) -> CheckResult {
     let spec = pod.spec;
     if minor >= 35 && pod.has_own_users() {
         return None;
@@ -393,7 +393,7 @@ pub(super) fn root_user(pod: Pod<'_>, minor: u32) -> Found {
     (!who.is_empty()).then(|| fault("runAsUser=0", format!("{} must not set runAsUser=0", who.join(" and "))))
 }
 
-fn seccomp(spec: &Value, required: bool) -> Found {
+fn seccomp(spec: &Value, required: bool) -> CheckResult {
     const REASON: &str = "seccompProfile";
     let valid =
         |of: &Value| matches!(text(of, &["securityContext", "seccompProfile", "type"]), "RuntimeDefault" | "Localhost");
@@ -422,8 +422,8 @@ fn seccomp(spec: &Value, required: bool) -> Found {
     (!bad.is_empty()).then(|| fault(REASON, detail))
 }
 
-/// Before version 1.19 profiles were annotations.
-fn seccomp_annotations(pod: Pod<'_>) -> Found {
+/// Reads the profiles from annotations, as before version 1.19.
+fn seccomp_annotations(pod: Pod<'_>) -> CheckResult {
     const OF_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
     const OF_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
     let valid = |v: &str| matches!(v, "runtime/default" | "docker/default") || v.starts_with("localhost/");
@@ -440,10 +440,10 @@ fn seccomp_annotations(pod: Pod<'_>) -> Found {
     (!bad.is_empty()).then(|| fault("seccompProfile", detail))
 }
 
-pub(super) fn seccomp_baseline(pod: Pod<'_>, minor: u32) -> Found {
+pub(super) fn seccomp_baseline(pod: Pod<'_>, minor: u32) -> CheckResult {
     if minor < 19 { seccomp_annotations(pod) } else { seccomp(pod.spec, false) }
 }
 
-pub(super) fn seccomp_restricted(pod: Pod<'_>, minor: u32) -> Found {
+pub(super) fn seccomp_restricted(pod: Pod<'_>, minor: u32) -> CheckResult {
     if minor >= 25 && pod.is_windows() { None } else { seccomp(pod.spec, true) }
 }

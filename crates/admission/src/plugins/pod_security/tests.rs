@@ -64,7 +64,7 @@ async fn labels() {
 }
 
 #[tokio::test]
-async fn a_raised_level_tells_of_pods_that_break_it() {
+async fn a_raised_level_warns_of_pods_that_violate_it() {
     let pod = |name: &str, owner: &str, spec: Value| {
         let owners = if owner.is_empty() { json!([]) } else { json!([{"controller": true, "uid": owner}]) };
         json!({"metadata": {"name": name, "namespace": "n", "ownerReferences": owners}, "spec": spec})
@@ -84,24 +84,24 @@ async fn a_raised_level_tells_of_pods_that_break_it() {
     let namespace = |labels: Value| json!({"kind": "Namespace", "metadata": {"name": "n", "labels": labels}});
     let level = |l: &str| json!({"pod-security.kubernetes.io/enforce": l});
     let configuration = json!({"exemptions": {"runtimeClasses": ["free"], "namespaces": ["kube-system"]}});
-    let told = async |old: Value, new: Value| {
+    let reported = async |old: Value, new: Value| {
         let ask = Ask::update("/namespaces", namespace(old), namespace(new)).named("n", "n");
         run(PodSecurity::new(&d, &configuration).unwrap(), ask).await.unwrap().notes.warnings
     };
     assert_eq!(
-        told(json!({}), level("baseline")).await,
+        reported(json!({}), level("baseline")).await,
         [
             "existing pods in namespace \"n\" violate the new PodSecurity enforce level \"baseline:latest\"",
             "a (and 2 other pods): host namespaces",
             "d: privileged",
         ]
     );
-    assert!(told(level("baseline"), level("baseline")).await.is_empty());
-    assert!(told(level("restricted"), level("baseline")).await.is_empty(), "lowered");
-    assert!(told(level("baseline"), level("privileged")).await.is_empty());
+    assert!(reported(level("baseline"), level("baseline")).await.is_empty());
+    assert!(reported(level("restricted"), level("baseline")).await.is_empty(), "lowered");
+    assert!(reported(level("baseline"), level("privileged")).await.is_empty());
     let old_rules = json!({"pod-security.kubernetes.io/enforce": "baseline",
         "pod-security.kubernetes.io/enforce-version": "v1.20"});
-    assert_eq!(told(level("baseline"), old_rules).await.len(), 3, "another version is another set of rules");
+    assert_eq!(reported(level("baseline"), old_rules).await.len(), 3, "another version is another set of rules");
     let ask = Ask::create("/namespaces", {
         let mut system = namespace(level("baseline"));
         system["metadata"]["name"] = json!("kube-system");

@@ -115,7 +115,7 @@ async fn whole(cx: &RequestContext, form: &'static str) -> Result<Answer, Status
     Ok(with_etag(cx, form, made.ok_or_else(Status::no_such_path)?))
 }
 
-/// How long the v2 document of an aggregated API server is cached, in seconds (as upstream's downloader).
+/// The time for which the v2 document of an aggregated API server is cached, in seconds (as upstream's downloader).
 const REMOTE_AGE_S: i64 = 60;
 /// Timeout of fetching it.
 const REMOTE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -2,7 +2,7 @@
 //! according to the failure policy, in bounded time, and the API server keeps working.
 use std::time::{Duration, Instant};
 
-use kelson_doubles::webhook::{Behaviour, Seen};
+use kelson_doubles::webhook::{Behaviour, ReceivedRequest};
 use serde_json::{Value, json};
 
 use super::services::{by_service, serve};
@@ -35,7 +35,7 @@ fn bomb() -> Value {
     Value::Array(operations)
 }
 
-fn fault(seen: &Seen) -> Behaviour {
+fn fault(seen: &ReceivedRequest) -> Behaviour {
     match seen.path.split(['/', '?']).nth(1).unwrap_or_default() {
         "slow" => match allow(seen) {
             Behaviour::Answer(_, body) => Behaviour::Slow(2 * BOUND, body),

@@ -10,11 +10,11 @@ use crate::common::Api;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http_body_util::BodyExt as _;
-use kelson_doubles::webhook::{Behaviour, Seen, TestServer};
+use kelson_doubles::webhook::{Behaviour, ReceivedRequest, TestServer};
 use serde_json::{Value, json};
 
 /// The answer to a review with these fields.
-fn answer(seen: &Seen, response: Value) -> Behaviour {
+fn answer(seen: &ReceivedRequest, response: Value) -> Behaviour {
     let review: Value = serde_json::from_slice(&seen.body).expect("JSON");
     let mut response = response;
     response["uid"] = review["request"]["uid"].clone();
@@ -22,16 +22,16 @@ fn answer(seen: &Seen, response: Value) -> Behaviour {
     Behaviour::Answer(200, review.to_string().into_bytes())
 }
 
-fn patch(seen: &Seen, operations: Value) -> Behaviour {
+fn patch(seen: &ReceivedRequest, operations: Value) -> Behaviour {
     answer(seen, json!({"allowed": true, "patchType": "JSONPatch", "patch": STANDARD.encode(operations.to_string())}))
 }
 
-fn allow(seen: &Seen) -> Behaviour {
+fn allow(seen: &ReceivedRequest) -> Behaviour {
     answer(seen, json!({"allowed": true}))
 }
 
 /// The request in a review.
-fn request(seen: &Seen) -> Value {
+fn request(seen: &ReceivedRequest) -> Value {
     serde_json::from_slice::<Value>(&seen.body).expect("JSON")["request"].take()
 }
 
@@ -41,7 +41,7 @@ struct World {
 }
 
 impl World {
-    async fn new(decide: impl Fn(&Seen) -> Behaviour + Send + Sync + 'static) -> Self {
+    async fn new(decide: impl Fn(&ReceivedRequest) -> Behaviour + Send + Sync + 'static) -> Self {
         let api = Api::start().await;
         let server = Arc::new(TestServer::start(&["localhost", "hook.default.svc"], decide).await);
         Self { api, server }
@@ -297,7 +297,7 @@ async fn webhooks_are_reinvoked_after_later_changes() {
     world.mutating("r", hooks).await;
     let (_, made) = world.post("m").await;
     assert_eq!(made["data"], json!({"a": "b", "late": "yes", "seen": "late"}));
-    let path = |s: &Seen| s.path.split('?').next().unwrap_or_default().to_owned();
+    let path = |s: &ReceivedRequest| s.path.split('?').next().unwrap_or_default().to_owned();
     let calls: Vec<String> = world.server.seen().iter().map(path).collect();
     assert_eq!(calls, ["/first", "/other", "/last", "/first"]);
 }

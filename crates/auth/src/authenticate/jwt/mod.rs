@@ -28,7 +28,7 @@ use publisher::{Publisher, UnverifiedToken};
 
 /// Authenticates tokens of configured issuers.
 pub struct Issuers {
-    issuers: RwLock<Vec<Arc<Known>>>,
+    issuers: RwLock<Vec<Arc<IssuerState>>>,
     fetch: Arc<dyn Fetch>,
     clock: Arc<dyn Clock>,
     observer: Arc<dyn IssuerUse>,
@@ -44,7 +44,7 @@ pub struct IssuerKeysError {
     pub reason: String,
 }
 
-struct Known {
+struct IssuerState {
     issuer: Arc<Issuer>,
     publisher: Publisher,
     resolver: Resolver,
@@ -53,7 +53,7 @@ struct Known {
 impl Issuers {
     /// Creates an authenticator of these issuers, which reads documents through `fetch`.
     pub fn new(issuers: Vec<Arc<Issuer>>, fetch: Arc<dyn Fetch>, clock: Arc<dyn Clock>) -> Self {
-        let issuers = RwLock::new(issuers.into_iter().map(Known::new).collect());
+        let issuers = RwLock::new(issuers.into_iter().map(IssuerState::new).collect());
         Self { issuers, fetch, clock, observer: Arc::new(Uncounted) }
     }
 
@@ -71,7 +71,7 @@ impl Issuers {
     /// # Errors
     /// The keys of an issuer cannot be fetched; nothing changes then.
     pub async fn replace(&self, issuers: Vec<Arc<Issuer>>) -> Result<(), IssuerKeysError> {
-        let next: Vec<Arc<Known>> = issuers.into_iter().map(Known::new).collect();
+        let next: Vec<Arc<IssuerState>> = issuers.into_iter().map(IssuerState::new).collect();
         for known in &next {
             let fetched = known.publisher.refresh(&self.means()).await;
             fetched.map_err(|reason| IssuerKeysError { issuer: known.issuer.url.clone(), reason })?;
@@ -81,20 +81,20 @@ impl Issuers {
     }
 
     /// Parses the token and finds its issuer; `None` when it is not a configured one.
-    fn issued<'t>(&self, token: &'t str) -> Option<(UnverifiedToken<'t>, Arc<Known>)> {
+    fn issued<'t>(&self, token: &'t str) -> Option<(UnverifiedToken<'t>, Arc<IssuerState>)> {
         let parsed = UnverifiedToken::of(token)?;
         let iss = parsed.issuer()?;
         let known = self.issuers.read().iter().find(|known| known.issuer.url == iss).cloned()?;
         Some((parsed, known))
     }
 
-    fn observed<T>(&self, known: &Known, begun: Instant, judged: Result<T, Rejected>) -> Result<T, Rejected> {
+    fn observed<T>(&self, known: &IssuerState, begun: Instant, judged: Result<T, Rejected>) -> Result<T, Rejected> {
         self.observer.judged(&known.issuer.url, judged.is_ok(), begun.elapsed());
         judged
     }
 }
 
-impl Known {
+impl IssuerState {
     fn new(issuer: Arc<Issuer>) -> Arc<Self> {
         let publisher = Publisher::of(&issuer);
         Arc::new(Self { issuer, publisher, resolver: Resolver::default() })

@@ -131,7 +131,7 @@ async fn keys_are_fetched_once_and_a_good_token_is_a_user() {
 }
 
 #[tokio::test]
-async fn what_is_not_to_be_believed_is_refused_and_not_repeated() {
+async fn invalid_tokens_are_rejected_and_not_repeated() {
     let world = world(PLAIN);
     let key = &world.server.key;
     let stranger = Key::generate().unwrap();
@@ -327,9 +327,9 @@ fn flags_are_one_issuer() {
 
 /// Records the reported uses as text.
 #[derive(Default)]
-struct Heard(Mutex<Vec<String>>);
+struct RecordedIssuerUse(Mutex<Vec<String>>);
 
-impl IssuerUse for Heard {
+impl IssuerUse for RecordedIssuerUse {
     fn judged(&self, issuer: &str, good: bool, _: Duration) {
         self.0.lock().push(format!("{issuer} {good}"));
     }
@@ -339,9 +339,9 @@ impl IssuerUse for Heard {
 }
 
 #[tokio::test]
-async fn groups_that_are_elsewhere_are_fetched_and_judged_like_any_token() {
+async fn distributed_groups_are_fetched_and_checked_like_any_token() {
     let mut world = world(PLAIN);
-    let heard_uses = Arc::new(Heard::default());
+    let heard_uses = Arc::new(RecordedIssuerUse::default());
     world.issuers = world.issuers.with_observer(Arc::clone(&heard_uses) as _);
     let (own, other) = (&world.server.key, Key::generate().unwrap());
     let groups = "https://claims.example/groups";

@@ -87,11 +87,11 @@ pub(super) fn of_scope<'l>(list: &'l [(Arc<Binding>, usize)], scope: &str) -> &'
 }
 
 impl Binding {
-    pub fn whom(&self) -> Vec<Who> {
-        self.whom_indexed().into_iter().map(|(_, w)| w).collect()
+    pub fn role_subjects(&self) -> Vec<Who> {
+        self.indexed_subjects().into_iter().map(|(_, w)| w).collect()
     }
 
-    pub fn whom_indexed(&self) -> Vec<(usize, Who)> {
+    pub fn indexed_subjects(&self) -> Vec<(usize, Who)> {
         (0..self.subjects.len()).filter_map(|i| Some((i, self.who(i)?))).collect()
     }
 
@@ -113,7 +113,7 @@ impl Binding {
         (self.role.kind == "ClusterRole", self.role.name.clone())
     }
 
-    /// For reasons: `ClusterRoleBinding "x" of ClusterRole "y" to User "z"`.
+    /// Describes the binding in the reason of a decision: `ClusterRoleBinding "x" of ClusterRole "y" to User "z"`.
     pub fn describe(&self, subject: usize) -> String {
         let to = match self.subjects.get(subject) {
             Some(s) if s.kind == "ServiceAccount" => {

@@ -328,7 +328,7 @@ impl IndexState {
     fn put_binding(&mut self, namespace: &str, name: &str, view: Option<BindingView>) {
         let key = (namespace.to_owned(), name.to_owned());
         if let Some(old) = self.bindings.remove(&key) {
-            for who in old.whom() {
+            for who in old.role_subjects() {
                 let (map, subject) = self.index(&who);
                 if let Some(bindings) = map.get_mut(subject) {
                     bindings.changed();
@@ -348,7 +348,7 @@ impl IndexState {
             role: view.role_ref,
             subjects: view.subjects.unwrap_or_default(),
         });
-        for (i, who) in binding.whom_indexed() {
+        for (i, who) in binding.indexed_subjects() {
             let (map, subject) = self.index(&who);
             let bindings = map.entry(subject.clone()).or_default();
             bindings.changed();

@@ -38,7 +38,8 @@ struct AttachDetachController {
     volumes: SharedInformer<VolumeView>,
     drivers: SharedInformer<CsiDriverView>,
     attachments: SharedInformer<AttachmentView>,
-    /// Since when an attachment is unneeded while its node still uses the volume. Bounded by the number of attachments.
+    /// The times since which attachments are not needed while their nodes still use the volumes. Bounded by the number
+    /// of attachments.
     unneeded: Mutex<HashMap<String, Instant>>,
     /// The queue of node names.
     queue: WorkQueue<ObjectKey>,
@@ -128,7 +129,7 @@ impl AttachDetachController {
         let plan = plan(now, volume, elsewhere);
         self.report(&plan, &attachments, &needs);
         if let Some(node) = &node {
-            self.tell_node(node, &plan, &needs).await?;
+            self.report_to_node(node, &plan, &needs).await?;
         }
         for (attachment, need) in &plan.attach {
             self.attach(attachment, need, name).await?;
@@ -166,7 +167,7 @@ impl AttachDetachController {
         known.is_none_or(|d| d.spec.attach_required != Some(false))
     }
 
-    fn tell(&self, need: &Need, kind: EventType, reason: &str, text: &str) {
+    fn announce(&self, need: &Need, kind: EventType, reason: &str, text: &str) {
         need.pods.iter().for_each(|p| self.recorder.event(&ObjectRef::of(&**p), kind, reason, text));
     }
 
@@ -178,19 +179,19 @@ impl AttachDetachController {
                 "Multi-Attach error for volume {name:?} Volume is already exclusively attached to one node and can't be \
                  attached to another"
             );
-            self.tell(need, EventType::Warning, "FailedAttachVolume", &text);
+            self.announce(need, EventType::Warning, "FailedAttachVolume", &text);
         }
         for a in attachments.iter().filter(|a| !a.status.attached) {
             let name = &a.spec.source.persistent_volume_name;
             if let (Some(e), Some(need)) = (&a.status.attach_error, needs.get(name)) {
                 let text = format!("AttachVolume.Attach failed for volume {name:?} : {}", e.message);
-                self.tell(need, EventType::Warning, "FailedAttachVolume", &text);
+                self.announce(need, EventType::Warning, "FailedAttachVolume", &text);
             }
         }
     }
 
     /// Updates `status.volumesAttached`. Kubelets mount only volumes that are in it.
-    async fn tell_node(
+    async fn report_to_node(
         &self,
         node: &NodeView,
         plan: &AttachPlan,
@@ -212,7 +213,7 @@ impl AttachDetachController {
             let unique = unique_name(&csi.driver, &csi.volume_handle);
             if plan.attached.contains(&unique) && !said.contains(&&unique) {
                 let text = format!("AttachVolume.Attach succeeded for volume {name:?} ");
-                self.tell(need, EventType::Normal, "SuccessfulAttachVolume", &text);
+                self.announce(need, EventType::Normal, "SuccessfulAttachVolume", &text);
             }
         }
         Ok(())

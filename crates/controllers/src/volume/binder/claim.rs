@@ -11,7 +11,7 @@ use crate::shared::context::SyncError;
 use crate::views::{ClaimView, StorageClassView, VolumeView};
 
 impl Binder {
-    fn tell(&self, claim: &ClaimView, kind: EventType, reason: &str, message: impl Into<String>) {
+    fn announce(&self, claim: &ClaimView, kind: EventType, reason: &str, message: impl Into<String>) {
         self.recorder.event(&ObjectRef::of(claim), kind, reason, message);
     }
 
@@ -27,12 +27,12 @@ impl Binder {
         if volume.spec.claim_ref.is_none() {
             let Some(why) = mismatch(&volume, &claim) else { return self.bind(volume, claim).await };
             let text = format!("Cannot bind to requested volume {name:?}: {why}");
-            self.tell(&claim, EventType::Warning, "VolumeMismatch", text);
+            self.announce(&claim, EventType::Warning, "VolumeMismatch", text);
         } else if is_bound_to(&volume, &claim) {
             return self.bind(volume, claim).await;
         } else {
             let text = format!("volume {name:?} already bound to a different claim.");
-            self.tell(&claim, EventType::Warning, "FailedBinding", text);
+            self.announce(&claim, EventType::Warning, "FailedBinding", text);
         }
         self.set_claim_phase(&claim, "Pending", None).await.map(drop)
     }
@@ -47,13 +47,13 @@ impl Binder {
             return Ok(());
         }
         if waits {
-            let (reason, text) = self.whom_it_waits_for(&claim);
-            self.tell(&claim, EventType::Normal, reason, text);
+            let (reason, text) = self.awaited_component(&claim);
+            self.announce(&claim, EventType::Normal, reason, text);
         } else if !claim.class().is_empty() {
             return self.ask_for_volume(&claim, class.as_deref()).await;
         } else {
             let text = "no persistent volumes available for this claim and no storage class is set";
-            self.tell(&claim, EventType::Normal, "FailedBinding", text);
+            self.announce(&claim, EventType::Normal, "FailedBinding", text);
         }
         self.set_claim_phase(&claim, "Pending", None).await.map(drop)
     }
@@ -67,7 +67,7 @@ impl Binder {
         Ok(true)
     }
 
-    fn whom_it_waits_for(&self, claim: &ClaimView) -> (&'static str, String) {
+    fn awaited_component(&self, claim: &ClaimView) -> (&'static str, String) {
         let m = &claim.metadata;
         let uses = |p: &crate::views::PodView| {
             p.metadata.namespace == m.namespace
@@ -87,7 +87,7 @@ impl Binder {
 
     /// Requests a volume from the external provisioner of the class.
     async fn ask_for_volume(&self, claim: &ClaimView, class: Option<&StorageClassView>) -> Result<(), SyncError> {
-        let failed = |text: String| self.tell(claim, EventType::Warning, "ProvisioningFailed", text);
+        let failed = |text: String| self.announce(claim, EventType::Warning, "ProvisioningFailed", text);
         let Some(class) = class else {
             failed(format!("storageclass.storage.k8s.io {:?} not found", claim.class()));
             return Ok(());
@@ -102,8 +102,8 @@ impl Binder {
                 v["metadata"]["annotations"][annotation] = json!(provisioner);
             }
         };
-        let told = claim.metadata.annotations.get(names::PROVISIONER).is_some_and(|p| p == provisioner);
-        if !told {
+        let reported = claim.metadata.annotations.get(names::PROVISIONER).is_some_and(|p| p == provisioner);
+        if !reported {
             self.write_claim(claim, "", write).await?;
         }
         let text = format!(
@@ -111,7 +111,7 @@ impl Binder {
              system administrator. If volume creation is delayed, please verify that the provisioner is running and \
              correctly registered."
         );
-        self.tell(claim, EventType::Normal, "ExternalProvisioning", text);
+        self.announce(claim, EventType::Normal, "ExternalProvisioning", text);
         Ok(())
     }
 
@@ -129,7 +129,7 @@ impl Binder {
         };
         if claim.status.phase != "Lost" {
             self.set_claim_phase(claim, "Lost", None).await?;
-            self.tell(claim, EventType::Warning, reason, text);
+            self.announce(claim, EventType::Warning, reason, text);
         }
         Ok(())
     }

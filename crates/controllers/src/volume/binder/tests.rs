@@ -41,7 +41,7 @@ async fn phase(api: &Api, resource: &str, name: &str) -> String {
     object["status"]["phase"].as_str().unwrap_or("none").to_owned()
 }
 
-async fn told(api: &Api, part: &str) -> bool {
+async fn reported(api: &Api, part: &str) -> bool {
     api.events().await.iter().any(|e| e.contains(part))
 }
 
@@ -51,7 +51,8 @@ async fn both_say_that_they_belong_together() {
     api.create(CLAIMS, claim("c", json!({}))).await;
     api.settle().await;
     assert!(
-        told(&api, "FailedBinding no persistent volumes available for this claim and no storage class is set").await
+        reported(&api, "FailedBinding no persistent volumes available for this claim and no storage class is set")
+            .await
     );
     api.create(VOLUMES, volume("large", json!({"capacity": {"storage": "9Gi"}}))).await;
     api.settle().await;
@@ -104,7 +105,7 @@ async fn what_users_reserve_is_theirs() {
     api.settle().await;
     assert_eq!(phase(&api, VOLUMES, "kept").await, "Available");
     assert_eq!(phase(&api, CLAIMS, "other").await, "Pending");
-    assert!(told(&api, "FailedBinding volume \"kept\" already bound to a different claim.").await);
+    assert!(reported(&api, "FailedBinding volume \"kept\" already bound to a different claim.").await);
     api.create(CLAIMS, claim("c", json!({}))).await;
     api.create(CLAIMS, claim("named", json!({"volumeName": "free"}))).await;
     api.create(CLAIMS, claim("early", json!({"volumeName": "later"}))).await;
@@ -117,7 +118,9 @@ async fn what_users_reserve_is_theirs() {
     assert_eq!(phase(&api, CLAIMS, "early").await, "Pending");
     api.create(VOLUMES, volume("later", json!({"capacity": {"storage": "1Mi"}}))).await;
     api.settle().await;
-    assert!(told(&api, "VolumeMismatch Cannot bind to requested volume \"later\": requested PV is too small").await);
+    assert!(
+        reported(&api, "VolumeMismatch Cannot bind to requested volume \"later\": requested PV is too small").await
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -131,7 +134,7 @@ async fn a_claim_that_loses_its_volume_is_lost() {
     api.remove(VOLUMES, "", "v").await;
     api.settle().await;
     assert_eq!(phase(&api, CLAIMS, "c").await, "Lost");
-    assert!(told(&api, "ClaimLost Bound claim has lost its PersistentVolume. Data on the volume is lost!").await);
+    assert!(reported(&api, "ClaimLost Bound claim has lost its PersistentVolume. Data on the volume is lost!").await);
     assert!(api.get(CLAIMS, "n", "c").await.unwrap()["status"]["capacity"].is_null());
 }
 
@@ -165,7 +168,7 @@ async fn who_is_asked_for_a_volume() {
         "ProvisioningFailed no volume plugin matched name: kubernetes.io/no-provisioner",
         "ProvisioningFailed storageclass.storage.k8s.io \"missing\" not found",
     ] {
-        assert!(told(&api, text).await, "{text}: {:?}", api.events().await);
+        assert!(reported(&api, text).await, "{text}: {:?}", api.events().await);
     }
     // A volume that the scheduler chooses is not bound here, and a class that is created later applies.
     api.create(VOLUMES, volume("v", json!({"storageClassName": "later"}))).await;

@@ -62,10 +62,10 @@ impl Binder {
             return Ok(());
         }
         let (v, c) = (&volume.metadata.name, &claim.metadata.name);
-        let told = "due to incompatible volumeMode.";
-        let text = format!("Cannot bind PersistentVolume to requested PersistentVolumeClaim {c:?} {told}");
+        let reported = "due to incompatible volumeMode.";
+        let text = format!("Cannot bind PersistentVolume to requested PersistentVolumeClaim {c:?} {reported}");
         self.recorder.event(&ObjectRef::of(volume), EventType::Warning, "VolumeMismatch", text);
-        let text = format!("Cannot bind PersistentVolume {v:?} to requested PersistentVolumeClaim {told}");
+        let text = format!("Cannot bind PersistentVolume {v:?} to requested PersistentVolumeClaim {reported}");
         self.recorder.event(&ObjectRef::of(claim), EventType::Warning, "VolumeMismatch", text);
         Ok(())
     }

@@ -112,9 +112,9 @@ async fn a_node_without_such_volumes_is_given_back_to_the_scheduler() {
         c["metadata"]["annotations"]["volume.kubernetes.io/selected-node"].is_null().then_some(())
     };
     api.until("given back", given_back).await;
-    let told = api.events().await;
+    let reported = api.events().await;
     assert!(
-        told.iter().any(|e| e.contains("ProvisioningFailed") && e.contains("does not support local volumes")),
-        "{told:?}"
+        reported.iter().any(|e| e.contains("ProvisioningFailed") && e.contains("does not support local volumes")),
+        "{reported:?}"
     );
 }

@@ -42,10 +42,10 @@ const CHUNKS_QUEUED_MAX: usize = 2;
 /// The timeout of a small call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long an upload may take before containerd may garbage-collect its content.
+/// The time that an upload may take before containerd may garbage-collect its content.
 const LEASE_SECONDS: u64 = 24 * 3600;
 
-/// How long CRI may take to show a new image.
+/// The time that CRI may take to show a new image.
 const NOTICE_TIMEOUT: Duration = Duration::from_secs(15);
 
 const NOTICE_INTERVAL: Duration = Duration::from_millis(20);

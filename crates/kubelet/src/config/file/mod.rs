@@ -71,7 +71,7 @@ pub fn load(
 ) -> Result<FileSettings, ConfigurationError> {
     let document =
         path.map_or_else(|| Ok(format!("{{apiVersion: {API_VERSION}, kind: {KIND}}}").into_bytes()), read)?;
-    lay_under(&document, flags, config)
+    apply_below(&document, flags, config)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, ConfigurationError> {
@@ -87,11 +87,11 @@ fn read(path: &Path) -> Result<Vec<u8>, ConfigurationError> {
 ///
 /// # Errors
 /// As [`load`].
-pub fn lay(document: &[u8], config: &mut Config) -> Result<FileSettings, ConfigurationError> {
-    lay_under(document, &[], config)
+pub fn apply_to(document: &[u8], config: &mut Config) -> Result<FileSettings, ConfigurationError> {
+    apply_below(document, &[], config)
 }
 
-fn lay_under(
+fn apply_below(
     document: &[u8],
     flags: &[(&'static str, Value)],
     config: &mut Config,
@@ -143,7 +143,7 @@ fn put(tree: &mut Value, path: &str, value: &Value) {
 ///
 /// # Errors
 /// As [`load`].
-pub fn lay_placement(fields: &Value, config: &mut Config) -> Result<(), ConfigurationError> {
+pub fn apply_placement(fields: &Value, config: &mut Config) -> Result<(), ConfigurationError> {
     let mut faults = FieldErrors::new();
     let mut f = Fields::of(fields, FieldPath::new(""), &mut faults);
     let mut layer = Layer { config, faults: &mut faults, ignored: Vec::new() };

@@ -16,12 +16,12 @@ fn config() -> Config {
 
 pub(super) fn laid(text: &str) -> (Config, FileSettings) {
     let mut c = config();
-    let laid = lay(format!("{HEAD}{text}").as_bytes(), &mut c).expect(text);
+    let laid = apply_to(format!("{HEAD}{text}").as_bytes(), &mut c).expect(text);
     (c, laid)
 }
 
 pub(super) fn faults(text: &str) -> Vec<String> {
-    lay(text.as_bytes(), &mut config()).expect_err(text).0
+    apply_to(text.as_bytes(), &mut config()).expect_err(text).0
 }
 
 #[test]
@@ -315,7 +315,7 @@ fn a_misspelt_field_at_any_level_is_refused() {
     // Names of map keys are free.
     let names = ["systemReserved", "evictionHard", "limits"];
     let read = |document: &serde_json::Value| {
-        lay(document.to_string().as_bytes(), &mut config()).map(drop).map_err(|faults| faults.0.join(" "))
+        apply_to(document.to_string().as_bytes(), &mut config()).map(drop).map_err(|faults| faults.0.join(" "))
     };
     assert_eq!(read(&document), Ok(()));
     for (at, misspelt) in kelson_codec::strict::misspelt(&document) {

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_routes_interface_stands_for_the_machine() {
+    fn the_default_routes_interface_represents_the_machine() {
         let dev = "Inter-|   Receive\n face |bytes\n    lo: 9 9 9 0 0 0 0 0 9 9 9 0 0 0 0 0\n\
             eth0: 1 1 0 0 0 0 0 0 2 1 0 0 0 0 0 0\nens5: 10 1 3 0 0 0 0 0 20 1 4 0 0 0 0 0\nkvab12: 5 1 0 0 0 0 0 0 5 1 0 0\n";
         let route = "Iface\tDestination\tGateway\nens5\t00000000\t0101\neth0\t0000FEA9\t00\n";

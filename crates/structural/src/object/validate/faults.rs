@@ -99,7 +99,7 @@ impl<'a> Faults<'a> {
         out.add(FieldError { kind, path: self.whole(path), value, detail });
     }
 
-    fn told(&self, out: &mut Outcome, kind: FieldErrorKind, path: &Path<'_>, value: impl Serialize, why: &str) {
+    fn reported(&self, out: &mut Outcome, kind: FieldErrorKind, path: &Path<'_>, value: impl Serialize, why: &str) {
         if out.fail() {
             return;
         }
@@ -109,11 +109,11 @@ impl<'a> Faults<'a> {
 
     /// A value that breaks a keyword.
     pub fn invalid(&self, out: &mut Outcome, path: &Path<'_>, value: impl Serialize, why: &str) {
-        self.told(out, FieldErrorKind::Invalid, path, value, why);
+        self.reported(out, FieldErrorKind::Invalid, path, value, why);
     }
     /// A value of the wrong type or format; `found` is its type, or the text that has not the format.
     pub fn wrong_type(&self, out: &mut Outcome, path: &Path<'_>, wanted: &str, found: &str) {
-        self.told(out, FieldErrorKind::TypeInvalid, path, found, &format!("must be of type {wanted}: {found:?}"));
+        self.reported(out, FieldErrorKind::TypeInvalid, path, found, &format!("must be of type {wanted}: {found:?}"));
     }
     pub fn required(&self, out: &mut Outcome, path: &Path<'_>) {
         if out.fail() {

@@ -10,12 +10,12 @@ use crate::schema::{Flags, Format, Node, Type, Values};
 
 /// The number as the reference holds it.
 #[derive(Clone, Copy)]
-enum Held {
+enum NumberValue {
     Int(i64),
     Float(f64),
 }
 
-impl Held {
+impl NumberValue {
     fn of(number: &Number) -> Self {
         number.as_i64().map_or_else(|| Self::Float(number.as_f64().unwrap_or(f64::INFINITY)), Self::Int)
     }
@@ -44,15 +44,15 @@ impl<'a> Range<'a> {
         });
         Self { integer, format }
     }
-    fn takes(self, number: Held) -> bool {
+    fn takes(self, number: NumberValue) -> bool {
         if !self.integer {
             let single = matches!(self.format, Some((Format::Float, _)));
             return !single || (number.float() as f32).is_finite();
         }
         let int = match number {
-            Held::Int(i) => Some(i),
-            Held::Float(f) if f.fract() == 0.0 && (-9.3e18..9.2e18).contains(&f) => Some(f as i64),
-            Held::Float(_) => None,
+            NumberValue::Int(i) => Some(i),
+            NumberValue::Float(f) if f.fract() == 0.0 && (-9.3e18..9.2e18).contains(&f) => Some(f as i64),
+            NumberValue::Float(_) => None,
         };
         let narrow = matches!(self.format, Some((Format::Int32, _)));
         int.is_some_and(|i| !narrow || i32::try_from(i).is_ok())
@@ -69,7 +69,7 @@ impl<'a> Range<'a> {
 impl Check<'_> {
     pub(super) fn number(&mut self, number: &Number, node: &Node, path: &Path<'_>) {
         self.out.matched(2);
-        let (held, range) = (Held::of(number), Range::of(node));
+        let (held, range) = (NumberValue::of(number), Range::of(node));
         if !range.takes(held) {
             self.faults.plain(&mut self.out, path, |at| range.fault("Checked", at));
         }
@@ -93,7 +93,7 @@ impl Check<'_> {
     fn bound(
         &mut self,
         number: &Number,
-        held: Held,
+        held: NumberValue,
         range: Range<'_>,
         bound: f64,
         what: &str,
@@ -101,12 +101,12 @@ impl Check<'_> {
         beyond: impl Fn(std::cmp::Ordering) -> bool,
         path: &Path<'_>,
     ) {
-        let fits = range.takes(Held::Float(bound));
+        let fits = range.takes(NumberValue::Float(bound));
         if !fits {
             self.faults.plain(&mut self.out, path, |at| range.fault(what, at));
         }
         let (order, shown) = match held {
-            Held::Int(i) if fits => (Some(i.cmp(&(bound as i64))), (bound as i64).to_string()),
+            NumberValue::Int(i) if fits => (Some(i.cmp(&(bound as i64))), (bound as i64).to_string()),
             other => (other.float().partial_cmp(&bound), go_float(bound)),
         };
         if order.is_some_and(beyond) {
@@ -114,14 +114,14 @@ impl Check<'_> {
         }
     }
 
-    fn multiple(&mut self, number: &Number, held: Held, range: Range<'_>, values: &Values, path: &Path<'_>) {
+    fn multiple(&mut self, number: &Number, held: NumberValue, range: Range<'_>, values: &Values, path: &Path<'_>) {
         let Some(factor) = values.multiple_of.map(|f| f.0) else { return };
-        let fits = range.takes(Held::Float(factor));
+        let fits = range.takes(NumberValue::Float(factor));
         if !fits {
             self.faults.plain(&mut self.out, path, |at| range.fault("MultipleOf", at));
         }
         let (positive, whole, shown) = match held {
-            Held::Int(i) if fits => {
+            NumberValue::Int(i) if fits => {
                 let factor = factor as i64;
                 (factor > 0, factor > 0 && i.checked_rem(factor) == Some(0), factor.to_string())
             }

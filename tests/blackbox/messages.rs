@@ -1,5 +1,5 @@
 //! What clients see of each kind: conditions of its objects, and events with their reasons, messages and sources,
-//! compared with upstream's. The files in `told/` were recorded on an upstream cluster: `$` is a command of kubectl
+//! compared with upstream's. The files in `messages/` were recorded on an upstream cluster: `$` is a command of kubectl
 //! with its input behind `|`, and `>` names objects (or `events`, those without a word behind `!`) whose lines below
 //! must appear. A node without containers runs with the subject.
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use kelson_blackbox::{Kubectl, Needs::Api, Outcome, Process, Subject, Test, bina
 use serde_json::Value;
 
 macro_rules! scenarios {
-    ($($name:literal),* $(,)?) => { &[$(($name, include_str!(concat!("told/", $name, ".txt")))),*] };
+    ($($name:literal),* $(,)?) => { &[$(($name, include_str!(concat!("messages/", $name, ".txt")))),*] };
 }
 
 /// Scenarios that do not interfere with each other.
@@ -39,15 +39,15 @@ const SIDE_BY_SIDE: &[(&str, &str)] = scenarios![
 ];
 /// Scenarios whose messages count nodes, or that have a separate node.
 const ONE_BY_ONE: &[(&str, &str)] = scenarios!["claims-of-pods", "claims-of-sets", "pods", "preemption", "taints"];
-const STAGES: &str = include_str!("told/stages.yaml");
-const NODE: &str = include_str!("told/node.yaml");
+const STAGES: &str = include_str!("messages/stages.yaml");
+const NODE: &str = include_str!("messages/node.yaml");
 /// An autoscaler syncs four times a minute, a schedule has its minute, and a node is silent for fifty seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn tests() -> Vec<Test> {
     vec![
-        Test { name: "told::of_workloads", needs: Api, run: |s| with_node(s, side_by_side) },
-        Test { name: "told::of_places", needs: Api, run: |s| with_node(s, one_by_one) },
+        Test { name: "messages::of_workloads", needs: Api, run: |s| with_node(s, side_by_side) },
+        Test { name: "messages::of_nodes_and_volumes", needs: Api, run: |s| with_node(s, one_by_one) },
     ]
 }
 

@@ -271,7 +271,7 @@ fn start(
         qemu.args([flag, value]);
     }
     let mut nice = Command::new("nice");
-    nice.args(["-n", "10"]).arg(qemu.get_program()).args(qemu.get_args());
+    nice.args(["-n", "5"]).arg(qemu.get_program()).args(qemu.get_args());
     let log = fs::File::create(dir.path().join("qemu.log"))?;
     nice.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     let mut child = ChildGuard(nice.spawn().context("start qemu-system-x86_64")?);

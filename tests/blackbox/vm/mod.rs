@@ -10,6 +10,7 @@ mod cgroups;
 mod guest;
 mod isolation;
 mod network;
+mod node;
 mod resources;
 mod service;
 mod values;
@@ -25,7 +26,7 @@ pub fn tests() -> Vec<Test> {
 }
 
 /// The time limit of what takes seconds on a real machine: emulated it is ten times slower, and other programs use the host too.
-pub const PATIENCE: Duration = Duration::from_secs(180);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The names of cases to run, separated by commas; each case whose name has one of them in it.
 const CASES: &str = "KELSON_VM_CASES";
@@ -77,14 +78,18 @@ fn one_node(_: &Subject) -> Outcome {
             guest.install(&kubelet("cgroupfs"), "")
         },
         &[
+            Case { name: "check", run: node::check },
             Case { name: "cgroups-cgroupfs", run: |guest| cgroups::compare(guest, "cgroupfs") },
+            Case { name: "statistics", run: node::statistics },
             Case { name: "resize", run: resources::resize },
             Case { name: "oom", run: resources::oom },
             Case { name: "apparmor", run: isolation::apparmor },
             Case { name: "seccomp", run: isolation::seccomp },
             Case { name: "firewall", run: network::firewall },
             Case { name: "ipv6", run: network::ipv6 },
+            Case { name: "journal", run: service::journal },
             Case { name: "service", run: service::stop_and_start },
+            Case { name: "watchdog", run: service::watchdog },
             Case {
                 name: "cgroups-systemd",
                 run: |guest| {

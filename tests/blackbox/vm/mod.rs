@@ -3,13 +3,14 @@
 //! cases run one after another in it. `KELSON_VM_CASES` (`make test-vm CASES=…`) names parts of the cases to run.
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure};
+use anyhow::{Context as _, bail, ensure};
 use kelson_blackbox::{Needs::VirtualMachine, Outcome, Subject, Test};
 
 mod cgroups;
 mod guest;
 mod isolation;
 mod network;
+mod node;
 mod resources;
 mod service;
 mod values;
@@ -25,7 +26,7 @@ pub fn tests() -> Vec<Test> {
 }
 
 /// The time limit of what takes seconds on a real machine: emulated it is ten times slower, and other programs use the host too.
-pub const PATIENCE: Duration = Duration::from_secs(180);
+pub const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The names of cases to run, separated by commas; each case whose name has one of them in it.
 const CASES: &str = "KELSON_VM_CASES";
@@ -59,7 +60,7 @@ fn run(machine: &Machine, prepare: fn(&mut Guest) -> Outcome, cases: &[Case]) ->
             println!("  ---- {} ----\n{why:#}", case.name);
             failed.push(case.name);
         }
-        guest.forget_pods()?;
+        guest.forget_pods().with_context(|| format!("after {}\n{}", case.name, guest.log_tail()))?;
     }
     if !failed.is_empty() {
         bail!("{failed:?} failed\n{}", guest.log_tail());
@@ -77,14 +78,18 @@ fn one_node(_: &Subject) -> Outcome {
             guest.install(&kubelet("cgroupfs"), "")
         },
         &[
+            Case { name: "check", run: node::check },
             Case { name: "cgroups-cgroupfs", run: |guest| cgroups::compare(guest, "cgroupfs") },
+            Case { name: "statistics", run: node::statistics },
             Case { name: "resize", run: resources::resize },
             Case { name: "oom", run: resources::oom },
             Case { name: "apparmor", run: isolation::apparmor },
             Case { name: "seccomp", run: isolation::seccomp },
             Case { name: "firewall", run: network::firewall },
             Case { name: "ipv6", run: network::ipv6 },
+            Case { name: "journal", run: service::journal },
             Case { name: "service", run: service::stop_and_start },
+            Case { name: "watchdog", run: service::watchdog },
             Case {
                 name: "cgroups-systemd",
                 run: |guest| {

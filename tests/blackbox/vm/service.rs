@@ -32,6 +32,64 @@ pub fn stop_and_start(guest: &mut Guest) -> Outcome {
     Ok(())
 }
 
+/// The journal keeps each line's priority and its time once, and a reload keeps the process.
+pub fn journal(guest: &mut Guest) -> Outcome {
+    let main = "systemctl show -P MainPID kelson-server";
+    let before = guest.sh(main)?;
+    guest.sh("systemctl reload kelson-server")?;
+    let reloaded = eventually("a line about the reload", PATIENCE, || {
+        let lines = lines(guest, "kelson-server")?;
+        lines.into_iter().find(|(_, text)| text.contains("reloaded:")).context("no line about the reload")
+    })?;
+    ensure!(reloaded.0 == "6", "{reloaded:?}");
+    let after = guest.sh(&format!("{main}; systemctl is-active kelson-server"))?;
+    ensure!(after == format!("{before}active\n"), "{before}{after}");
+    // The end of a process that does not understand its flags is an error.
+    guest.sh("systemd-run -q --unit=wrong --wait kelson server --log-level nonsense=loud || true")?;
+    let wrong = lines(guest, "wrong")?;
+    ensure!(wrong.iter().any(|(priority, text)| priority == "3" && text.contains("--log-level")), "{wrong:?}");
+    for (_, text) in lines(guest, "kelson-server")? {
+        let is_timed = text.get(..4).is_some_and(|year| year.bytes().all(|b| b.is_ascii_digit()));
+        let has_level = ["INFO ", "WARN ", "ERROR ", "<"].iter().any(|level| text.trim_start().starts_with(level));
+        ensure!(!is_timed && !has_level, "{text}");
+    }
+    Ok(())
+}
+
+/// What a unit's processes wrote to the journal: priority and text of each line.
+fn lines(guest: &Guest, unit: &str) -> anyhow::Result<Vec<(String, String)>> {
+    let text = guest.sh(&format!(
+        "journalctl _SYSTEMD_UNIT={unit}.service _TRANSPORT=stdout -n 200 -o json --output-fields=MESSAGE,PRIORITY --no-pager"
+    ))?;
+    let lines = text.lines().map(|line| {
+        let line: serde_json::Value = serde_json::from_str(line)?;
+        let of = |field: &str| line[field].as_str().unwrap_or_default().to_owned();
+        Ok((of("PRIORITY"), of("MESSAGE")))
+    });
+    lines.collect()
+}
+
+/// A server that hangs is replaced; its pods and their runtime do not notice.
+pub fn watchdog(guest: &mut Guest) -> Outcome {
+    guest.apply(&(pod("a", &[("main", "{}")], "") + &pod("b", &[("main", "{}")], "")), &["a", "b"])?;
+    let before = guest.sh(PROCESSES)?;
+    let restarts = || super::number(&guest.sh("systemctl show -P NRestarts kelson-server")?);
+    let restarted = restarts()?;
+    // systemd takes the limits of the file for the process that runs; that process notifies four times in the unit's minute.
+    guest.sh("mkdir -p /run/systemd/system/kelson-server.service.d
+printf '[Service]\nWatchdogSec=40\nTimeoutAbortSec=2\n' >/run/systemd/system/kelson-server.service.d/watchdog.conf
+systemctl daemon-reload; kill -STOP $(systemctl show -P MainPID kelson-server)")?;
+    eventually("a restart by the watchdog", PATIENCE, || {
+        ensure!(restarts()? > restarted, "no restart");
+        guest.sh("systemctl is-active kelson-server; journalctl -u kelson-server | grep 'Watchdog timeout'")
+    })?;
+    guest.sh("rm -r /run/systemd/system/kelson-server.service.d; systemctl daemon-reload")?;
+    guest.became_ready_again()?;
+    let now = guest.sh(PROCESSES)?;
+    ensure!(now == before, "now: {now}\nbefore: {before}");
+    Ok(())
+}
+
 /// A pod that needs three seconds to end and writes when it did.
 fn slow(name: &str) -> String {
     let script = "trap 'sleep 3; date >>/d/ended; exit 0' TERM; echo started >>/d/starts; while :; do sleep 1; done";

@@ -135,7 +135,7 @@ impl Servers {
     /// Returns the listed servers, for the next start of the node.
     pub fn learned(&self) -> Vec<String> {
         let choice = self.choice.lock();
-        choice.present.iter().chain(&choice.former).map(|server| url(server)).collect()
+        choice.present.iter().chain(&choice.former).map(url).collect()
     }
 
     /// Returns all servers: the one in use, then the others by preference.

@@ -87,7 +87,7 @@ async fn a_server_that_does_not_complete_a_connection_is_passed_over() {
     }
     let request = Request::get("/x").body(Bytes::new()).expect("a request");
     let remote = Remote::new(config(&authority, &[refuses, foreign])).expect("a transport");
-    let why = remote.send(request).await.err().expect("no server").to_string();
+    let why = remote.send(request).await.expect_err("no server").to_string();
     assert!(why.contains("invalid peer certificate"), "the certificate is named, whichever is tried first: {why}");
 }
 

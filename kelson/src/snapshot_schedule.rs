@@ -12,7 +12,7 @@ use jiff::tz::TimeZone;
 use kelson_apiserver::Running;
 use kelson_auth::{UserInfo, user};
 use kelson_bundle::Passphrase;
-use kelson_client::{BoxFuture, Client, EventRecorder, EventType, ObjectRef};
+use kelson_client::{BoxFuture, Client, EventRecorder, EventType, ObjectRef, Transport};
 use kelson_meta::{Clock, CronSchedule, SystemClock};
 use kelson_metrics::{IntCounterVec, IntGauge, Registry};
 use kelson_platform::files::make_private_dir;
@@ -22,7 +22,7 @@ use kelson_tasks::{FILES, OnPanic, Tasks};
 use crate::election::Election;
 use crate::leading::{Candidate, Elector, Part, Term};
 use crate::snapshot::{self, SavedBundle};
-use crate::snapshot_flags::{ScheduleArgs, passphrase};
+use crate::snapshot_flags::ScheduleArgs;
 use crate::snapshot_list;
 
 /// The name of the Lease in `kube-system`.
@@ -95,7 +95,7 @@ impl ScheduledSnapshots {
     pub fn start(self, api: &Running, identity: Option<String>, node: &str, tasks: &Tasks) -> Option<Part> {
         let plan = self.plan?;
         let as_admin = UserInfo::new(user::API_SERVER, [user::MASTERS]);
-        let transport = api.in_process(as_admin);
+        let transport: Arc<dyn Transport> = api.in_process(as_admin);
         let elector = identity.map(|identity| Elector {
             transport: Arc::clone(&transport),
             identity,
@@ -123,12 +123,12 @@ impl Plan {
         if file.is_none() && !args.snapshot_unsealed {
             bail!("--snapshot-schedule-cron needs --snapshot-passphrase-file, or --snapshot-unsealed");
         }
-        let passphrase = passphrase(file).context("of scheduled snapshots")?.map(Arc::new);
+        let passphrase = file.map(|file| Passphrase::read(file)).transpose().context("--snapshot-passphrase-file")?;
         Ok(Some(Self {
             schedule,
             retention: args.snapshot_retention,
             dir: args.snapshot_dir.clone().unwrap_or_else(|| data_dir.join(DIR)),
-            passphrase,
+            passphrase: passphrase.map(Arc::new),
             bucket: args.s3.bucket()?,
             data_dir: data_dir.to_owned(),
         }))
@@ -246,14 +246,14 @@ mod tests {
         assert_eq!((made.retention, made.dir, made.passphrase.is_some()), (5, dir.join("backups"), true));
         assert!(plan(dir, &["--snapshot-schedule-cron=@daily", "--snapshot-unsealed"]).unwrap().is_some());
         for (words, why) in [
-            (&["--snapshot-schedule-cron=0 0 * * *"][..], "--snapshot-passphrase-file"),
-            (&["--snapshot-schedule-cron=often", "--snapshot-unsealed"], "--snapshot-schedule-cron"),
-            (&["--snapshot-schedule-cron=@daily", "--snapshot-passphrase-file=/nonexistent"], "/nonexistent"),
-            (&["--snapshot-schedule-cron=@daily", "--snapshot-unsealed", "--s3"], "--s3-bucket"),
-            (&["--snapshot-retention=0"], "--snapshot-retention"),
+            ("--snapshot-schedule-cron=0 0 * * *", "--snapshot-passphrase-file"),
+            ("--snapshot-schedule-cron=often|--snapshot-unsealed", "--snapshot-schedule-cron"),
+            ("--snapshot-schedule-cron=@daily|--snapshot-passphrase-file=/nonexistent", "/nonexistent"),
+            ("--snapshot-schedule-cron=@daily|--snapshot-unsealed|--s3", "--s3-bucket"),
+            ("--snapshot-retention=0", "--snapshot-retention"),
         ] {
-            let error = plan(dir, words).err().unwrap();
-            assert!(error.contains(why), "{words:?}: {error}");
+            let error = plan(dir, &words.split('|').collect::<Vec<_>>()).err().unwrap();
+            assert!(error.contains(why), "{words}: {error}");
         }
     }
 

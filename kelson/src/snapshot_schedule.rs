@@ -35,7 +35,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(60);
 const END_MAX: Duration = Duration::from_secs(5);
 
 /// What is saved when, and where to.
-struct Plan {
+struct SnapshotPlan {
     schedule: CronSchedule,
     retention: u32,
     dir: PathBuf,
@@ -54,7 +54,7 @@ struct SnapshotMetrics {
 
 /// The scheduled snapshots of a server, if it has a schedule.
 pub struct ScheduledSnapshots {
-    plan: Option<Arc<Plan>>,
+    plan: Option<Arc<SnapshotPlan>>,
     metrics: SnapshotMetrics,
     registry: Registry,
 }
@@ -65,7 +65,7 @@ impl ScheduledSnapshots {
     /// # Errors
     /// A flag is missing, or a file cannot be read.
     pub fn read(args: &ScheduleArgs, data_dir: &Path) -> anyhow::Result<Self> {
-        let plan = Plan::read(args, data_dir)?.map(Arc::new);
+        let plan = SnapshotPlan::read(args, data_dir)?.map(Arc::new);
         let registry = Registry::new();
         let metrics = SnapshotMetrics {
             saved: registry.counters(
@@ -116,7 +116,7 @@ impl ScheduledSnapshots {
     }
 }
 
-impl Plan {
+impl SnapshotPlan {
     fn read(args: &ScheduleArgs, data_dir: &Path) -> anyhow::Result<Option<Self>> {
         let Some(schedule) = args.snapshot_schedule_cron.clone() else { return Ok(None) };
         let file = args.snapshot_passphrase_file.as_ref();
@@ -151,7 +151,7 @@ impl Plan {
 
 /// The task of one term.
 struct Work {
-    plan: Arc<Plan>,
+    plan: Arc<SnapshotPlan>,
     client: Client,
     events: EventRecorder,
     node: String,
@@ -227,9 +227,9 @@ mod tests {
         schedule: ScheduleArgs,
     }
 
-    fn plan(dir: &Path, words: &[&str]) -> Result<Option<Plan>, String> {
+    fn plan(dir: &Path, words: &[&str]) -> Result<Option<SnapshotPlan>, String> {
         let line = Line::try_parse_from(["kelson"].iter().chain(words)).map_err(|error| error.to_string())?;
-        Plan::read(&line.schedule, dir).map_err(|error| format!("{error:#}"))
+        SnapshotPlan::read(&line.schedule, dir).map_err(|error| format!("{error:#}"))
     }
 
     #[test]

@@ -1,5 +1,4 @@
 //! A bucket against a server in memory, which records what it is asked, and Amazon's published example of a signature.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -9,9 +8,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header;
 use kelson_client::{BoxFuture, Request, Response, Transport, TransportError, full_body};
-use kelson_s3::{BucketOptions, Lookup, S3Bucket, S3Error, S3Keys, StoredFile};
 use parking_lot::Mutex;
 use rusty_s3::{Bucket, Credentials, S3Action as _, UrlStyle};
+
+use crate::{BucketOptions, Lookup, S3Bucket, S3Error, S3Keys, StoredFile};
 
 /// The size of the parts of a file in bytes.
 const PART: usize = 16 << 20;

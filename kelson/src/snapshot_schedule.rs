@@ -82,6 +82,10 @@ impl ScheduledSnapshots {
                 "Size of the last scheduled snapshot of this server in bytes.",
             ),
         };
+        // Both series are there from the start, so that an alert sees the first failure.
+        for result in ["success", "failure"] {
+            metrics.saved.with_label_values(&[result]).inc_by(0);
+        }
         Ok(Self { plan, metrics, registry })
     }
 

@@ -188,9 +188,10 @@ impl ControlPlane {
 
     /// Stops the components in order: writers first, then the API server, then the store, then its etcd member.
     pub async fn shutdown(self) {
+        let snapshots = self.snapshots.map(Part::shutdown);
         let snapshots = async {
-            if let Some(snapshots) = self.snapshots {
-                snapshots.shutdown().await;
+            if let Some(stopped) = snapshots {
+                stopped.await;
             }
         };
         tokio::join!(self.scheduler.shutdown(), self.controllers.shutdown(), snapshots);

@@ -12,7 +12,7 @@ use jiff::tz::TimeZone;
 use kelson_apiserver::Running;
 use kelson_auth::{UserInfo, user};
 use kelson_bundle::Passphrase;
-use kelson_client::{BoxFuture, Client, EventRecorder, EventType, ObjectRef};
+use kelson_client::{BoxFuture, Client, EventRecorder, EventType, ObjectRef, Transport};
 use kelson_meta::{Clock, CronSchedule, SystemClock};
 use kelson_metrics::{IntCounterVec, IntGauge, Registry};
 use kelson_platform::files::make_private_dir;
@@ -22,7 +22,7 @@ use kelson_tasks::{FILES, OnPanic, Tasks};
 use crate::election::Election;
 use crate::leading::{Candidate, Elector, Part, Term};
 use crate::snapshot::{self, SavedBundle};
-use crate::snapshot_flags::{ScheduleArgs, passphrase};
+use crate::snapshot_flags::ScheduleArgs;
 use crate::snapshot_list;
 
 /// The name of the Lease in `kube-system`.
@@ -35,7 +35,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(60);
 const END_MAX: Duration = Duration::from_secs(5);
 
 /// What is saved when, and where to.
-struct Plan {
+struct SnapshotPlan {
     schedule: CronSchedule,
     retention: u32,
     dir: PathBuf,
@@ -54,7 +54,7 @@ struct SnapshotMetrics {
 
 /// The scheduled snapshots of a server, if it has a schedule.
 pub struct ScheduledSnapshots {
-    plan: Option<Arc<Plan>>,
+    plan: Option<Arc<SnapshotPlan>>,
     metrics: SnapshotMetrics,
     registry: Registry,
 }
@@ -65,7 +65,7 @@ impl ScheduledSnapshots {
     /// # Errors
     /// A flag is missing, or a file cannot be read.
     pub fn read(args: &ScheduleArgs, data_dir: &Path) -> anyhow::Result<Self> {
-        let plan = Plan::read(args, data_dir)?.map(Arc::new);
+        let plan = SnapshotPlan::read(args, data_dir)?.map(Arc::new);
         let registry = Registry::new();
         let metrics = SnapshotMetrics {
             saved: registry.counters(
@@ -82,6 +82,10 @@ impl ScheduledSnapshots {
                 "Size of the last scheduled snapshot of this server in bytes.",
             ),
         };
+        // Both series are there from the start, so that an alert sees the first failure.
+        for result in ["success", "failure"] {
+            metrics.saved.with_label_values(&[result]).inc_by(0);
+        }
         Ok(Self { plan, metrics, registry })
     }
 
@@ -95,7 +99,7 @@ impl ScheduledSnapshots {
     pub fn start(self, api: &Running, identity: Option<String>, node: &str, tasks: &Tasks) -> Option<Part> {
         let plan = self.plan?;
         let as_admin = UserInfo::new(user::API_SERVER, [user::MASTERS]);
-        let transport = api.in_process(as_admin);
+        let transport: Arc<dyn Transport> = api.in_process(as_admin);
         let elector = identity.map(|identity| Elector {
             transport: Arc::clone(&transport),
             identity,
@@ -116,19 +120,19 @@ impl ScheduledSnapshots {
     }
 }
 
-impl Plan {
+impl SnapshotPlan {
     fn read(args: &ScheduleArgs, data_dir: &Path) -> anyhow::Result<Option<Self>> {
         let Some(schedule) = args.snapshot_schedule_cron.clone() else { return Ok(None) };
         let file = args.snapshot_passphrase_file.as_ref();
         if file.is_none() && !args.snapshot_unsealed {
             bail!("--snapshot-schedule-cron needs --snapshot-passphrase-file, or --snapshot-unsealed");
         }
-        let passphrase = passphrase(file).context("of scheduled snapshots")?.map(Arc::new);
+        let passphrase = file.map(|file| Passphrase::read(file)).transpose().context("--snapshot-passphrase-file")?;
         Ok(Some(Self {
             schedule,
             retention: args.snapshot_retention,
             dir: args.snapshot_dir.clone().unwrap_or_else(|| data_dir.join(DIR)),
-            passphrase,
+            passphrase: passphrase.map(Arc::new),
             bucket: args.s3.bucket()?,
             data_dir: data_dir.to_owned(),
         }))
@@ -151,7 +155,7 @@ impl Plan {
 
 /// The task of one term.
 struct Work {
-    plan: Arc<Plan>,
+    plan: Arc<SnapshotPlan>,
     client: Client,
     events: EventRecorder,
     node: String,
@@ -227,9 +231,9 @@ mod tests {
         schedule: ScheduleArgs,
     }
 
-    fn plan(dir: &Path, words: &[&str]) -> Result<Option<Plan>, String> {
+    fn plan(dir: &Path, words: &[&str]) -> Result<Option<SnapshotPlan>, String> {
         let line = Line::try_parse_from(["kelson"].iter().chain(words)).map_err(|error| error.to_string())?;
-        Plan::read(&line.schedule, dir).map_err(|error| format!("{error:#}"))
+        SnapshotPlan::read(&line.schedule, dir).map_err(|error| format!("{error:#}"))
     }
 
     #[test]
@@ -246,14 +250,14 @@ mod tests {
         assert_eq!((made.retention, made.dir, made.passphrase.is_some()), (5, dir.join("backups"), true));
         assert!(plan(dir, &["--snapshot-schedule-cron=@daily", "--snapshot-unsealed"]).unwrap().is_some());
         for (words, why) in [
-            (&["--snapshot-schedule-cron=0 0 * * *"][..], "--snapshot-passphrase-file"),
-            (&["--snapshot-schedule-cron=often", "--snapshot-unsealed"], "--snapshot-schedule-cron"),
-            (&["--snapshot-schedule-cron=@daily", "--snapshot-passphrase-file=/nonexistent"], "/nonexistent"),
-            (&["--snapshot-schedule-cron=@daily", "--snapshot-unsealed", "--s3"], "--s3-bucket"),
-            (&["--snapshot-retention=0"], "--snapshot-retention"),
+            ("--snapshot-schedule-cron=0 0 * * *", "--snapshot-passphrase-file"),
+            ("--snapshot-schedule-cron=often|--snapshot-unsealed", "--snapshot-schedule-cron"),
+            ("--snapshot-schedule-cron=@daily|--snapshot-passphrase-file=/nonexistent", "/nonexistent"),
+            ("--snapshot-schedule-cron=@daily|--snapshot-unsealed|--s3", "--s3-bucket"),
+            ("--snapshot-retention=0", "--snapshot-retention"),
         ] {
-            let error = plan(dir, words).err().unwrap();
-            assert!(error.contains(why), "{words:?}: {error}");
+            let error = plan(dir, &words.split('|').collect::<Vec<_>>()).err().unwrap();
+            assert!(error.contains(why), "{words}: {error}");
         }
     }
 

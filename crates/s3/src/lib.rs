@@ -17,6 +17,8 @@ mod bucket;
 mod credentials;
 mod error;
 mod request;
+#[cfg(test)]
+mod tests;
 
 pub use bucket::{BucketOptions, Lookup, S3Bucket, StoredFile};
 pub use credentials::S3Keys;

@@ -1,5 +1,4 @@
 //! A bucket against a server in memory, which records what it is asked, and Amazon's published example of a signature.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -9,9 +8,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header;
 use kelson_client::{BoxFuture, Request, Response, Transport, TransportError, full_body};
-use kelson_s3::{BucketOptions, Lookup, S3Bucket, S3Error, S3Keys, StoredFile};
 use parking_lot::Mutex;
 use rusty_s3::{Bucket, Credentials, S3Action as _, UrlStyle};
+
+use crate::{BucketOptions, Lookup, S3Bucket, S3Error, S3Keys, StoredFile};
 
 /// The size of the parts of a file in bytes.
 const PART: usize = 16 << 20;
@@ -187,4 +187,32 @@ fn a_bucket_is_a_host_name_at_amazon_and_a_path_elsewhere() {
     }
     let nameless = BucketOptions { bucket: String::new(), ..options() };
     assert!(S3Bucket::over(&nameless, keys, server).is_err());
+}
+
+/// By hand: `KELSON_S3_ENDPOINT` is a server with the bucket `kelson-test`, the keys are in the variables of Amazon.
+#[tokio::test]
+#[ignore = "needs a server of S3, which KELSON_S3_ENDPOINT names"]
+async fn a_real_server_takes_files_and_returns_them() {
+    let endpoint = std::env::var("KELSON_S3_ENDPOINT").expect("KELSON_S3_ENDPOINT");
+    let options = BucketOptions { endpoint, bucket: "kelson-test".to_owned(), ..options() };
+    let keys = S3Keys::from_variables(|name| std::env::var(name).ok()).unwrap();
+    let bucket = S3Bucket::new(&options, keys.clone()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    for (name, size) in [("small one", 5), ("empty", 0), ("large", 2 * PART + 77)] {
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        let bytes: Vec<u8> = (0..size).map(|n| u8::try_from(n % 251).unwrap()).collect();
+        std::fs::write(&from, &bytes).unwrap();
+        bucket.put(name, &from).await.unwrap();
+        let listed = bucket.list().await.unwrap();
+        assert_eq!(listed, [StoredFile { name: name.to_owned(), bytes: size as u64 }]);
+        assert_eq!(bucket.get(name, &to, size as u64).await.unwrap(), size as u64);
+        assert!(std::fs::read(&to).unwrap() == bytes, "{name}");
+        std::fs::remove_file(&to).unwrap();
+        bucket.delete(name).await.unwrap();
+        assert!(matches!(bucket.get(name, &to, 1).await, Err(S3Error::Rejected { status: 404, .. })), "{name}");
+    }
+    assert!(bucket.list().await.unwrap().is_empty());
+    let absent = BucketOptions { bucket: "kelson-absent".to_owned(), ..options };
+    let error = S3Bucket::new(&absent, keys).unwrap().list().await.unwrap_err();
+    assert!(matches!(&error, S3Error::Rejected { code, .. } if code == "NoSuchBucket"), "{error}");
 }

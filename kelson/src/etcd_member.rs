@@ -65,7 +65,7 @@ pub async fn receive(args: &ServerArgs, address: IpAddr, tasks: &Tasks) -> anyho
     if args.etcd.is_used() {
         bail!("--etcd-servers and --server exclude each other: a server that joins has its own etcd member");
     }
-    joining::receive(&args.member, &options(args, address, tasks)?).await.context("--server")
+    joining::receive(&args.member, &options(args, address, tasks)?).await
 }
 
 /// Starts the member if this server has one, gets one with `--cluster-init`, or joins. Waits until it can serve the API server.
@@ -86,7 +86,7 @@ pub async fn start(
     let start = match (has_member, args.member.cluster_init || was_moved) {
         (true, _) => Start::Resume,
         (false, _) if joins => {
-            let member = joining::enter(&args.member, &options(args, address, tasks)?).await.context("--server")?;
+            let member = joining::enter(&args.member, &options(args, address, tasks)?).await?;
             return Ok(Some(Arc::new(member)));
         }
         (false, true) => Start::Init,
@@ -106,7 +106,7 @@ pub async fn start(
     let member = match Member::start(options.clone(), start).await {
         // The cluster removed the learner of an interrupted join, or has other members by now.
         Err(MemberError::Removed { .. } | MemberError::StaleCluster) if is_joining && joins => {
-            joining::enter(&args.member, &options).await.context("--server")?
+            joining::enter(&args.member, &options).await?
         }
         started => started.context("etcd member")?,
     };

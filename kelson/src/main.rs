@@ -10,7 +10,7 @@
 //! | `args` | arguments that commands share |
 //! | `manifests/`, `lock`, `host`, `logging`, `service`, `parent`, `program`, `rest`, `process` | files that are given to a controller as objects; the service manager; unused pages of the program and of the allocator, which are released |
 //! | `cli`, `control_plane`, `kube_apiserver/`, `node/`, `absent/` | the command line; the control plane; the API server alone; in `node/`, `agent`, `kubelet` and `kube_proxy` each build one role of the process; `absent/` replaces `node/` on systems without a node |
-//! | `run` | the commands `server` and `agent` |
+//! | `run`, `vote` | the commands `server`, `agent` and `vote` |
 //! | `upstream` | one row for each component with a separate name |
 //!
 //! The file of a subcommand (`token`, `cleanup`, `node/image`, `node/credentials`) does not import another one. Which flags
@@ -92,6 +92,7 @@ mod token;
 mod token_list;
 mod tracing_flags;
 mod upstream;
+mod vote;
 
 use std::process::ExitCode;
 
@@ -163,6 +164,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Server(args) => run::server(*args),
         Command::Node(command) => node::run::run(command),
+        Command::Vote(args) => vote::run(&args),
         Command::Hollow(args) => hollow::run(&args),
         Command::TestServer(args) => test_server::run(&args),
         Command::Token(command) => process::small(token::run(command)),

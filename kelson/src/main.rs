@@ -10,7 +10,7 @@
 //! | `args` | arguments that commands share |
 //! | `manifests/`, `lock`, `host`, `logging`, `service`, `parent`, `program`, `rest`, `process` | files that are given to a controller as objects; the service manager; unused pages of the program and of the allocator, which are released |
 //! | `cli`, `control_plane`, `kube_apiserver/`, `node/`, `absent/` | the command line; the control plane; the API server alone; in `node/`, `agent`, `kubelet` and `kube_proxy` each build one role of the process; `absent/` replaces `node/` on systems without a node |
-//! | `run`, `vote` | the commands `server`, `agent` and `vote` |
+//! | `run` | the commands `server` and `agent` |
 //! | `upstream` | one row for each component with a separate name |
 //!
 //! The file of a subcommand (`token`, `cleanup`, `node/image`, `node/credentials`) does not import another one. Which flags

@@ -44,13 +44,14 @@ impl Prober for TlsProber {
         if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "the server does not support HTTP/2"));
         }
-        let handshake = http2::Builder::new(TokioExecutor::new())
+        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT)
             .keep_alive_while_idle(true)
-            .handshake(TokioIo::new(stream));
-        let (sender, connection) = handshake.await.map_err(io::Error::other)?;
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(io::Error::other)?;
         Ok(TlsProbe { server, sender, connection: scoped("server-probe", connection) })
     }
 }

@@ -65,6 +65,8 @@ pub enum Command {
     Server(Box<ServerArgs>),
     #[command(flatten)]
     Node(NodeCommand),
+    /// Run only an etcd member on this machine, so that two servers and this vote survive the loss of any one of them.
+    Vote(Box<crate::vote::VoteArgs>),
     /// Run many nodes without containers in one process, to load-test a control plane.
     Hollow(Box<crate::hollow::HollowArgs>),
     /// Serve test clusters, one per request.
@@ -288,6 +290,10 @@ pub enum TokenCommand {
         /// receives all keys of the cluster.
         #[arg(long, conflicts_with_all = ["groups", "usages"])]
         server: bool,
+        /// Create a token with which a machine joins as an etcd member only: `kelson vote --server URL --token TOKEN`. It
+        /// receives the CA of the etcd cluster.
+        #[arg(long, conflicts_with_all = ["groups", "usages", "server"])]
+        vote: bool,
         /// Lifetime of the token: seconds, or a number with s, m or h; 0 never expires.
         #[arg(long, value_name = "TIME", default_value = "24h", value_parser = crate::args::parse_ttl)]
         ttl: std::time::Duration,

@@ -94,6 +94,7 @@ mod token;
 mod token_list;
 mod tracing_flags;
 mod upstream;
+mod vote;
 
 use std::process::ExitCode;
 
@@ -165,6 +166,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Server(args) => run::server(*args),
         Command::Node(command) => node::run::run(command),
+        Command::Vote(args) => vote::run(&args),
         Command::Hollow(args) => hollow::run(&args),
         Command::TestServer(args) => test_server::run(&args),
         Command::Token(command) => process::small(token::run(command)),

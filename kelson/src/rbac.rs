@@ -9,7 +9,7 @@ use kelson_pki::KUBELET_CLIENTS;
 use serde_json::{Value, json};
 
 use crate::cluster::{AUTHORITIES, CLUSTER_INFO, KUBELET_CONFIG, NETWORK};
-use crate::token::SERVERS;
+use crate::token::{SERVERS, VOTES};
 
 /// The user of cluster DNS: the account in Kubernetes' `system:kube-dns` binding.
 pub const DNS_USER: &str = "system:serviceaccount:kube-system:kube-dns";
@@ -62,6 +62,7 @@ pub async fn ensure(client: &Client) -> anyhow::Result<()> {
         ("kelson:bootstrappers", "system:node-bootstrapper".to_owned(), group("system:bootstrappers")),
         (GET_NODES, GET_NODES.to_owned(), group("system:bootstrappers")),
         (JOIN_SERVERS, JOIN_SERVERS.to_owned(), group(SERVERS)),
+        ("kelson:join-votes", JOIN_SERVERS.to_owned(), group(VOTES)),
         ("kelson:approve-new-nodes", csr("nodeclient"), group("system:bootstrappers")),
         ("kelson:approve-node-renewals", csr("selfnodeclient"), group("system:nodes")),
         ("kelson:returning-nodes", "system:node-bootstrapper".to_owned(), group(user::RETURNING_NODES)),

@@ -30,6 +30,9 @@ const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
 /// The group of tokens with which servers join.
 pub const SERVERS: &str = "system:bootstrappers:kelson:server";
 
+/// The group of tokens with which votes join.
+pub const VOTES: &str = "system:bootstrappers:kelson:vote";
+
 /// A token in its two parts. It is never printed, and erased from memory when dropped.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
@@ -101,6 +104,8 @@ pub enum Purpose {
     Node,
     /// Servers join with it.
     Server,
+    /// Votes join with it.
+    Vote,
 }
 
 impl Purpose {
@@ -113,6 +118,7 @@ impl Purpose {
                 "system:bootstrappers:kelson:default-node-token",
             ),
             Self::Server => ("Token with which servers join.", &["authentication"], SERVERS),
+            Self::Vote => ("Token with which votes join.", &["authentication"], VOTES),
         };
         Terms { expires, description: description.to_owned(), usages: words(usages), groups: words(&[group]) }
     }
@@ -182,16 +188,17 @@ async fn store(client: &Client, token: &Token, terms: &Terms) -> anyhow::Result<
 pub async fn run(command: TokenCommand) -> anyhow::Result<()> {
     match command {
         TokenCommand::Generate => outln!("{}", Token::random().reveal()),
-        TokenCommand::Create { token, usages, groups, server, ttl, description, print_join_command, of } => {
+        TokenCommand::Create { token, usages, groups, server, vote, ttl, description, print_join_command, of } => {
             let token = token.as_deref().map_or_else(|| Ok(Token::random()), Token::parse)?;
             let client = of.client()?;
             let expires = (!ttl.is_zero()).then(|| Timestamp::now() + ttl);
-            if server {
+            let member = server.then_some(Purpose::Server).or_else(|| vote.then_some(Purpose::Vote));
+            if member.is_some() {
                 of.check_member().await?;
             }
-            let terms = match server {
-                true => Purpose::Server.terms(expires),
-                false => Terms { expires, description: String::new(), usages, groups },
+            let terms = match member {
+                Some(purpose) => purpose.terms(expires),
+                None => Terms { expires, description: String::new(), usages, groups },
             };
             let terms = Terms { description: description.unwrap_or(terms.description), ..terms };
             if of.dry_run {
@@ -199,10 +206,14 @@ pub async fn run(command: TokenCommand) -> anyhow::Result<()> {
                 return Ok(());
             }
             of.reaching(store(&client, &token, &terms).await)?;
-            match (server, print_join_command) {
-                (false, false) => outln!("{}", token.reveal()),
-                (false, true) => outln!("{}", join_command(&client, &token).await?),
-                (true, _) => outln!("{}", server_join(&client, &token, print_join_command).await?),
+            match (member, print_join_command) {
+                (None, false) => outln!("{}", token.reveal()),
+                (None, true) => outln!("{}", join_command(&client, &token).await?),
+                (Some(purpose), _) => {
+                    let command =
+                        print_join_command.then_some(if purpose == Purpose::Vote { "vote" } else { "server" });
+                    outln!("{}", member_join(&client, &token, command).await?);
+                }
             }
         }
         TokenCommand::List { output, show_secrets, of } => {
@@ -299,11 +310,14 @@ async fn join_command(client: &Client, token: &Token) -> anyhow::Result<String> 
     Ok(command)
 }
 
-/// Returns the token with which servers join, or the command.
-async fn server_join(client: &Client, token: &Token, is_command: bool) -> anyhow::Result<String> {
+/// Returns the token with which servers and votes join, or the command line with this command.
+async fn member_join(client: &Client, token: &Token, command: Option<&str>) -> anyhow::Result<String> {
     let (server, pins) = url_and_pins(client).await?;
     let token = token.of_servers(pins.first().map_or("", String::as_str))?.reveal();
-    Ok(if is_command { format!("kelson server --server {server} --token {}", *token) } else { token.to_string() })
+    Ok(match command {
+        Some(command) => format!("kelson {command} --server {server} --token {}", *token),
+        None => token.to_string(),
+    })
 }
 
 #[cfg(test)]

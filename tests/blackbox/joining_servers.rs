@@ -27,6 +27,7 @@ const SERVERS: usize = 3;
 pub fn tests() -> Vec<Test> {
     vec![
         Test { name: "joining_servers::three_servers_by_tokens", needs: OwnNode, run: three },
+        Test { name: "joining_servers::two_servers_and_a_vote", needs: OwnNode, run: vote },
         Test { name: "joining_servers::what_must_not_join_is_rejected", needs: OwnServer, run: rejected },
     ]
 }
@@ -195,6 +196,59 @@ fn three_servers() -> Outcome {
     ensure!(servers.log(2).contains("is a member of a cluster already"), "{}", servers.programs[2].log_tail(TAIL));
     ensure!(servers.members(2)?.len() == SERVERS, "{:?}", servers.members(2));
     Ok(())
+}
+
+fn vote(_: &Subject) -> Outcome {
+    // Its own thread, since it moves to the network of the servers.
+    std::thread::spawn(two_servers_and_a_vote).join().map_err(|_| anyhow::anyhow!("the test panicked"))?
+}
+
+/// The machine of the vote.
+const VOTE: usize = 2;
+
+fn two_servers_and_a_vote() -> Outcome {
+    let mut servers = Servers::new()?;
+    servers.start(0, &["--cluster-init"])?;
+    servers.until_ready(0)?;
+    let command = servers.command(0, &["token", "create", "--server", "--print-join-command"])?;
+    let join: Vec<&str> = command.split_whitespace().skip(2).collect();
+    servers.start(1, &join)?;
+    servers.until_ready(1)?;
+
+    let command = servers.command(0, &["token", "create", "--vote", "--print-join-command"])?;
+    let words: Vec<&str> = command.split_whitespace().collect();
+    let ["kelson", "vote", join @ ..] = &words[..] else { bail!("the command is {command:?}") };
+    let (dir, address) = (servers.dir(VOTE).display().to_string(), Network::address(VOTE).to_string());
+    let etcd = etcd("etcd").display().to_string();
+    let own = ["vote", "--data-dir", &dir, "--node-ip", &address, "--etcd-binary", &etcd];
+    let args = |more: &[&str]| [&own[..], more].concat().into_iter().map(str::to_owned).collect::<Vec<_>>();
+    servers.programs[VOTE].set_args(args(join));
+    servers.programs[VOTE].start()?;
+    let votes = |servers: &Servers| {
+        eventually("three members vote", PATIENCE, || {
+            let members = servers.members(1)?;
+            let voters = members.iter().filter(|m| m["role"] != "learner" && m["isRunning"] == true).count();
+            ensure!(voters == SERVERS, "{members:#?}");
+            Ok(())
+        })
+        .with_context(|| servers.programs[VOTE].log_tail(TAIL))
+    };
+    votes(&servers)?;
+    let entries: Vec<_> = std::fs::read_dir(servers.dir(VOTE))?.filter_map(Result::ok).map(|e| e.file_name()).collect();
+    ensure!(!entries.iter().any(|name| name == "pki"), "a vote has no key of the API: {entries:?}");
+
+    // One server is lost: the other and the vote are a quorum. The vote returns without a flag.
+    servers.programs[0].kill();
+    servers.write(1, "without-0")?;
+    servers.start(0, &[])?;
+    servers.until_ready(0)?;
+    servers.programs[VOTE].kill();
+    servers.write(0, "without-the-vote")?;
+    servers.programs[VOTE].set_args(args(&[]));
+    servers.programs[VOTE].start()?;
+    votes(&servers)?;
+    servers.programs[1].kill();
+    servers.write(0, "without-1")
 }
 
 /// Starts a server that must end with an error; returns its output.

@@ -29,6 +29,8 @@ const NEEDED: [&str; 8] = [
     "etcd/pki/ca.key",
     "network.json",
 ];
+/// Entries of what a vote receives: the CA of the etcd cluster, with which the member issues its certificates.
+const NEEDED_BY_VOTE: [&str; 2] = ["etcd/pki/ca.crt", "etcd/pki/ca.key"];
 /// Keys that a server of the same cluster has already.
 const COMPARED: [&str; 3] = ["pki/ca.key", "pki/sa.key", "etcd/pki/ca.key"];
 /// The directory of the etcd member.
@@ -104,7 +106,29 @@ pub enum JoinOutcome {
 /// # Errors
 /// A needed part is missing, or they are larger than [`JOIN_BYTES_MAX`].
 pub fn seal(parts: &[(String, Vec<u8>)], manifest: &Manifest, token: &ServerToken) -> Result<Vec<u8>, BundleError> {
-    if let Some(missing) = NEEDED.iter().find(|needed| !parts.iter().any(|(name, _)| name == **needed)) {
+    seal_parts(parts, manifest, token, &NEEDED)
+}
+
+/// Seals the part of a cluster's keys that a vote needs, as [`seal`] does. Other parts are left out.
+///
+/// # Errors
+/// As of [`seal`].
+pub fn seal_for_vote(
+    parts: &[(String, Vec<u8>)],
+    manifest: &Manifest,
+    token: &ServerToken,
+) -> Result<Vec<u8>, BundleError> {
+    let parts: Vec<_> = parts.iter().filter(|(name, _)| NEEDED_BY_VOTE.contains(&&**name)).cloned().collect();
+    seal_parts(&parts, manifest, token, &NEEDED_BY_VOTE)
+}
+
+fn seal_parts(
+    parts: &[(String, Vec<u8>)],
+    manifest: &Manifest,
+    token: &ServerToken,
+    needed: &[&str],
+) -> Result<Vec<u8>, BundleError> {
+    if let Some(missing) = needed.iter().find(|needed| !parts.iter().any(|(name, _)| name == **needed)) {
         return Err(BundleError::Missing((*missing).to_owned()));
     }
     let mut writer = Writer::new(Vec::new(), Some(&token.passphrase()?), manifest)?;
@@ -170,6 +194,31 @@ pub fn install(
     Ok(JoinOutcome::AlreadyThere)
 }
 
+/// Writes the sealed keys of a vote into a data directory, whose lock the caller has. All files are there afterwards, or none;
+/// doing it again changes nothing.
+///
+/// # Errors
+/// As of [`install`]; the directory is that of a server.
+pub fn install_for_vote(sealed: &[u8], token: &ServerToken, data_dir: &Path) -> Result<JoinOutcome, BundleError> {
+    if sealed.len() > JOIN_BYTES_MAX {
+        check_size(sealed.to_vec())?;
+    }
+    let other = || BundleError::OtherCluster(data_dir.to_owned());
+    if data_dir.join("pki").exists() || data_dir.join("store").exists() {
+        return Err(other());
+    }
+    let staged = Staged::extract(sealed, Some(&token.passphrase()?), data_dir, &NEEDED_BY_VOTE)?;
+    if !data_dir.join(ETCD).exists() {
+        staged.install_part(ETCD, data_dir)?;
+        return Ok(JoinOutcome::Written);
+    }
+    let read = |dir: &Path| fs::read(dir.join(NEEDED_BY_VOTE[1])).map(Zeroizing::new).ok();
+    match (read(data_dir), read(staged.path())) {
+        (Some(present), Some(received)) if present == received => Ok(JoinOutcome::AlreadyThere),
+        _ => Err(other()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -233,6 +282,28 @@ mod tests {
         assert_eq!(fs::read_dir(data).unwrap().count(), 3, "nothing is left of the attempts");
         fs::remove_dir_all(data.join("pki")).unwrap();
         assert!(matches!(installed(&sealed), Err(BundleError::OtherCluster(_))), "there are objects without keys");
+    }
+
+    #[test]
+    fn a_vote_receives_the_etcd_ca_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path();
+        let one = token("0123456789abcdef");
+        let sealed = seal_for_vote(&parts("a"), &manifest(), &one).unwrap();
+        assert!(matches!(install(&sealed, &one, data, Timestamp::UNIX_EPOCH), Err(BundleError::Missing(_))));
+        let other = token("0123456789abcdeg");
+        assert!(matches!(install_for_vote(&sealed, &other, data), Err(BundleError::WrongPassphrase)));
+        assert_eq!(fs::read_dir(data).unwrap().count(), 0);
+        assert_eq!(install_for_vote(&sealed, &one, data).unwrap(), JoinOutcome::Written);
+        assert_eq!(fs::read(data.join("etcd/pki/ca.key")).unwrap(), b"a etcd/pki/ca.key");
+        let entries: Vec<_> = fs::read_dir(data).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(entries, ["etcd"], "nothing else is sent, and nothing is left of the attempts");
+        assert_eq!(kelson_platform::files::open_to_others(&data.join("etcd/pki/ca.key")), None);
+        assert_eq!(install_for_vote(&sealed, &one, data).unwrap(), JoinOutcome::AlreadyThere);
+        let another = seal_for_vote(&parts("b"), &manifest(), &one).unwrap();
+        assert!(matches!(install_for_vote(&another, &one, data), Err(BundleError::OtherCluster(_))));
+        fs::create_dir(data.join("pki")).unwrap();
+        assert!(matches!(install_for_vote(&sealed, &one, data), Err(BundleError::OtherCluster(_))), "a server's");
     }
 
     #[test]

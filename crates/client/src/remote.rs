@@ -10,20 +10,16 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full};
-use hyper_util::client::legacy::connect::HttpConnector;
 use jiff::Timestamp;
-use kelson_pki::{AnyServerCertificate, Pool, ServerChains};
 use kelson_tasks::FILES;
 use kelson_transport::BoxFuture;
 use parking_lot::Mutex;
-use rustls::ClientConfig;
-use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
 use crate::kubeconfig::{Config, Credentials};
 use crate::{Request, Response, Transport, TransportError};
 
 mod connector;
+mod dial;
 mod impersonation;
 mod monitor;
 mod plain;
@@ -32,12 +28,16 @@ mod probe;
 mod proxy;
 mod race;
 mod severable;
-use connector::{CONNECT_TIMEOUT, Route, Tls, TlsConnector};
+mod tls;
+use connector::{Route, TlsConnector};
+use dial::{chain, tcp};
 use monitor::Monitor;
 pub use plain::Plain;
-use pools::{PING_INTERVAL, Pools};
+use pools::Pools;
 use probe::TlsProber;
 use proxy::Way;
+pub use tls::client_config;
+use tls::{Tls, read, server_name};
 
 /// The minimum interval of checks of credential files.
 const RECHECK: Duration = Duration::from_secs(10);
@@ -168,7 +168,7 @@ fn open(config: &Config) -> Result<Current, TransportError> {
     if matches!(config.credentials, Credentials::Exec(_)) || (missing && config.credentials_may_come) {
         return Ok(Current { stamp, ..Current::default() });
     }
-    let connector = TlsConnector::new(route(config)?, tls(config)?);
+    let connector = TlsConnector::new(route(config)?, Tls::of(config)?);
     let token = match &config.credentials {
         Credentials::Token(t) => Some(bearer(t)?),
         Credentials::TokenFile(p) => {
@@ -193,35 +193,12 @@ fn route(config: &Config) -> Result<Route, TransportError> {
     })
 }
 
-/// Reads the TLS side of a configuration.
-fn tls(config: &Config) -> Result<Tls, TransportError> {
-    let tls = match &config.ca_file {
-        Some(file) => client_config(&Config { ca_pem: read(file)?, ..config.clone() })?,
-        None => client_config(config)?,
-    };
-    Ok(Tls { config: Arc::new(tls), name: server_name(config)? })
-}
-
-fn server_name(config: &Config) -> Result<Option<ServerName<'static>>, TransportError> {
-    let name = config.tls_server_name.as_deref().map(|n| ServerName::try_from(n.to_owned())).transpose();
-    name.map_err(TransportError::new)
-}
-
 /// Keeps the choice among the servers of a configuration until it is dropped: it notices a server that does not answer
 /// or is not ready, and returns to a preferred one.
 pub async fn choose_server(config: Config) {
     if let Some(servers) = config.servers.clone() {
         Monitor::new(servers, TlsProber(config)).run().await;
     }
-}
-
-fn tcp() -> HttpConnector {
-    let mut tcp = HttpConnector::new();
-    tcp.enforce_http(false);
-    tcp.set_nodelay(true);
-    tcp.set_keepalive(Some(PING_INTERVAL));
-    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-    tcp
 }
 
 fn bearer(token: &str) -> Result<header::HeaderValue, TransportError> {
@@ -241,10 +218,6 @@ fn stamps(config: &Config) -> Vec<Option<SystemTime>> {
         _ => {}
     }
     files.into_iter().map(modified).collect()
-}
-
-fn read(path: &PathBuf) -> Result<Vec<u8>, TransportError> {
-    std::fs::read(path).map_err(|e| TransportError(format!("{}: {e}", path.display())))
 }
 
 /// Returns the time of the server of `config` (the `Date` of an answer), over a connection that is verified as of `at`;
@@ -283,50 +256,6 @@ impl rustls::time_provider::TimeProvider for FixedTime {
         let seconds = u64::try_from(self.0.as_second()).ok()?;
         Some(rustls_pki_types::UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
     }
-}
-
-/// Returns the verifier of a server's certificate: the CAs of a kubeconfig, or the system's if it names none.
-fn trusted(
-    config: &Config,
-    system: impl FnOnce() -> Vec<CertificateDer<'static>>,
-) -> Result<ServerChains, TransportError> {
-    if config.ca_pem.is_empty() && config.ca_file.is_none() {
-        return Ok(ServerChains::of(Pool::of_readable(system())));
-    }
-    let fault = |e: &dyn std::fmt::Display| TransportError(format!("certificate authority: {e}"));
-    let bundle: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&config.ca_pem).collect();
-    let bundle = bundle.map_err(|e| fault(&e))?;
-    if bundle.is_empty() && !config.ca_pem.is_empty() {
-        return Err(fault(&"has no certificate"));
-    }
-    Ok(ServerChains::of(Pool::new(bundle).map_err(|e| fault(&e))?))
-}
-
-/// The TLS side of a kubeconfig; also for connections that are not pooled (upgrades).
-pub fn client_config(config: &Config) -> Result<ClientConfig, TransportError> {
-    let verifier = match config.insecure_skip_tls_verify {
-        true => AnyServerCertificate::verifier(),
-        false => trusted(config, kelson_pki::system_roots)?.verifier(),
-    };
-    let builder = ClientConfig::builder_with_provider(kelson_pki::provider())
-        .with_safe_default_protocol_versions()
-        .map_err(TransportError::new)?
-        .dangerous()
-        .with_custom_certificate_verifier(verifier);
-    let (cert, key) = match &config.credentials {
-        Credentials::Certificate { cert_pem, key_pem } => (cert_pem.clone(), key_pem.clone()),
-        Credentials::CertificateFiles { cert, key } => (read(cert)?, read(key)?),
-        _ => return Ok(with_alpn(builder.with_no_client_auth())),
-    };
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&cert).collect();
-    let chain = chain.map_err(|e| TransportError(format!("client certificate: {e}")))?;
-    let key = PrivateKeyDer::from_pem_slice(&key).map_err(|e| TransportError(format!("client key: {e}")))?;
-    Ok(with_alpn(builder.with_client_auth_cert(chain, key).map_err(TransportError::new)?))
-}
-
-fn with_alpn(mut config: ClientConfig) -> ClientConfig {
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    config
 }
 
 impl Transport for Remote {
@@ -373,18 +302,6 @@ impl Transport for Remote {
             Ok(response.map(|b| held(b).map_err(|e| TransportError(chain(&e))).boxed_unsync()))
         })
     }
-}
-
-/// An error with its causes; hyper's own text alone says little.
-fn chain(e: &dyn std::error::Error) -> String {
-    let mut text = e.to_string();
-    let mut source = e.source();
-    while let Some(s) = source {
-        text.push_str(": ");
-        text.push_str(&s.to_string());
-        source = s.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -61,8 +61,8 @@ struct Choice {
     current: Uri,
     /// The number of times that requests had to use other connections.
     generation: u64,
-    /// Ends the connections to a server.
-    connections: HashMap<Uri, CancellationToken>,
+    /// Ends the connections to a server, by its URL.
+    connections: HashMap<String, CancellationToken>,
 }
 
 /// Returns the URL of a server.
@@ -170,18 +170,18 @@ impl Servers {
         let from = std::mem::replace(&mut choice.current, to.clone());
         choice.generation = choice.generation.wrapping_add(1);
         if previous == Previous::Cut
-            && let Some(open) = choice.connections.remove(&from)
+            && let Some(open) = choice.connections.remove(&url(&from))
         {
             open.cancel();
         }
         // A server that is neither in use nor known has no connection that must be cut later.
-        let known = choice.ranked();
+        let known: Vec<String> = choice.ranked().iter().map(url).collect();
         choice.connections.retain(|server, _| known.contains(server));
     }
 
     /// Returns the token that ends a connection to this server when it is cut.
     pub fn connection(&self, to: &Uri) -> CancellationToken {
-        self.choice.lock().connections.entry(to.clone()).or_default().child_token()
+        self.choice.lock().connections.entry(url(to)).or_default().child_token()
     }
 
     /// Returns whether there is a choice.
@@ -334,7 +334,7 @@ mod tests {
     #[test]
     fn only_connections_to_a_server_that_does_not_answer_are_cut() {
         let servers = Servers::new(&urls(&["a", "b"]), "n").unwrap();
-        let [first, second] = servers.order().try_into().unwrap();
+        let [first, second]: [Uri; 2] = servers.order().try_into().unwrap();
         let (to_first, to_second) = (servers.connection(&first), servers.connection(&second));
         servers.switch(&first, Previous::Drain);
         assert_eq!(servers.current().1, 0, "it is in use");

@@ -67,7 +67,19 @@ impl Contact {
     /// # Errors
     /// The server rejects the request.
     pub async fn keys(&self) -> anyhow::Result<(Vec<u8>, Option<u32>)> {
-        let answer: SealedKeys = self.post(&JoinRequest::new(self.pin.clone(), None)).await?;
+        self.sealed(&JoinRequest::new(self.pin.clone(), None)).await
+    }
+
+    /// Requests the keys that a vote needs, sealed with the token, and the minor version of the cluster's etcd.
+    ///
+    /// # Errors
+    /// The server rejects the request.
+    pub async fn vote_keys(&self) -> anyhow::Result<(Vec<u8>, Option<u32>)> {
+        self.sealed(&JoinRequest::of_vote(self.pin.clone())).await
+    }
+
+    async fn sealed(&self, request: &JoinRequest) -> anyhow::Result<(Vec<u8>, Option<u32>)> {
+        let answer: SealedKeys = self.post(request).await?;
         let sealed = STANDARD.decode(answer.sealed).with_context(|| format!("the keys from {}", self.server))?;
         Ok((sealed, answer.etcd_minor))
     }

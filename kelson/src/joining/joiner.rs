@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use jiff::Timestamp;
-use kelson_bundle::join::{JoinOutcome, ServerToken, install};
+use kelson_bundle::join::{JoinOutcome, ServerToken, install, install_for_vote};
 use kelson_members::{Joiner, Member, MemberError, MemberOptions};
 use kelson_tasks::FILES;
 
@@ -57,6 +57,25 @@ pub async fn receive(args: &MemberArgs, options: &MemberOptions) -> anyhow::Resu
 pub async fn enter(args: &MemberArgs, options: &MemberOptions) -> anyhow::Result<Member> {
     let (server, token) = asked(args)?;
     let contact = Contact::new(server, &token, &read_ca(&options.data_dir).await?)?;
+    become_member(server, &contact, options).await
+}
+
+/// Receives the CA of the etcd cluster of `--server`, and nothing else of its keys, then adds a member that is no server and
+/// starts it. Returns when it is a voter. The caller has the lock of the data directory.
+///
+/// # Errors
+/// As of [`receive`] and [`enter`].
+pub async fn enter_as_vote(args: &MemberArgs, options: &MemberOptions) -> anyhow::Result<Member> {
+    let (server, token) = asked(args)?;
+    kelson_members::check_program(options).await.context("etcd member")?;
+    let contact = Contact::find(server, &token, args.server_ca.as_deref()).await?;
+    let sealed = contact.vote_keys().await?;
+    let dir = options.data_dir.clone();
+    FILES.run(move || install_for_vote(&sealed, &token, &dir)).await??;
+    become_member(server, &contact, options).await
+}
+
+async fn become_member(server: &str, contact: &Contact, options: &MemberOptions) -> anyhow::Result<Member> {
     loop {
         let joiner = Joiner::prepare(options.clone()).await.context("etcd member")?;
         let initial = contact.admission(joiner.name(), joiner.peer_urls()).await?;

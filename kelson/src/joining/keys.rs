@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use jiff::Timestamp;
-use kelson_bundle::join::{ServerToken, seal};
+use kelson_bundle::join::{ServerToken, seal, seal_for_vote};
 use kelson_bundle::{FORMAT, Manifest};
 use kelson_meta::version;
 use kelson_pki::ClusterPki;
@@ -35,11 +35,11 @@ pub fn pins_of(ca_pem: &str) -> anyhow::Result<Vec<String>> {
     certificates.iter().map(|certificate| Ok(kelson_pki::public_key_pin(certificate)?)).collect()
 }
 
-/// Seals the keys of the cluster of this data directory with a token. Blocks.
+/// Seals the keys of the cluster of this data directory with a token; those that a vote needs if `is_vote`. Blocks.
 ///
 /// # Errors
 /// The token is for other CAs, or a file cannot be read.
-pub fn sealed(data_dir: &Path, token: &ServerToken, now: Timestamp) -> anyhow::Result<Vec<u8>> {
+pub fn sealed(data_dir: &Path, token: &ServerToken, is_vote: bool, now: Timestamp) -> anyhow::Result<Vec<u8>> {
     if !pins(data_dir)?.contains(&token.pin()) {
         bail!("the token is for another CA than this cluster's; create one with `kelson token create --server`");
     }
@@ -51,6 +51,7 @@ pub fn sealed(data_dir: &Path, token: &ServerToken, now: Timestamp) -> anyhow::R
         cluster_domain: CLUSTER_DOMAIN.to_owned(),
         store: None,
     };
+    let seal = if is_vote { seal_for_vote } else { seal };
     Ok(seal(&parts(data_dir)?, &manifest, token)?)
 }
 

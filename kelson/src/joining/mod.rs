@@ -2,7 +2,8 @@
 //! token (`contact`), receives the CAs and settings of the cluster, and adds its own etcd member (`joiner`).
 //!
 //! The new server makes two requests, to `POST /kelson/join`: the first one returns the keys of the cluster, sealed with the token;
-//! the second one adds the member, which listens at its peer URL by then.
+//! the second one adds the member, which listens at its peer URL by then. A vote has a member only, and receives the CA of the etcd
+//! cluster instead of all keys.
 
 mod contact;
 mod joiner;
@@ -10,7 +11,7 @@ mod keys;
 mod request;
 mod service;
 
-pub use joiner::{enter, receive};
+pub use joiner::{enter, enter_as_vote, receive};
 pub use keys::pins_of;
 pub use service::{Admits, JoinService};
 

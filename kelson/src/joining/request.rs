@@ -16,6 +16,9 @@ pub struct JoinRequest {
     pub kubernetes_version: String,
     /// The pin of the token, `sha256:HEX`.
     pub pin: String,
+    /// Whether it has a member only, and needs no other keys.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub vote: bool,
     /// The member to add; without it the server requests the keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub member: Option<JoiningMember>,
@@ -45,7 +48,12 @@ pub struct SealedKeys {
 impl JoinRequest {
     /// Creates the request of this release.
     pub fn new(pin: String, member: Option<JoiningMember>) -> Self {
-        Self { kubernetes_version: version::SHORT.to_owned(), pin, member }
+        Self { kubernetes_version: version::SHORT.to_owned(), pin, vote: false, member }
+    }
+
+    /// Creates the request of a vote for its keys.
+    pub fn of_vote(pin: String) -> Self {
+        Self { vote: true, ..Self::new(pin, None) }
     }
 
     /// Checks that the joining server may run beside this one.

@@ -53,18 +53,29 @@ impl JoinService {
     }
 
     /// Seals the keys for the bootstrap token with which the user has authenticated.
-    async fn keys(&self, user: &UserInfo, pin: &str, etcd_minor: Option<u32>) -> Result<Value, Status> {
+    async fn keys(
+        &self,
+        user: &UserInfo,
+        pin: &str,
+        etcd_minor: Option<u32>,
+        is_vote: bool,
+    ) -> Result<Value, Status> {
         let Some(id) = user.name.strip_prefix(user::BOOTSTRAP_USER_PREFIX) else {
             let why = "a server joins with a token of `kelson token create --server`, not with other credentials";
             return Err(Status::failure(403, Reason::Forbidden, why));
         };
+        if !is_vote && !user.groups.iter().any(|group| group == token::SERVERS) {
+            let why = "the token is not for servers; `kelson vote` takes one of `kelson token create --vote`";
+            return Err(Status::failure(403, Reason::Forbidden, why));
+        }
         let secret = self.secret(id).await.map_err(|e| Status::unavailable(format!("read the token: {e:#}")))?;
         let token = ServerToken::new(pin, id, &secret);
         let token = token.ok_or_else(|| Status::bad_request("pin must be sha256: and 64 hexadecimal digits"))?;
         let dir = self.data_dir.clone();
-        let sealed = FILES.run(move || keys::sealed(&dir, &token, Timestamp::now())).await.map_err(Status::internal)?;
+        let sealed =
+            FILES.run(move || keys::sealed(&dir, &token, is_vote, Timestamp::now())).await.map_err(Status::internal)?;
         let sealed = sealed.map_err(|e| conflict(format!("{e:#}")))?;
-        tracing::info!(token = id, "sent the keys of the cluster to a joining server");
+        tracing::info!(token = id, vote = is_vote, "sent the keys of the cluster to a joining server");
         to_value(&SealedKeys { sealed: STANDARD.encode(sealed), etcd_minor })
     }
 
@@ -88,7 +99,7 @@ impl JoinHandler for JoinService {
             ));
         };
         match request.member {
-            None => self.keys(user, &request.pin, member.cluster_minor()).await,
+            None => self.keys(user, &request.pin, member.cluster_minor(), request.vote).await,
             Some(JoiningMember { name, peer_urls }) => {
                 let initial = member.admit(&name, &peer_urls).await.map_err(|e| status_of(&e))?;
                 to_value(&initial)

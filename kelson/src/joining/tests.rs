@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use kelson_apiserver::{ApiServer, Config, Running, ServingConfig};
 use kelson_auth::{UserInfo, user};
-use kelson_bundle::join::{JoinOutcome, ServerToken, install};
+use kelson_bundle::join::{JoinOutcome, ServerToken, install, install_for_vote};
 use kelson_client::{Client, PatchKind, WriteOptions};
 use kelson_members::{AdmitError, InitialCluster, InitialMember};
 use kelson_pki::ClusterPki;
@@ -187,6 +187,37 @@ async fn tokens_that_are_not_valid_for_servers_are_rejected() {
     let foreign = valid.of_servers(&format!("sha256:{}", "0a".repeat(32))).unwrap();
     let error = Contact::find(&server.url, &foreign, None).await.err().unwrap().to_string();
     assert!(error.contains("the token is of another cluster, or the connection is intercepted"), "{error}");
+    server.api.shutdown().await;
+}
+
+#[tokio::test]
+async fn the_token_of_a_vote_gives_the_etcd_ca_only() {
+    let server = Server::start(Some(Arc::new(Voter::default()))).await;
+    let (vote, other) = (Token::random(), Token::random());
+    admit_own(&server.masters, &vote, Purpose::Vote).await.unwrap();
+    admit_own(&server.masters, &other, Purpose::Server).await.unwrap();
+    // Both roles are effective when a server joins.
+    drop(keys(&server.contact(&server.token(&other)).await).await);
+    let token = server.token(&vote);
+    let contact = server.contact(&token).await;
+    let sealed = tokio::time::timeout(PATIENCE, async {
+        loop {
+            match contact.vote_keys().await {
+                Ok(sealed) => return sealed,
+                Err(e) => assert!(e.to_string().contains("does not let this token"), "{e:#}"),
+            }
+            tokio::task::yield_now().await;
+        }
+    });
+    let sealed = sealed.await.expect("the role is effective");
+    let joined = tempfile::tempdir().unwrap();
+    assert_eq!(install_for_vote(&sealed, &token, joined.path()).unwrap(), JoinOutcome::Written);
+    assert_eq!(read(joined.path(), "etcd/pki/ca.key"), read(server.dir.path(), "etcd/pki/ca.key"));
+    assert!(!joined.path().join("pki").exists(), "no key of the API");
+    let rejected = server.rejection(&vote).await;
+    assert!(rejected.contains("the token is not for servers"), "{rejected}");
+    // The token of a server gives it too.
+    assert!(server.contact(&server.token(&other)).await.vote_keys().await.is_ok());
     server.api.shutdown().await;
 }
 

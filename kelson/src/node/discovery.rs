@@ -75,7 +75,8 @@ async fn joined(
     pins: &[String],
     name: Option<&str>,
 ) -> anyhow::Result<JoinedNode> {
-    let server = &*servers.to_string();
+    let names = servers.to_string();
+    let server = names.as_str();
     let ca = match &args.server_ca {
         Some(file) => {
             let what = file.clone();
@@ -131,7 +132,8 @@ fn client(config: Config) -> anyhow::Result<Client> {
 
 /// Returns the CA that the cluster's signature proves.
 async fn signed_ca(servers: &ApiServers, token: &Token, pins: &[String]) -> Result<String, Fault> {
-    let server = &*servers.to_string();
+    let names = servers.to_string();
+    let server = names.as_str();
     let config = Config { insecure_skip_tls_verify: true, ..servers.config("", Credentials::None) };
     let info = cluster_info(server, &client(config).map_err(Fault::Never)?).await?;
     let ca = judge(&info, token, pins)?;

@@ -30,7 +30,7 @@ pub fn failover(cluster: &mut Cluster) -> anyhow::Result<()> {
         eventually("every node renews its Lease at the server that is left", PATIENCE, || {
             ensure_ready(&mut client, all)?;
             let now = renewals(&mut client)?;
-            let late: Vec<&String> = before.iter().filter(|(n, at)| now.get(*n) == Some(at)).map(|(n, _)| n).collect();
+            let late: Vec<&String> = before.iter().filter(|(n, at)| now.get(*n) == Some(*at)).map(|(n, _)| n).collect();
             ensure!(late.is_empty(), "not renewed: {late:?}");
             Ok(())
         })

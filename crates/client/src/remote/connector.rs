@@ -3,25 +3,18 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use http::Uri;
 use kelson_transport::PooledTls;
-use rustls::ClientConfig;
-use rustls_pki_types::ServerName;
-use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
 use tower_service::Service;
 
+use super::dial::{CONNECT_TIMEOUT, tcp};
 use super::proxy::Way;
 use super::race::race;
 use super::severable::Severable;
-use super::tcp;
+use super::tls::Tls;
 use crate::kubeconfig::Proxy;
 use crate::servers::Servers;
-
-/// The timeout of a connection, including TLS.
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Where connections lead.
 #[derive(Clone)]
@@ -30,15 +23,6 @@ pub(super) enum Route {
     One(Way),
     /// To the first of these that answers.
     Several(Arc<Servers>, Proxy),
-}
-
-/// The TLS side of a connection.
-#[derive(Clone)]
-pub(super) struct Tls {
-    /// The trusted CAs, and the client's certificate.
-    pub(super) config: Arc<ClientConfig>,
-    /// The name to verify instead of the host's.
-    pub(super) name: Option<ServerName<'static>>,
 }
 
 /// Connects to the host of a URI, or to one of several servers.
@@ -56,21 +40,6 @@ impl TlsConnector {
     /// Returns whether there is a choice of servers.
     pub(super) fn has_choice(&self) -> bool {
         matches!(&self.route, Route::Several(servers, _) if servers.are_several())
-    }
-}
-
-impl Tls {
-    /// Opens a connection.
-    pub(super) async fn open(self, mut way: Way, uri: Uri) -> io::Result<TlsStream<TcpStream>> {
-        let name = match self.name {
-            Some(name) => name,
-            None => {
-                let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
-                ServerName::try_from(host).map_err(io::Error::other)?
-            }
-        };
-        let stream = way.connect(uri).await?;
-        tokio_rustls::TlsConnector::from(self.config).connect(name, stream).await
     }
 }
 

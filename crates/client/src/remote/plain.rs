@@ -8,7 +8,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use kelson_transport::BoxFuture;
 
-use super::{chain, tcp};
+use super::dial::{chain, tcp};
 use crate::{Request, Response, Transport, TransportError};
 
 /// Speaks to one server, with nothing that proves who asks.

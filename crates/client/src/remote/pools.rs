@@ -12,7 +12,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use super::connector::TlsConnector;
 
 /// A dead HTTP/2 connection is noticed after this plus [`PING_TIMEOUT`].
-pub(super) const PING_INTERVAL: Duration = Duration::from_secs(30);
+const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// The timeout of a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 /// The same where there is another server. One that does not answer at all is noticed sooner, by the monitor; this

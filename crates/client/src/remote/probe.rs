@@ -1,4 +1,4 @@
-//! A look at one server: a connection of its own, whose pings show within a second that the server does not answer, and
+//! A look at one server: a separate connection, whose pings show within a second that the server does not answer, and
 //! the server's readiness. One for each node, however many connections the node has.
 use std::io;
 use std::time::Duration;
@@ -10,9 +10,10 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use kelson_tasks::{FILES, Scoped, scoped};
 
+use super::dial::tcp;
 use super::monitor::{Ending, Probe, Prober};
 use super::proxy::Way;
-use super::tcp;
+use super::tls::Tls;
 use crate::kubeconfig::{Config, Credentials};
 
 /// A server that does not answer is noticed after these two.
@@ -38,18 +39,19 @@ impl Prober for TlsProber {
         let config = self.0.clone().under(Credentials::None);
         let way = Way::to(&server, &config.proxy, tcp()).map_err(io::Error::other)?;
         // The CA is read again each time, since it may have been rotated.
-        let tls = FILES.run(move || super::tls(&config)).await.map_err(io::Error::other)?;
+        let tls = FILES.run(move || Tls::of(&config)).await.map_err(io::Error::other)?;
         let stream = tls.map_err(io::Error::other)?.open(way, server.clone()).await?;
         if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "the server does not support HTTP/2"));
         }
-        let handshake = http2::Builder::new(TokioExecutor::new())
+        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT)
             .keep_alive_while_idle(true)
-            .handshake(TokioIo::new(stream));
-        let (sender, connection) = handshake.await.map_err(io::Error::other)?;
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(io::Error::other)?;
         Ok(TlsProbe { server, sender, connection: scoped("server-probe", connection) })
     }
 }

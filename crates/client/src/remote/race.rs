@@ -7,6 +7,8 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use http::Uri;
 
+use super::dial::chain;
+
 /// The time after which the next server is tried as well.
 pub(super) const STAGGER: Duration = Duration::from_millis(150);
 /// The timeout of one attempt.
@@ -38,7 +40,7 @@ where
             biased;
             Some((server, outcome)) = attempts.next() => match outcome {
                 Ok(opened) => return Ok((server, opened)),
-                Err(e) => faults.push(io::Error::new(e.kind(), format!("{server}: {}", super::chain(&e)))),
+                Err(e) => faults.push(io::Error::new(e.kind(), format!("{server}: {}", chain(&e)))),
             },
             () = tokio::time::sleep(STAGGER), if waiting.len() > 0 => {}
         }
@@ -60,7 +62,7 @@ mod tests {
 
     use super::*;
 
-    /// Servers by name: `dead` refuses at once, `hole` never answers, `slow` answers after a second, `bad` has an
+    /// Servers by name: `dead` rejects at once, `hole` never answers, `slow` answers after a second, `bad` has an
     /// invalid certificate.
     async fn open(server: Uri) -> io::Result<String> {
         let name = server.host().unwrap_or_default().to_owned();

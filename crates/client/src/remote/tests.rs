@@ -1,4 +1,5 @@
 //! Trust, credentials, proxies, and how connections are used.
+use super::tls::trusted;
 use super::*;
 use http::{Request, Response};
 use http_body_util::StreamBody;
@@ -6,6 +7,7 @@ use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use kelson_pki::{Authority, LeafSpec, Purpose, San, SwappableCertificate};
+use rustls_pki_types::CertificateDer;
 use std::convert::Infallible;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};

@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::reference::{Record, ReferenceResult};
 use crate::{Outcome, Subject, SubjectKind};
 
-/// What a test needs besides an API server.
+/// The requirements of a test besides an API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
     /// Only an API server.

@@ -22,7 +22,7 @@ pub const EVICTION: &str = "--eviction-hard=memory.available<50Mi,nodefs.availab
 /// The time limit of a clean stop.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 
-/// Which cluster is tested.
+/// The cluster under test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SubjectKind {
     /// The binary of this repository, started by the suite.

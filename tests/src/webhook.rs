@@ -22,7 +22,7 @@ const IDLE: Duration = Duration::from_secs(120);
 /// The maximum size of a request in bytes.
 const REQUEST_MAX: u64 = 16 << 20;
 
-/// What the server does with a request.
+/// The response of the server.
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// Answers with this status and JSON.

@@ -104,7 +104,7 @@ pub struct NetworkPolicy {
 }
 slim_object!(NetworkPolicy, ResourceType::namespaced("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"));
 
-/// What a policy selects and allows (`networking.k8s.io/v1` NetworkPolicySpec).
+/// The selection and the rules of a policy (`networking.k8s.io/v1` NetworkPolicySpec).
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct NetworkPolicySpec {

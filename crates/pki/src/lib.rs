@@ -80,7 +80,7 @@ pub enum PkiError {
     Malformed {
         /// The thing being read.
         what: String,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
     /// A cryptographic operation failed.

@@ -40,7 +40,7 @@ impl Protocol {
     }
 }
 
-/// Which endpoints traffic may use.
+/// The endpoints that traffic may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum TrafficPolicy {
     /// Any ready endpoint of the cluster.

@@ -20,7 +20,7 @@ pub struct Cursor {
     /// The log of the watched part; `None` for a watch of the whole resource.
     scope: Option<Arc<ScopeLog>>,
     position: u64,
-    /// How often the records had been replaced without events when this watch began.
+    /// The number of times that the records had been replaced without events when this watch began.
     restarts: u32,
     changed: watch::Receiver<()>,
 }

@@ -29,10 +29,10 @@ use crate::write::{Committed, Precondition, Write};
 
 /// The lane in which [`Store::close`] waits for the committer's last sync, so that it does not block a runtime thread.
 static CLOSING: Lane = Lane::new("store-close", 1);
-/// Where a key service is waited for.
+/// The lane in which a key service is waited for.
 static UNLOCK: Lane = Lane::new("store-unlock", 1);
 
-/// How this store performs its writes.
+/// The way in which this store performs its writes.
 #[expect(clippy::large_enum_variant, reason = "there is one in a store")]
 pub(crate) enum Commits {
     /// The writer's task runs the committer itself. This is for engines that never block.
@@ -270,7 +270,7 @@ impl Store {
         counts
     }
 
-    /// What the committer did since the store was opened.
+    /// Returns the counters of the committer since the store was opened.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.shared().counters.read()

@@ -43,7 +43,7 @@ const PROXY_HEALTH_PORT: u16 = 10256;
 /// The port of kube-proxy's metrics.
 const PROXY_METRICS_PORT: u16 = 10249;
 
-/// What a node needs to join, and the settings of the cluster.
+/// The data that a node needs to join, and the settings of the cluster.
 #[derive(Clone)]
 pub struct Join {
     /// The URL of the API server, `https://HOST:PORT`.

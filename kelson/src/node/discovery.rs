@@ -36,7 +36,7 @@ const PAUSE_FIRST: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// The time to wait for objects that the cluster has not published yet.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often an unchanged error is logged.
+/// The interval at which an unchanged error is logged.
 const REPEAT: Duration = Duration::from_secs(60);
 /// A part of every TLS error about the server's certificate.
 const CERTIFICATE_FAULT: &str = "invalid peer certificate";

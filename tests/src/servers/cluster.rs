@@ -27,7 +27,7 @@ fn clock_library() -> PathBuf {
     format!("/usr/lib/{}-linux-gnu/faketime/libfaketimeMT.so.1", std::env::consts::ARCH).into()
 }
 
-/// Who runs etcd.
+/// The process that runs etcd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Datastore {
     /// The test runs etcd, and the servers are given `--etcd-servers`.

@@ -4,7 +4,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 
-/// What goes wrong.
+/// The fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Etcd is killed, and started again at the end.
@@ -57,7 +57,7 @@ pub struct Step {
     pub length: Duration,
     /// The machine.
     pub target: Target,
-    /// What goes wrong.
+    /// The fault.
     pub fault: Fault,
 }
 

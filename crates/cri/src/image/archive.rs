@@ -36,7 +36,7 @@ pub enum ArchiveError {
     Invalid {
         /// The path of the archive.
         path: PathBuf,
-        /// What is wrong with its content.
+        /// The fault of the content.
         message: String,
     },
 }

@@ -25,7 +25,7 @@ const LOG_CHARS_MAX: usize = 1000;
 const SOCKETS: [&str; 2] = ["c:1", "p:1"];
 const LOG: &str = "log";
 
-/// How the process reads the list of members.
+/// The list of members that the process uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Members {
     /// It uses the list in the data.

@@ -241,7 +241,7 @@ async fn what_was_acknowledged_survives_power_cuts() {
 /// A cut while the log is carried over into the table: any of the table's pages are old, new or torn, and the log is whole.
 #[tokio::test]
 async fn a_power_cut_while_the_log_is_carried_over_loses_nothing() {
-    /// What a disk writes at once.
+    /// The number of bytes that a disk writes atomically.
     const SECTOR_BYTES: usize = 512;
     const PAGE_BYTES: usize = 4096;
     let seed = std::env::var("KELSON_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or_else(|| rand::rng().random());

@@ -108,7 +108,7 @@ fn status_root(tree: &Value, root: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// What follows for a position from its parents.
+/// The properties that a position inherits from its parents.
 #[derive(Clone)]
 struct Context<'p> {
     /// Why defaults may not be set.

@@ -19,7 +19,7 @@ const REASONS: &[&str] = &["FieldValueDuplicate", "FieldValueForbidden", "FieldV
 /// A place as its rules see it.
 pub(super) struct RuleScope {
     pub node: Arc<Node>,
-    /// How many times it can occur in an object; `None` when that is unbounded.
+    /// The number of times that it can occur in an object. `None` if unbounded.
     cardinality: Option<u64>,
     /// Whether here or around are rules; only then do types matter.
     within: bool,

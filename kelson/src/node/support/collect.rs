@@ -66,7 +66,7 @@ pub enum CollectError {
     /// A program failed without output.
     #[error("{status}: {said}")]
     Failed {
-        /// How it ended.
+        /// The exit status.
         status: ExitStatus,
         /// Its standard error.
         said: String,
@@ -111,7 +111,7 @@ pub fn file(path: &Path) -> Result<String, CollectError> {
     Ok(String::from_utf8_lossy(&read()?).into_owned())
 }
 
-/// Where a service's log is.
+/// The location of a service's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Log {
     /// A file.

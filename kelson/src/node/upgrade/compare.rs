@@ -66,7 +66,7 @@ pub enum Refusal {
     },
 }
 
-/// What is known of a machine beside its programs.
+/// The facts of a machine besides its programs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Circumstances {
     /// The API server's minor version, where the machine is a node of another server.

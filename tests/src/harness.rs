@@ -36,7 +36,7 @@ pub enum Needs {
 pub struct Test {
     /// Its area and what holds, as `area::what`.
     pub name: &'static str,
-    /// Its needs.
+    /// The requirements of the test.
     pub needs: Needs,
     /// The test; the subject is running by then.
     pub run: fn(&Subject) -> Outcome,

@@ -187,7 +187,7 @@ impl Process {
         Ok(child.as_mut().context("not running")?.try_wait()?)
     }
 
-    /// Kills it.
+    /// Kills the subject's process.
     pub fn kill(&self) -> anyhow::Result<()> {
         let mut child = self.child.lock().expect("no test panics while it holds this").take().context("not running")?;
         child.kill()?;

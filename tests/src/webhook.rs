@@ -44,7 +44,7 @@ pub enum Answer {
 /// A request: its path without the query, and its document.
 #[derive(Clone, Debug)]
 pub struct WebhookRequest {
-    /// The path.
+    /// The path without the query.
     pub path: String,
     /// The AdmissionReview or ConversionReview.
     pub review: Value,

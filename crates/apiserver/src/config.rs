@@ -150,7 +150,8 @@ pub struct Config {
     pub serving: Option<ServingConfig>,
     /// CAs of client certificates in PEM; empty accepts no client certificate.
     pub client_ca_pem: String,
-    /// How long after expiry a node's certificate can still be used to request a new one; `None`: not at all.
+    /// The time after expiry for which a node's certificate can still be used to request a new one. With `None` it
+    /// cannot.
     pub node_return: Option<Duration>,
     /// CAs of front proxies' client certificates in PEM. They are published for aggregated API servers.
     pub request_header_ca_pem: String,

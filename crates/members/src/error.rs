@@ -20,7 +20,7 @@ pub enum MemberError {
     Settings {
         /// The path of the file.
         path: PathBuf,
-        /// The fault.
+        /// The error that was found.
         why: String,
     },
     /// No etcd was found.
@@ -56,7 +56,7 @@ pub enum MemberError {
         kept: String,
         /// The file with the settings.
         path: PathBuf,
-        /// The remedy.
+        /// The steps that solve the problem.
         remedy: &'static str,
     },
     /// There is data without settings, or settings without data.

@@ -99,7 +99,7 @@ slim_object!(Namespace, ResourceType::cluster("", "v1", "namespaces", "Namespace
 pub struct NetworkPolicy {
     /// Namespace and name.
     pub metadata: ObjectMeta,
-    /// The specification.
+    /// The desired selection and rules of the policy.
     pub spec: NetworkPolicySpec,
 }
 slim_object!(NetworkPolicy, ResourceType::namespaced("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"));

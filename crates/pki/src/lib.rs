@@ -80,7 +80,7 @@ pub enum PkiError {
     Malformed {
         /// The thing being read.
         what: String,
-        /// The fault.
+        /// The error that was found.
         why: String,
     },
     /// A cryptographic operation failed.

@@ -54,8 +54,8 @@ pub struct Join {
     pub token: Token,
     /// The settings that all nodes share.
     pub cluster: ClusterSettings,
-    /// How a running node finds the cluster's CA after missing its rotation; `None` for the node of a server in this
-    /// process.
+    /// The discovery by which a running node finds the cluster's CA after it has missed a rotation. `None` for the node
+    /// of a server in this process.
     pub discovery: Option<Discovery>,
 }
 

@@ -47,7 +47,7 @@ enum Fault {
     Wait(anyhow::Error),
     /// It can, soon or never.
     Soon(anyhow::Error),
-    /// It cannot.
+    /// The node cannot join, and a retry does not help.
     Never(anyhow::Error),
 }
 

@@ -30,7 +30,7 @@ pub struct PodNetwork {
     pub dir: PathBuf,
     /// The cluster's address ranges.
     pub ranges: Ranges,
-    /// This node.
+    /// The identity of this node.
     pub me: NodeIdentity,
     /// The client of the API, with this node's identity.
     pub client: Client,

@@ -17,7 +17,7 @@ enum Entry {
 pub struct Recorder {
     begun: Instant,
     entries: Mutex<Vec<(Duration, Entry)>>,
-    /// The violations.
+    /// The violations that were found.
     faults: Mutex<Vec<String>>,
     next: AtomicU64,
     ended: AtomicBool,

@@ -22,7 +22,8 @@ const SEEDS_OF_DAYS: u64 = 2;
 const LOOK_MIN: Duration = Duration::from_millis(500);
 /// Looks in the whole time that a test waits.
 const LOOKS: u32 = 300;
-/// What a controller may take beyond the time of one look: a second that times on the wire leave out, and pauses between its looks.
+/// The time that a controller may take in addition to one sync: one second that times on the wire leave out, and its
+/// pauses.
 const LATE_MAX: Duration = Duration::from_secs(3);
 /// The same where writes fail: upstream's job controller retries after one second, then after two.
 const LATE_WITH_FAULTS_MAX: Duration = Duration::from_secs(7);

@@ -43,7 +43,7 @@ pub enum ContainerdError {
     Handler {
         /// The path of the file.
         path: PathBuf,
-        /// The fault.
+        /// The error that was found.
         why: String,
     },
     /// The data directory's path is too long for a socket.

@@ -30,9 +30,9 @@ const ALTERNATIVE_NAMES: &str = "2.5.29.17";
 /// The purpose for which a chain is verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Usage {
-    /// Client authentication.
+    /// Use as a client certificate (`clientAuth`).
     Client,
-    /// Server authentication.
+    /// Use as a server certificate (`serverAuth`).
     Server,
 }
 

@@ -20,7 +20,8 @@ use crate::node::status::gather;
 
 /// The interval at which the service is checked.
 const TURN: Duration = Duration::from_secs(1);
-/// How long it must be healthy without a break: a process that ends soon after its start is not.
+/// The time for which the service must be healthy without a break. A process that ends soon after its start does not
+/// reach it.
 const STEADY: Duration = Duration::from_secs(5);
 /// The time that one look may take.
 const LOOK_MAX: Duration = Duration::from_secs(20);

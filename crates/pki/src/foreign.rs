@@ -156,7 +156,7 @@ impl ForeignKey {
 pub struct PemBlock<'a> {
     /// The label, for instance `CERTIFICATE`.
     pub label: &'a str,
-    /// Whether lines of names and values stand before the content.
+    /// Whether there are header lines (names and values) before the content.
     pub has_headers: bool,
     /// The decoded content of the block.
     pub der: Vec<u8>,

@@ -312,8 +312,8 @@ pub(crate) fn take_back(table: &mut Table, events: &[Arc<Event>]) {
     }
 }
 
-/// A consistent view of a range of one resource's records at one revision. It holds a snapshot and no lock: writes go on, and the
-/// records in the view stay in memory until it is dropped.
+/// A consistent view of a range of one resource's records at one revision. It holds a snapshot and no lock: writes
+/// continue, and the records in the view stay in memory until it is dropped.
 #[derive(Clone)]
 pub struct ListView {
     table: Table,

@@ -1,5 +1,5 @@
-//! An etcd process on the data of a member that is otherwise stopped, reachable through sockets in a directory of its own
-//! only. Neither other members nor API servers can reach it.
+//! An etcd process on the data of a stopped member. Its sockets are in a private directory, so neither other members
+//! nor API servers can reach it.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

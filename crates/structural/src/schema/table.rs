@@ -1,5 +1,5 @@
-//! Names and places held once, whatever schema they stand in: operators bring the same pod templates in definition after
-//! definition, and a definition repeats itself from version to version.
+//! Stores names and schema nodes once for all schemas: operators use the same pod templates in many definitions, and
+//! the versions of a definition repeat most of it.
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use kelson_meta::Interner;

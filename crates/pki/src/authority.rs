@@ -142,8 +142,8 @@ impl Authority {
         Self { cross, ..self }
     }
 
-    /// The certificate of this authority's key by its predecessor, PEM; empty where that one is not trusted any more. What
-    /// this authority issues for servers is shown with it.
+    /// The certificate of this CA's key by its predecessor, in PEM. Empty if the predecessor is no longer trusted.
+    /// Server certificates of this CA are presented with it.
     pub fn cross_pem(&self) -> &str {
         &self.cross
     }
@@ -153,7 +153,7 @@ impl Authority {
         &self.key
     }
 
-    /// Whether the first certificate of `pem` was signed by this authority's key.
+    /// Whether this CA's key signed the first certificate of `pem`.
     pub fn has_issued(&self, pem: &str) -> bool {
         is_issued_by(pem, &self.cert_pem)
     }

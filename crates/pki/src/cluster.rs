@@ -20,7 +20,7 @@ use crate::{
 pub struct PkiOptions {
     /// The directory, usually `DIR/pki`.
     pub dir: PathBuf,
-    /// The clock cannot be right when it shows an earlier time than this: no authority is made then. The build's date.
+    /// The date of the build. A clock that shows an earlier time is wrong, and no CA is made then.
     pub clock_min: Timestamp,
 }
 

@@ -1,7 +1,7 @@
-//! Power cuts under load. After a cut, the write-ahead log has what was synced, and of later pages any part, complete or torn. The cut
-//! is made in a copy of the files while clients go on, and the copy is opened as on a machine that was restarted. It must contain all
-//! changes up to some write, and that write must not be before the last acknowledged one: the copy and the answers form one history.
-//! `KELSON_CUTS` is the number of cuts; `make torture` makes a thousand.
+//! Power cuts under load. After a cut, the write-ahead log has the synced pages, and any part of later pages, complete
+//! or torn. The cut is made in a copy of the files while clients continue, and the copy is opened as on a restarted
+//! machine. It must contain all changes up to some write, and that write must not be before the last acknowledged one:
+//! the copy and the answers form one history. `KELSON_CUTS` is the number of cuts; `make torture` makes a thousand.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::collections::BTreeSet;

@@ -71,7 +71,7 @@ pub enum Refusal {
 pub struct Circumstances {
     /// The API server's minor version, where the machine is a node of another server.
     pub server_minor: Option<u16>,
-    /// The user accepts that there is no way back (`--one-way`).
+    /// The user accepts that the upgrade cannot be reverted (`--one-way`).
     pub one_way: bool,
 }
 

@@ -97,7 +97,9 @@ pub(crate) const KEY_ENCIPHERMENT: u16 = 1 << 2;
 const KEY_CERT_SIGN: u16 = 1 << 5;
 const CRL_SIGN: u16 = 1 << 6;
 
-/// A certificate authority: certificate and key.
+/// A certificate authority: certificate and private key. It issues the certificates of a cluster and signs requests.
+/// During a rotation, its cross certificate ([`Authority::cross_pem`]) lets parties that trust only the predecessor
+/// accept certificates that it issues. The key is never printed.
 #[derive(Clone, Debug)]
 pub struct Authority {
     cert: CertificateDer<'static>,

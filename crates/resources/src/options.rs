@@ -103,7 +103,9 @@ impl ScalePaths {
     }
 }
 
-/// The properties of a kind.
+/// The properties of a kind that differ from those of most kinds: its names and scope, the stored version,
+/// subresources, the rules for names and deletion, allocations and durability. A file of a kind states them as `Options
+/// { .., ..Options::of(group, plural) }`. The API server reads them wherever the kinds differ.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The API group; empty for the legacy group.

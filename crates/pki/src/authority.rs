@@ -125,7 +125,6 @@ impl Authority {
     /// Creates the successor of this CA, with the same name and a new key. While both are trusted, a party that trusts
     /// only this CA also accepts certificates of the successor, by a cross certificate: this CA signs the successor's
     /// key, and the certificate is presented with those of the successor ([`Authority::cross_pem`], RFC 4158).
-    ///
     /// An expired CA does not sign its successor, since that certificate would not be trusted.
     ///
     /// # Errors

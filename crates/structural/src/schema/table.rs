@@ -9,17 +9,17 @@ use super::node::{Child, Name, Node};
 static NAMES: LazyLock<Mutex<Interner<str>>> = LazyLock::new(Mutex::default);
 static NODES: LazyLock<Mutex<Interner<Node>>> = LazyLock::new(Mutex::default);
 
-/// A table is whole after a panic: nothing is half done in it.
+/// Locks a table. It stays consistent after a panic, because each change is complete.
 fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The shared copy of a text.
+/// Returns the shared copy of a string.
 pub(super) fn name(text: &str) -> Name {
     lock(&NAMES).share(text)
 }
 
-/// The shared place that equals this one.
+/// Returns the shared node that equals this one.
 pub(super) fn node(node: Node) -> Child {
     Child(lock(&NODES).share(node))
 }

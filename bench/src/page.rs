@@ -27,7 +27,7 @@ struct Section {
     rows: Vec<Row>,
 }
 
-/// What the figures were measured on and with.
+/// The machine and the versions of a measurement.
 #[derive(Debug)]
 struct Machine {
     processor: String,

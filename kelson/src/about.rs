@@ -41,7 +41,7 @@ pub struct StoreFormats {
 }
 
 impl About {
-    /// This program.
+    /// Describes the running program.
     pub fn this() -> Self {
         Self {
             kelson_version: version::KELSON_VERSION.to_owned(),

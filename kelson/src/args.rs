@@ -88,7 +88,7 @@ pub fn feature_gates(values: &[String], is_asked: impl Fn(&str) -> bool) -> anyh
     Ok(gates)
 }
 
-/// Parses `--runtime-config`.
+/// Parses the values of `--runtime-config`.
 pub fn runtime_config(values: &[String]) -> anyhow::Result<RuntimeConfig> {
     RuntimeConfig::parse(values).map_err(anyhow::Error::msg).context("--runtime-config")
 }

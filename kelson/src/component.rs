@@ -122,7 +122,7 @@ pub fn client(config: Kubeconfig, component: &str) -> anyhow::Result<Client> {
 
 /// A standalone component.
 pub struct Alone<'a> {
-    /// Its flags.
+    /// The flags of the component.
     pub args: &'a ComponentArgs,
     /// Its name, as upstream's.
     pub name: &'static str,

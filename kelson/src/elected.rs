@@ -30,7 +30,7 @@ const SCHEDULER: &str = "kube-scheduler";
 /// Returns the transport of a user of this process.
 pub type Transports = Arc<dyn Fn(&str) -> Arc<dyn Transport> + Send + Sync>;
 
-/// What the components need from their server.
+/// The parts of their server that the components need.
 pub struct Elected<'a> {
     /// The flags of the server.
     pub args: &'a ServerArgs,

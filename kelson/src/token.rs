@@ -62,7 +62,7 @@ impl Token {
         }
     }
 
-    /// Returns `ID.SECRET`.
+    /// Returns the token in its printed form, `ID.SECRET`.
     pub fn reveal(&self) -> String {
         format!("{}.{}", self.id, *self.secret)
     }

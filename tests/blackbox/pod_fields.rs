@@ -365,7 +365,7 @@ fn sandbox(s: &Subject) -> Outcome {
     Ok(())
 }
 
-/// What a runtime or a kernel does not support is rejected with a message, and never silently ignored.
+/// Fields that a runtime or a kernel does not support are rejected with a message, and never silently ignored.
 fn promises(s: &Subject) -> Outcome {
     let k = s.kubectl.fresh_namespace("f-promise")?;
     let rows = [

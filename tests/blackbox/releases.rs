@@ -96,7 +96,7 @@ fn airgap(_: &Subject) -> Outcome {
     Ok(())
 }
 
-/// How a release finds the program that lists the crates: built with everything else, or by cargo.
+/// Returns the command that lists the crates for a release: built with everything else, or by cargo.
 fn xtask() -> String {
     let xtask = binary().with_file_name("xtask");
     if xtask.is_file() { format!("XTASK={}", xtask.display()) } else { String::new() }

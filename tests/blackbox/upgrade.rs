@@ -72,7 +72,7 @@ impl Service {
         command
     }
 
-    /// What is beside the program, by name.
+    /// Returns the names of the files in the program's directory.
     fn files(&self) -> anyhow::Result<Vec<String>> {
         let entries =
             fs::read_dir(self.path("bin"))?.map(|entry| anyhow::Ok(entry?.file_name().to_string_lossy().into_owned()));

@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::reference::{Record, ReferenceResult};
 use crate::{Outcome, Subject, SubjectKind};
 
-/// What a test needs besides an API server.
+/// The requirements of a test besides an API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
     /// Only an API server.
@@ -36,7 +36,7 @@ pub enum Needs {
 pub struct Test {
     /// Its area and what holds, as `area::what`.
     pub name: &'static str,
-    /// Its needs.
+    /// The requirements of the test.
     pub needs: Needs,
     /// The test; the subject is running by then.
     pub run: fn(&Subject) -> Outcome,

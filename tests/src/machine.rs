@@ -54,7 +54,7 @@ impl Machine {
         sh(&format!("ip link set {} down", self.cable)).map(drop)
     }
 
-    /// Reverts [`Machine::unplug`].
+    /// Ends the effect of [`Machine::unplug`].
     pub fn plug_in(&self) -> anyhow::Result<()> {
         let n = &self.netns;
         let here = self.gateway()?;
@@ -163,7 +163,7 @@ impl Agent {
         Ok(None)
     }
 
-    /// Kills it.
+    /// Kills the process.
     pub fn kill(&mut self) -> anyhow::Result<()> {
         let mut child = self.child.take().context("not running")?;
         child.kill()?;

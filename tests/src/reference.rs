@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 const RECORD: &str = include_str!("../reference.txt");
 
-/// What is recorded of a test.
+/// The recorded result of a test on the reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReferenceResult {
     /// It passed on an upstream cluster of this version.

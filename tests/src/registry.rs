@@ -245,7 +245,7 @@ pub fn base64(data: &[u8]) -> String {
     out
 }
 
-/// Decodes base64.
+/// Decodes a base64 string.
 pub fn unbase64(text: &str) -> anyhow::Result<Vec<u8>> {
     let (mut out, mut bits, mut held) = (Vec::new(), 0u32, 0);
     for letter in text.bytes().filter(|b| *b != b'=') {

@@ -22,7 +22,7 @@ pub const EVICTION: &str = "--eviction-hard=memory.available<50Mi,nodefs.availab
 /// The time limit of a clean stop.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 
-/// Which cluster is tested.
+/// The cluster under test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SubjectKind {
     /// The binary of this repository, started by the suite.
@@ -187,7 +187,7 @@ impl Process {
         Ok(child.as_mut().context("not running")?.try_wait()?)
     }
 
-    /// Kills it.
+    /// Kills the subject's process.
     pub fn kill(&self) -> anyhow::Result<()> {
         let mut child = self.child.lock().expect("no test panics while it holds this").take().context("not running")?;
         child.kill()?;

@@ -22,7 +22,7 @@ const IDLE: Duration = Duration::from_secs(120);
 /// The maximum size of a request in bytes.
 const REQUEST_MAX: u64 = 16 << 20;
 
-/// What the server does with a request.
+/// The response of the server.
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// Answers with this status and JSON.
@@ -44,7 +44,7 @@ pub enum Answer {
 /// A request: its path without the query, and its document.
 #[derive(Clone, Debug)]
 pub struct WebhookRequest {
-    /// The path.
+    /// The path without the query.
     pub path: String,
     /// The AdmissionReview or ConversionReview.
     pub review: Value,

@@ -34,7 +34,7 @@ const GATES: &str = "facts/gates.jsonl";
 const OPENAPI: &str = "facts/openapi.jsonl";
 /// The order of groups and versions.
 const PRIORITIES: &str = "facts/priorities.jsonl";
-/// The version.
+/// The file with the version.
 pub const RELEASE: &str = "crates/meta/src/version/generated.rs";
 
 /// Reads the definitions and writes the files.

@@ -18,7 +18,7 @@ const MODULES: [&str; 5] = ["api", "apiextensions-apiserver", "apimachinery", "k
 
 /// The packages of the API, by import path.
 pub struct Packages {
-    /// The declarations.
+    /// The declarations by package.
     pub packages: BTreeMap<String, goapi::GoPackage>,
     protos: BTreeMap<String, proto::ProtoFile>,
 }

@@ -4,7 +4,7 @@
 /// The maximum size of a request body.
 const SIZE: usize = kelson_codec::DOCUMENT_BYTES_MAX;
 
-/// What is done with an input.
+/// The work that is measured for an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     Json(Option<&'static str>),

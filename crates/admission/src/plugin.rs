@@ -25,8 +25,11 @@ impl Passes {
     }
 }
 
-/// An admission plugin. The methods are synchronous, so that the chain allocates no futures on the hot path; a plugin
-/// that must wait (quota, webhooks) returns itself from [`Plugin::as_async`] only for requests that need it.
+/// An admission plug-in: a rule that may change or reject requests. The chain calls [`Plugin::admit`] in the mutating
+/// pass and [`Plugin::validate`] in the validating pass, for the operations that [`Plugin::handles`] accepts. The
+/// methods are synchronous, so that the chain allocates no futures on the hot path. A plug-in that must wait (quota,
+/// webhooks) returns itself from [`Plugin::as_async`] only for requests that need it.
+/// `docs/internals/admission-plugin.md` has a complete example.
 pub trait Plugin: Send + Sync {
     /// Returns upstream's name, e.g. `NamespaceLifecycle`.
     fn name(&self) -> &'static str;

@@ -39,7 +39,7 @@ pub enum AuthorizationMode {
     Webhook(usize),
 }
 
-/// What decides which servers the endpoints of the `kubernetes` service list (`--endpoint-reconciler-type`).
+/// The source of the servers in the endpoints of the `kubernetes` service (`--endpoint-reconciler-type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EndpointReconciler {
     /// Every server that holds a lease in the storage. Without a shared storage this is only this server.
@@ -73,7 +73,7 @@ pub struct ServingConfig {
     pub certificate: Arc<SwappableCertificate>,
 }
 
-/// How service account tokens are issued and validated.
+/// The configuration for issuing and validating service account tokens.
 #[derive(Clone)]
 pub struct ServiceAccountConfig {
     /// The first `--service-account-issuer`: the `iss` claim of issued tokens.
@@ -90,7 +90,7 @@ pub struct ServiceAccountConfig {
     pub terms: TokenTerms,
 }
 
-/// Which serving certificates of kubelets are trusted (`--kubelet-certificate-authority`). CAs are in PEM.
+/// The trusted serving certificates of kubelets (`--kubelet-certificate-authority`). CAs are in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KubeletTrust {
     /// Certificates of the cluster's CA that name their node: common name `system:node:NAME`, organization `system:nodes`.
@@ -106,12 +106,12 @@ pub enum KubeletTrust {
     Anyone,
 }
 
-/// How the server connects to kubelets.
+/// The configuration of connections to kubelets.
 #[derive(Clone)]
 pub struct KubeletConfig {
     /// The server's client certificate. A replacement applies to new connections.
     pub client: Arc<SwappableCertificate>,
-    /// Which serving certificates are trusted.
+    /// The trusted serving certificates.
     pub trust: KubeletTrust,
     /// The node on this machine, the only one whose address may be a loopback address; `None` if there is none.
     pub local_node: Option<String>,
@@ -161,11 +161,12 @@ pub struct Config {
     pub serving: Option<ServingConfig>,
     /// CAs of client certificates in PEM; empty accepts no client certificate.
     pub client_ca_pem: String,
-    /// How long after expiry a node's certificate can still be used to request a new one; `None`: not at all.
+    /// The time after expiry for which a node's certificate can still be used to request a new one. With `None` it
+    /// cannot.
     pub node_return: Option<Duration>,
     /// CAs of front proxies' client certificates in PEM. They are published for aggregated API servers.
     pub request_header_ca_pem: String,
-    /// Which front proxies are trusted, and the headers in which they name the user (`--requestheader-*`).
+    /// The trusted front proxies, and the headers in which they name the user (`--requestheader-*`).
     pub request_headers: FrontProxyOptions,
     /// Client certificate that proves to aggregated API servers that this server may name the user.
     pub front_proxy_client: Option<Arc<SwappableCertificate>>,
@@ -194,7 +195,7 @@ pub struct Config {
     pub allow_privileged: bool,
     /// Whether the nodes enforce network policies, as far as the server knows. If not, writing a NetworkPolicy returns a warning.
     pub enforces_network_policies: bool,
-    /// Which admission plugins run, and how they are configured.
+    /// The admission plug-ins that run, and their configuration.
     pub admission: AdmissionOptions,
     /// Service account tokens; `None`: they are neither issued nor accepted.
     pub service_accounts: Option<ServiceAccountConfig>,
@@ -215,7 +216,7 @@ pub struct Config {
     pub advertise_port: u16,
     /// Host name under which this server renews its identity Lease; `None`: there is no Lease, and an idle server writes nothing.
     pub identity_host: Option<String>,
-    /// Which servers the `kubernetes` endpoints list.
+    /// The servers in the `kubernetes` endpoints.
     pub endpoints: EndpointReconciler,
     /// `--event-ttl`.
     pub event_ttl: Duration,

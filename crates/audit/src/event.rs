@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 /// The type fields of an event that is written as a separate document.
 const TYPE_META: &[u8] = br#""kind":"Event","apiVersion":"audit.k8s.io/v1","#;
 
-/// How much of a request is logged. Each level includes those before it.
+/// The level of detail of the audit log. Each level includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Level {
     /// The request is not logged.
@@ -99,7 +99,7 @@ pub struct ObjectReference {
     pub subresource: String,
 }
 
-/// How the user of a request was impersonated.
+/// The impersonation of a request's user.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AuthenticationMetadata {

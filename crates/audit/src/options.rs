@@ -58,7 +58,7 @@ impl std::str::FromStr for Format {
     }
 }
 
-/// How events are batched (mode batch only).
+/// The batching of events (mode batch only).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Batching {
     /// The maximum number of events in the queue.

@@ -4,7 +4,7 @@ use kelson_auth::Attributes;
 use crate::event::{Level, Stage};
 use crate::policy::{Policy, Resources, Rule, Stages};
 
-/// How a request is logged.
+/// The audit decision for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
     /// The level for the request.

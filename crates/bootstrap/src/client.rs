@@ -131,8 +131,8 @@ impl ClientCertificate {
         Ok(true)
     }
 
-    /// Looks whether the API knows this node still, and the node the API; if not, finds out which authority is the cluster's and
-    /// gets a certificate by the bootstrap credentials. Says whether it did get one.
+    /// Checks whether the API still accepts this node, and the node the API. If not, finds the CA of the cluster and
+    /// requests a certificate with the bootstrap credentials. Returns whether it got one.
     async fn look_into(&self, progress: &mut Progress) -> Result<bool, CertError> {
         progress.rests = Instant::now() + DOUBT_PAUSE;
         let mut standing = self.standing().await?;
@@ -161,7 +161,7 @@ impl ClientCertificate {
         Ok(Standing::ask(&self.client(&self.shown().await?)?).await)
     }
 
-    /// Finds out which authority is the cluster's, where there is a way to.
+    /// Finds the CA of the cluster, if discovery is configured.
     async fn discover(&self) -> Result<(), CertError> {
         let Some(discovery) = &self.discovery else { return Ok(()) };
         tracing::warn!("the API server's certificate is not trusted; looking up the cluster's CA again");

@@ -19,7 +19,7 @@ pub enum CertError {
     Kubeconfig {
         /// `bootstrap` or none.
         which: &'static str,
-        /// What is wrong with the file.
+        /// The fault of the file.
         why: String,
     },
     /// The API rejected the request.

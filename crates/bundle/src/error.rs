@@ -9,7 +9,7 @@ pub enum BundleError {
     /// A file or stream could not be read or written.
     #[error("{context}: {source}")]
     Io {
-        /// What was read or written.
+        /// The thing that was read or written.
         context: String,
         /// The operating system's reason.
         source: io::Error,

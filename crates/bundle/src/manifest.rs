@@ -12,7 +12,7 @@ pub const FORMAT: u32 = 1;
 /// The largest manifest in bytes.
 pub(crate) const MANIFEST_BYTES_MAX: u64 = 64 << 10;
 
-/// What a bundle contains, from when, and written by which release.
+/// The contents of a bundle, its time, and the release that wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {

@@ -36,7 +36,7 @@ pub struct Entry {
 /// The content of a bundle that is whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extracted {
-    /// What the bundle says of itself.
+    /// The manifest in the bundle.
     pub manifest: Manifest,
     /// All entries but the digests, in their order.
     pub entries: Vec<Entry>,

@@ -14,7 +14,10 @@ use crate::types::decl::{DeclKind, DeclType};
 use crate::types::ty::Type;
 use crate::value::error::EvalError;
 
-/// The variables and object types that an expression may use. An environment is immutable once built, and cheap to clone.
+/// The environment of expressions: the variables and object types that an expression may use, and the macros that are
+/// available. [`EnvBuilder`] builds it. An environment is immutable and cheap to clone, so callers build one per kind
+/// of expression and compile many expressions with it. It corresponds to the environments of upstream's
+/// `k8s.io/apiserver/pkg/cel/environment`.
 #[derive(Clone, Debug)]
 pub struct Env(Arc<Inner>);
 

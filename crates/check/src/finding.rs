@@ -22,12 +22,12 @@ pub struct Finding {
     pub probe: &'static str,
     /// The severity of the problem, or that there is none.
     pub level: Level,
-    /// What was found, with names and numbers.
+    /// The finding, with names and numbers.
     pub found: String,
     /// Its consequence; empty when there is no problem.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub meaning: String,
-    /// What to do about it; empty when nothing needs to be done.
+    /// The remedy. Empty if none is needed.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub action: String,
 }

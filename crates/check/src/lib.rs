@@ -32,7 +32,7 @@ pub fn firewalls(host: &Host, purpose: &Purpose) -> Vec<Finding> {
     probes::firewalls(host, purpose).into_iter().filter(|finding| finding.level >= Level::Warning).collect()
 }
 
-/// What can be checked in a few milliseconds, for the start of a server.
+/// Runs the checks that take a few milliseconds, for the start of a server.
 pub fn at_start(host: &Host, purpose: &Purpose) -> Report {
     Report { findings: probes::quick(host, purpose) }
 }

@@ -63,7 +63,10 @@ impl<T> Clone for InformerHandle<T> {
     }
 }
 
-/// An informer before its start: add handlers, then call [`start`](Self::start).
+/// An informer before its start. It lists and watches the objects that its configuration selects, keeps them in a cache
+/// by namespace and name, and calls its handlers for each change, in the order of the changes. Handlers are added
+/// before [`start`](Self::start), which returns a handle to the running informer; the watch ends when the last handle
+/// is dropped. It corresponds to client-go's shared informer.
 pub struct Informer<T> {
     client: Client,
     config: InformerConfig,

@@ -166,8 +166,8 @@ impl Config {
         cluster
     }
 
-    /// As a pod of the cluster, under its service account; token and authority are read again when they change (client-go
-    /// `rest.InClusterConfig`).
+    /// The configuration of a pod of the cluster, with its service account. Token and CA are read again when they
+    /// change (client-go `rest.InClusterConfig`).
     ///
     /// # Errors
     /// Outside of pods.

@@ -31,7 +31,7 @@ pub struct ListMeta {
     pub remaining_item_count: Option<i64>,
 }
 
-/// Which objects to list or watch.
+/// The selection of objects to list or watch.
 #[derive(Clone, Debug, Default)]
 pub struct ListParams {
     /// Label selector, query form.
@@ -129,7 +129,7 @@ impl WriteOptions {
     }
 }
 
-/// How dependents are deleted.
+/// The way in which dependents are deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum PropagationPolicy {
     /// Dependents stay and lose their reference to the owner.
@@ -147,7 +147,7 @@ pub struct DeleteOptions {
     /// Seconds; 0 is at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grace_period_seconds: Option<i64>,
-    /// How dependents are deleted.
+    /// The way in which dependents are deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub propagation_policy: Option<PropagationPolicy>,
     /// Only when these still hold.

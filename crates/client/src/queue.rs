@@ -53,7 +53,10 @@ pub(crate) struct QueueMetrics {
     pub worked: Histogram,
 }
 
-/// A deduplicating queue; cheap to clone.
+/// A queue of keys for the workers of a controller, with the rules of client-go's work queue. A key that is added
+/// several times before a worker takes it is processed once. A key that is added while a worker processes it is
+/// processed again afterwards, never by two workers at a time. Failed keys return after growing delays. A clone is a
+/// handle to the same queue.
 pub struct WorkQueue<K> {
     shared: Arc<QueueShared<K>>,
 }

@@ -126,9 +126,9 @@ pub fn content_type(header: Option<&str>) -> Result<Encoding, String> {
 pub enum TableRequest {
     /// `as=Table;g=meta.k8s.io;v=v1` (or `v1beta1`).
     Table(String),
-    /// `as=PartialObjectMetadata;g=meta.k8s.io;v=…`.
+    /// An object's metadata only: `as=PartialObjectMetadata;g=meta.k8s.io;v=…`.
     PartialObjectMetadata(String),
-    /// `as=PartialObjectMetadataList;g=meta.k8s.io;v=…`.
+    /// A list with the metadata of its objects only: `as=PartialObjectMetadataList;g=meta.k8s.io;v=…`.
     PartialObjectMetadataList(String),
 }
 

@@ -252,7 +252,7 @@ mod tests {
     use crate::testing::run;
 
     thread_local! {
-        /// How often the subsets of a service were computed in this thread.
+        /// The number of times that the subsets of a service were computed in this thread.
         pub static COMPUTED: Cell<usize> = const { Cell::new(0) };
     }
 

@@ -37,7 +37,7 @@ pub enum CheckError {
     Image {
         /// The name, as given.
         image: String,
-        /// What is wrong with it.
+        /// The error in the reference.
         reason: ReferenceError,
     },
     /// The configuration names no provider for the image.

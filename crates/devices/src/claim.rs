@@ -205,7 +205,7 @@ impl Consumer {
     }
 }
 
-/// An `AllocatedDeviceStatus`.
+/// The status of an allocated device (`AllocatedDeviceStatus`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct DeviceStatus {

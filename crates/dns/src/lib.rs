@@ -9,7 +9,7 @@
 //!
 //! | room | holds |
 //! |---|---|
-//! | `directory`, `zone`, `sources`, `wire` | what names stand for; who may ask, and how much; positions in messages |
+//! | `directory`, `zone`, `sources`, `wire` | the data of names; the allowed sources and their shares; positions in messages |
 //! | `cache` | answers of other resolvers; pure |
 //! | `metrics` | metrics |
 //! | `forward` | other servers |

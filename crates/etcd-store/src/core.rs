@@ -158,7 +158,7 @@ pub(crate) struct Faults(Mutex<[Option<String>; 2]>);
 /// The part of the store that finds a fault.
 #[derive(Clone, Copy)]
 pub(crate) enum Finder {
-    /// The watch does not stand.
+    /// The watch is not connected.
     Watch,
     /// A read is not answered in time.
     Probe,

@@ -92,8 +92,8 @@ impl Keys {
         format!("{}{name}", self.prefix)
     }
 
-    /// Whose record a key is. `None` for what is no object of the API that is served here: allocations, leases of API
-    /// servers, other tenants of the same etcd.
+    /// Returns the record of a key. Returns `None` for keys that are not objects of the API: allocations, leases of API
+    /// servers, and other users of the same etcd.
     pub fn parse(&self, key: &[u8]) -> Option<Key> {
         let rest = std::str::from_utf8(key).ok()?.strip_prefix(&*self.prefix)?;
         let (first, behind) = rest.split_once('/')?;

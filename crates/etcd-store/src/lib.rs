@@ -2,9 +2,10 @@
 //! upstream's API server, so that its servers and Kelson's may work on the same data, one after the other or side by
 //! side.
 //!
-//! The store lists everything at one revision and watches from there; it answers reads from that mirror
-//! ([`kelson_store::Mirror`]), in etcd's order and under etcd's revisions. Writes are transactions that compare the
-//! revision of the key, and are answered when the mirror shows them. So what is seen is what etcd has, whoever wrote it.
+//! The store lists everything at one revision and watches from there. It answers reads from that mirror
+//! ([`kelson_store::Mirror`]), in etcd's order and with etcd's revisions. Writes are transactions that compare the
+//! revision of the key, and return when the mirror contains them. So clients see the state of etcd, including the
+//! writes of other servers.
 //!
 //! # Rooms
 //! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.

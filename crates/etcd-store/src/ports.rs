@@ -34,7 +34,7 @@ pub(crate) async fn in_use(core: &Arc<Core>) -> Result<Vec<u16>, StoreError> {
     Ok(stored(core).await?.1.into_iter().collect())
 }
 
-/// Changes them. Answers the first port that was to be free and is not; then nothing is changed.
+/// Changes the allocations. Returns the first port that should be free and is not; then nothing is changed.
 ///
 /// # Errors
 /// As of [`in_use`]; others change them all the time.

@@ -1,4 +1,4 @@
-//! The first read: what there is, and what happened shortly before.
+//! The first read: the current records, and the recent history.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use crate::core::Core;
 use crate::follow::replay;
 use crate::load::{LoadError, load, load_at};
 
-/// How many revisions before the current one a start begins, the most first: those that etcd has compacted are not there. An
-/// interruption of half a minute at hundreds of writes a second is among them.
+/// The numbers of revisions before the current one from which a start reads the history. Larger ones are tried first,
+/// since etcd may have compacted them. They cover an interruption of half a minute at hundreds of writes a second.
 const HISTORY: [u64; 4] = [10_000, 3_000, 1_000, 100];
 
 /// Fills the mirror for the first time; returns the revision that it shows, and the one from which watches can start.

@@ -31,7 +31,7 @@ pub struct History {
 /// The content of the registers: the revision and the value of each that is not empty.
 pub type Registers = BTreeMap<String, Version>;
 
-/// How much was checked.
+/// The amount of checked data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
     /// The number of operations.

@@ -34,14 +34,14 @@ pub enum Line {
         id: u64,
         /// The name of the register.
         key: String,
-        /// What it does.
+        /// The operation that begins.
         call: Call,
     },
     /// A client has received the answer. An operation without this line may have happened or not.
     Answer {
         /// The number of the operation.
         id: u64,
-        /// What was answered.
+        /// The answer to the operation.
         answer: Answer,
     },
     /// A watcher started at this revision.

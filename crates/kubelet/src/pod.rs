@@ -24,7 +24,7 @@ pub enum Role {
 /// One container of a pod, with its role.
 #[derive(Clone, Debug)]
 pub struct Member<'a> {
-    /// Where in the specification it comes from.
+    /// The list of the specification that it comes from.
     pub role: Role,
     /// Its specification. An ephemeral container is converted to an ordinary `Container`.
     pub container: Cow<'a, Container>,

@@ -78,7 +78,10 @@ pub enum KubeletError {
     Config(String),
 }
 
-/// The node agent; see [`Kubelet::start`].
+/// The node agent. [`Kubelet::start`] connects to the container runtime, registers the node, and starts the tasks that
+/// run pods: the pod manager with a worker per pod, probes, eviction, volumes, devices, the status writer, and the
+/// HTTPS server for logs, exec and metrics. Each task belongs to the given group and ends with it; containers continue
+/// to run. It is the counterpart of upstream's kubelet.
 pub struct Kubelet;
 
 /// A running kubelet. Dropping it aborts its tasks without waiting. In both cases containers continue to run.

@@ -20,7 +20,7 @@ const URLS_MAX: usize = 8;
 /// Changes of members in one admission: a removal of the earlier member, and the addition.
 const STEPS_MAX: usize = 3;
 
-/// What a joining server needs to start its member.
+/// The data that a joining server needs to start its member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InitialCluster {
@@ -88,7 +88,7 @@ fn validate(name: &str, urls: &[String]) -> Result<(), AdmitError> {
     }
 }
 
-/// What an admission changed, for events and metrics.
+/// The change of an admission, for events and metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// The earlier member with the name of the joining server was removed.

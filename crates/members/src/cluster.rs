@@ -56,7 +56,7 @@ pub struct MemberRow {
     /// Entries of the log that it is behind the leader, as far as both have said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lag: Option<u64>,
-    /// What its server said last; absent if that does not run.
+    /// The last status of its server. Absent if the server does not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<MemberStatus>,
 }

@@ -8,7 +8,7 @@ use kelson_etcd::proto::Member;
 /// The time after which a learner that has not caught up is removed, so that another server can join.
 pub const LEARNER_MAX: Duration = Duration::from_secs(600);
 
-/// What to do about a server that wants to join.
+/// The decision about a server that wants to join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
     /// It becomes a learner.
@@ -95,7 +95,7 @@ pub(crate) fn standing_without(members: &[Member], running: &HashSet<u64>, stopp
     standing
 }
 
-/// What to do with a learner.
+/// The next step for a learner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LearnerStep {
     /// Etcd is asked to promote it, which it does once the learner has caught up.

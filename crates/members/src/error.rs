@@ -20,7 +20,7 @@ pub enum MemberError {
     Settings {
         /// The path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error that was found.
         why: String,
     },
     /// No etcd was found.
@@ -34,7 +34,7 @@ pub enum MemberError {
     NotEtcd {
         /// The file that was run.
         path: PathBuf,
-        /// What it answered.
+        /// The answer of the server.
         why: String,
     },
     /// The found release cannot be used.
@@ -56,7 +56,7 @@ pub enum MemberError {
         kept: String,
         /// The file with the settings.
         path: PathBuf,
-        /// What to do.
+        /// The steps that solve the problem.
         remedy: &'static str,
     },
     /// There is data without settings, or settings without data.
@@ -64,7 +64,7 @@ pub enum MemberError {
     Layout {
         /// The directory of the member.
         path: PathBuf,
-        /// What is missing, and what to do.
+        /// The missing part, and the remedy.
         why: String,
     },
     /// The certificates could not be made.
@@ -86,7 +86,7 @@ pub enum MemberError {
     /// The process could not be started, or ended in a way that a restart does not change.
     #[error("etcd {what}{}", if tail.is_empty() { String::new() } else { format!("; its last errors: {tail}") })]
     Ended {
-        /// How the process ended.
+        /// The end of the process.
         what: String,
         /// Its last errors.
         tail: String,

@@ -21,7 +21,7 @@ impl Layout {
         Self { dir: data_dir.join(ETCD_DIR) }
     }
 
-    /// Returns `DIR/etcd`.
+    /// Returns the member's directory, `DIR/etcd`.
     pub fn dir(&self) -> &Path {
         &self.dir
     }

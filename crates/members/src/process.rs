@@ -87,7 +87,7 @@ pub(crate) struct End {
     pub how: String,
     /// Its last errors.
     pub tail: String,
-    /// What the log says about a restart.
+    /// The reason for a restart in the log.
     pub sign: Option<Sign>,
 }
 

@@ -37,7 +37,7 @@ pub struct Settings {
     pub peer_url: String,
     /// The port on the loopback address on which the API server reaches the member.
     pub client_port: u16,
-    /// How far the member has come.
+    /// The phase of the member.
     pub phase: Phase,
     /// etcd's `--initial-cluster`: `NAME=URL,…`. Without effect once etcd has data.
     pub initial_cluster: String,

@@ -48,7 +48,7 @@ impl Space {
     }
 }
 
-/// What a member does about its space.
+/// The step that a member takes for its space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SpaceStep {
     /// There is nothing to do.

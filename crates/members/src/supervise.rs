@@ -27,7 +27,7 @@ const START_ENDS_MAX: u32 = 3;
 /// The settings of a member, shared with the tasks that measure what they should be.
 pub(crate) type SharedSettings = Arc<Mutex<Settings>>;
 
-/// What the supervision reports.
+/// The report of the supervision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Report {
     /// Restarts so far.

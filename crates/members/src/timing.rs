@@ -29,7 +29,7 @@ pub struct Timeouts {
 }
 
 impl Default for Timeouts {
-    /// etcd's defaults.
+    /// Returns the defaults of etcd.
     fn default() -> Self {
         Self::of_round_trip(Duration::ZERO)
     }

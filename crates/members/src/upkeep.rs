@@ -47,7 +47,7 @@ pub(crate) struct Upkeep {
     pub reports: watch::Receiver<Report>,
 }
 
-/// What the upkeep remembers between two looks.
+/// The state that the upkeep keeps between two checks.
 #[derive(Default)]
 struct Memory {
     fsyncs: Buckets,
@@ -58,7 +58,7 @@ struct Memory {
     alarms: HashSet<i32>,
 }
 
-/// What one look has found.
+/// The result of one check.
 struct Look {
     status: StatusResponse,
     own: u64,

@@ -63,7 +63,7 @@ impl ObjectMeta {
     }
 }
 
-/// A `metav1.OwnerReference`.
+/// A reference to an owner of an object (`metav1.OwnerReference`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OwnerReference {

@@ -42,7 +42,7 @@ pub(crate) fn tasks(families: &mut Families) {
     }
 }
 
-/// Which build this is, as labels of a constant.
+/// Adds the build information, as labels of a constant.
 pub(crate) fn build(families: &mut Families) {
     let build = version::build();
     let labels = [

@@ -72,7 +72,8 @@ impl Registry {
         self.add(name, GaugeVec::new(Opts::new(name, help), labels))
     }
 
-    /// How often a value fell into each bucket. `bounds` are the buckets' upper bounds, growing.
+    /// Makes a histogram, which counts the values in each bucket. `bounds` are the buckets' upper bounds in ascending
+    /// order.
     pub fn histogram(&self, name: &str, help: &str, bounds: &[f64]) -> Histogram {
         self.add(name, Histogram::with_opts(HistogramOpts::new(name, help).buckets(bounds.to_vec())))
     }

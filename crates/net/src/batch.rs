@@ -32,7 +32,7 @@ pub(crate) enum Subject<'a> {
     Element(&'a str, &'a str),
     /// A chain, by its name. The value is its rules, one a line.
     Chain(&'a str),
-    /// What only `nft` can change.
+    /// A change that only `nft` can make.
     Other,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct SubjectChange<'a> {
 pub(crate) struct Batch {
     bytes: Vec<u8>,
     messages: u32,
-    /// Where the last message begins.
+    /// The offset of the last message.
     last: usize,
 }
 

@@ -18,7 +18,7 @@ pub enum NetError {
     /// The kernel rejected a change of links, addresses or routes.
     #[error("{what}: {message}")]
     Netlink {
-        /// The operation.
+        /// The operation that failed.
         what: String,
         /// The kernel's error message.
         message: String,

@@ -128,7 +128,7 @@ pub struct TableGuard {
     others_changed: bool,
 }
 
-/// Detected changes.
+/// The changes that were detected in a ruleset.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RulesetDamage {
     /// Guarded tables that are missing or different, with their families.

@@ -16,7 +16,7 @@ pub(crate) enum Field {
     Number,
 }
 
-/// What a map has for each key.
+/// The type of a map's values.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum DataType {
     None,
@@ -24,7 +24,7 @@ pub(crate) enum DataType {
     Fields(Vec<Field>),
 }
 
-/// What a set's keys and data are made of.
+/// The types of a set's keys and values.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct SetType {
     key: Vec<Field>,

@@ -4,7 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where the kernel has its parameters; those of `net` are of the network namespace of the thread that asks.
+/// The directory of the kernel's parameters. Those of `net` are of the calling thread's network namespace.
 const DIR: &str = "/proc/sys";
 
 /// Sets a parameter, named by its path below `/proc/sys`, such as `net/ipv4/ip_forward`. A parameter that has its value is not written, so

@@ -229,7 +229,7 @@ fn sets_of(block: &str) -> HashMap<String, String> {
     block.lines().filter_map(set).collect()
 }
 
-/// What the lines of a table block make.
+/// Parses the lines of a table block.
 fn content_of(block: &str) -> TableContent {
     let mut content = TableContent::default();
     let mut chain: Option<(&str, usize)> = None;

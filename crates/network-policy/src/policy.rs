@@ -119,7 +119,7 @@ impl Peers {
 /// Selects pods by namespace and label.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PeerSelector {
-    /// The namespaces.
+    /// The namespaces of the selected pods.
     pub namespaces: NamespaceScope,
     /// The labels of pods.
     pub pods: LabelSelector,

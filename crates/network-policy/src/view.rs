@@ -99,12 +99,12 @@ slim_object!(Namespace, ResourceType::cluster("", "v1", "namespaces", "Namespace
 pub struct NetworkPolicy {
     /// Namespace and name.
     pub metadata: ObjectMeta,
-    /// The specification.
+    /// The desired selection and rules of the policy.
     pub spec: NetworkPolicySpec,
 }
 slim_object!(NetworkPolicy, ResourceType::namespaced("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"));
 
-/// What a policy selects and allows (`networking.k8s.io/v1` NetworkPolicySpec).
+/// The selection and the rules of a policy (`networking.k8s.io/v1` NetworkPolicySpec).
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct NetworkPolicySpec {

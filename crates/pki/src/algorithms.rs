@@ -1,5 +1,5 @@
-//! The algorithms for signing and verification. Keys of other programs may use the curve P-521, which the library
-//! behind the provider does not support; own keys may not, and a configured one is rejected by name.
+//! The algorithms for signing and verification. Keys of other programs may use the curve P-521, which the provider's
+//! library does not support. Kelson's own keys may not use it, and a configured P-521 key is rejected.
 use std::sync::{Arc, OnceLock};
 
 use rustls::crypto::{CryptoProvider, KeyProvider, WebPkiSupportedAlgorithms};

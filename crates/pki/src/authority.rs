@@ -32,7 +32,7 @@ pub enum Purpose {
     Server,
     /// A TLS client.
     Client,
-    /// Both (an aggregating API server's own).
+    /// Both uses, as for the certificate of an aggregating API server.
     Both,
 }
 
@@ -43,11 +43,11 @@ pub struct LeafSpec<'a> {
     pub common_name: &'a str,
     /// `O`: the groups of a client.
     pub organizations: &'a [String],
-    /// Names a server answers to.
+    /// The names under which clients reach a server.
     pub sans: &'a [San],
     /// The purpose, which becomes its extended key usage.
     pub purpose: Purpose,
-    /// Lifetime from now; cut to the CA's own end.
+    /// The lifetime from now. It ends with the CA's at the latest.
     pub lifetime: Duration,
 }
 
@@ -97,7 +97,9 @@ pub(crate) const KEY_ENCIPHERMENT: u16 = 1 << 2;
 const KEY_CERT_SIGN: u16 = 1 << 5;
 const CRL_SIGN: u16 = 1 << 6;
 
-/// A certificate authority: certificate and key.
+/// A certificate authority: certificate and private key. It issues the certificates of a cluster and signs requests.
+/// During a rotation, its cross certificate ([`Authority::cross_pem`]) lets parties that trust only the predecessor
+/// accept certificates that it issues. The key is never printed.
 #[derive(Clone, Debug)]
 pub struct Authority {
     cert: CertificateDer<'static>,
@@ -120,10 +122,9 @@ impl Authority {
         Self::from_parts(&pem::pem_block("CERTIFICATE", &der), key)
     }
 
-    /// Creates the successor of this CA, with the same name and a new key. While both are trusted, a party that only
-    /// knows this one also accepts certificates of the successor, by a certificate of the successor's key that this one
-    /// signs and that is sent along ([`Authority::cross_pem`]; RFC 4158 calls that cross-certification).
-    ///
+    /// Creates the successor of this CA, with the same name and a new key. While both are trusted, a party that trusts
+    /// only this CA also accepts certificates of the successor, by a cross certificate: this CA signs the successor's
+    /// key, and the certificate is presented with those of the successor ([`Authority::cross_pem`], RFC 4158).
     /// An expired CA does not sign its successor, since that certificate would not be trusted.
     ///
     /// # Errors
@@ -142,8 +143,8 @@ impl Authority {
         Self { cross, ..self }
     }
 
-    /// The certificate of this authority's key by its predecessor, PEM; empty where that one is not trusted any more. What
-    /// this authority issues for servers is shown with it.
+    /// The certificate of this CA's key by its predecessor, in PEM. Empty if the predecessor is no longer trusted.
+    /// Server certificates of this CA are presented with it.
     pub fn cross_pem(&self) -> &str {
         &self.cross
     }
@@ -153,7 +154,7 @@ impl Authority {
         &self.key
     }
 
-    /// Whether the first certificate of `pem` was signed by this authority's key.
+    /// Whether this CA's key signed the first certificate of `pem`.
     pub fn has_issued(&self, pem: &str) -> bool {
         is_issued_by(pem, &self.cert_pem)
     }
@@ -169,8 +170,8 @@ impl Authority {
         Ok(Self { cert_pem: cert_pem.to_owned(), cert, key, subject, info, cross: String::new() })
     }
 
-    /// Reads `NAME.crt` and `NAME.key` in `dir`, or makes and writes them. A half-written pair is an error, never
-    /// silently replaced: everything it ever issued would become invalid.
+    /// Reads `NAME.crt` and `NAME.key` in `dir`, or creates them. An incomplete pair is an error and is never replaced,
+    /// since all certificates of the old CA would become invalid.
     pub fn load_or_create(dir: &Path, name: &str, common_name: &str, now: Timestamp) -> Result<Self, PkiError> {
         let (crt, key) = (dir.join(format!("{name}.crt")), dir.join(format!("{name}.key")));
         match (file::read(&crt)?, file::read(&key)?) {
@@ -178,7 +179,7 @@ impl Authority {
                 Self::from_parts(&c, Key::from_pem(&k)?).map_err(|e| PkiError::malformed(crt.display().to_string(), e))
             }
             (None, Some(k)) => {
-                // The key is written first; a crash between the two leaves a key that signed nothing yet.
+                // The key is written first. A crash between the two leaves a key that has not signed anything yet.
                 let _ = Key::from_pem(&k)?;
                 Self::write_new(&crt, &key, common_name, now)
             }
@@ -235,7 +236,7 @@ impl Authority {
         Ok(Issued { cert_pem: pem::pem_block("CERTIFICATE", &der) + &self.cross, key })
     }
 
-    /// Signs, cutting the end of validity to the CA's own.
+    /// Signs a certificate. Its validity ends with the CA's at the latest.
     pub(crate) fn sign_template(&self, template: &Template<'_>) -> Result<Vec<u8>, PkiError> {
         let end = self.info.not_after;
         if template.not_before >= end {
@@ -426,7 +427,7 @@ mod tests {
         let (_, issuer) = X509Certificate::from_der(ca.cert()).unwrap();
         cert.verify_signature(Some(issuer.public_key())).unwrap();
         issuer.verify_signature(None).unwrap();
-        // Past the CA's end nothing is issued, near it the leaf is cut.
+        // No certificate is issued after the CA's expiry, and the validity of leaves ends with it.
         let late = ca.info().not_after - Duration::from_secs(60);
         let short = CertInfo::from_pem(&ca.issue(&spec, late).unwrap().cert_pem).unwrap();
         assert_eq!(short.not_after, ca.info().not_after);

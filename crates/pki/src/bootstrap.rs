@@ -1,5 +1,5 @@
-//! Trust at first contact: the detached signature by which a joining node verifies the cluster of its token (JWS, RFC
-//! 7515 appendix F, HS256), and the pin of a CA's public key. Upstream `cluster-bootstrap/token/jws` and
+//! Trust at the first contact: the detached signature by which a joining node verifies the cluster of its token (JWS,
+//! RFC 7515 appendix F, HS256), and the pin of a CA's public key. Upstream: `cluster-bootstrap/token/jws` and
 //! `kubeadm/app/util/pubkeypin`.
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ use crate::PkiError;
 
 /// The prefix of the signatures' keys in the ConfigMap `cluster-info`; the token's ID follows.
 pub const SIGNATURE_PREFIX: &str = "jws-kubeconfig-";
-/// The only kind of pin there is.
+/// The only supported kind of pin.
 const PIN_PREFIX: &str = "sha256:";
 
 /// The detached JWS of `content` under a bootstrap token.
@@ -23,8 +23,8 @@ pub fn sign_detached(content: &str, id: &str, secret: &str) -> String {
     format!("{header}..{}", URL_SAFE_NO_PAD.encode(tag))
 }
 
-/// Whether `jws` is a detached signature of `content` under this token. Takes the same time whatever is wrong with the
-/// tag.
+/// Verifies that `jws` is a detached signature of `content` under this token. The time does not depend on the position
+/// of a wrong byte in the tag.
 pub fn verify_detached(jws: &str, content: &str, id: &str, secret: &str) -> bool {
     let Some((header, tag)) = jws.split_once("..") else { return false };
     let (Ok(claims), Ok(tag)) = (URL_SAFE_NO_PAD.decode(header), URL_SAFE_NO_PAD.decode(tag)) else { return false };
@@ -42,8 +42,8 @@ fn signing_input(header: &str, content: &str) -> String {
     format!("{header}.{}", URL_SAFE_NO_PAD.encode(content))
 }
 
-/// `sha256:` and the digest of a certificate's SubjectPublicKeyInfo in hex: what `openssl x509 -pubkey` piped through
-/// `openssl dgst -sha256` gives.
+/// Returns `sha256:` and the hexadecimal digest of a certificate's SubjectPublicKeyInfo, like `openssl x509 -pubkey`
+/// piped through `openssl dgst -sha256`.
 pub fn public_key_pin(certificate: &CertificateDer<'_>) -> Result<String, PkiError> {
     let (_, parsed) =
         x509_parser::parse_x509_certificate(certificate).map_err(|e| PkiError::malformed("certificate", e))?;
@@ -55,7 +55,7 @@ pub fn public_key_pin(certificate: &CertificateDer<'_>) -> Result<String, PkiErr
     Ok(pin)
 }
 
-/// A pin as the user gave it, in the form [`public_key_pin`] has; `None` when it is not one.
+/// Parses a user's pin into the form of [`public_key_pin`]. Returns `None` if it is invalid.
 pub fn parse_pin(text: &str) -> Option<String> {
     let hex = text.trim().strip_prefix(PIN_PREFIX)?;
     let digits = hex.len() == 2 * Sha256::output_size() && hex.bytes().all(|b| b.is_ascii_hexdigit());

@@ -20,7 +20,7 @@ use crate::{
 pub struct PkiOptions {
     /// The directory, usually `DIR/pki`.
     pub dir: PathBuf,
-    /// The clock cannot be right when it shows an earlier time than this: no authority is made then. The build's date.
+    /// The date of the build. A clock that shows an earlier time is wrong, and no CA is made then.
     pub clock_min: Timestamp,
 }
 
@@ -84,11 +84,11 @@ pub struct ClusterPki {
 }
 
 impl ClusterPki {
-    /// Opens the PKI, making what is missing.
+    /// Opens the PKI, and creates missing keys and certificates.
     pub fn open(options: &PkiOptions, now: Timestamp) -> Result<Self, PkiError> {
         let dir = &options.dir;
         kelson_platform::files::ensure_private_dir(dir).map_err(|e| file::at(dir, e))?;
-        // A board without a battery begins in 1970: a CA of then would have ended when its clock is set.
+        // A board without a battery starts in 1970. A CA created at that time would have expired when the clock is set.
         if now < options.clock_min && !dir.join("ca.crt").exists() {
             return Err(PkiError::ClockBehind { now, min: options.clock_min });
         }
@@ -115,7 +115,7 @@ impl ClusterPki {
         bundle(&self.ca, &self.previous[0])
     }
 
-    /// All that is trusted: [`ClusterPki::ca_bundle`], [`ClusterPki::front_proxy_bundle`] and
+    /// Returns all trusted CAs: [`ClusterPki::ca_bundle`], [`ClusterPki::front_proxy_bundle`] and
     /// [`ClusterPki::kubelet_serving_bundle`].
     pub fn bundles(&self) -> [String; 3] {
         [self.ca_bundle(), self.front_proxy_bundle(), self.kubelet_serving_bundle()]
@@ -133,7 +133,7 @@ impl ClusterPki {
         format!("{}{}", bundle(&self.kubelet_serving_ca, &self.previous[2]), self.ca_bundle())
     }
 
-    /// Keys that service account tokens may be signed with: the current one, then any in `sa-previous.pub`.
+    /// Returns the keys that verify service account tokens: the current one, then any in `sa-previous.pub`.
     pub fn service_account_verifiers(&self) -> Result<Vec<PublicKey>, PkiError> {
         let mut keys = vec![self.service_account.public().clone()];
         if let Some(text) = file::read(&self.dir.join("sa-previous.pub"))? {
@@ -142,7 +142,7 @@ impl ClusterPki {
         Ok(keys)
     }
 
-    /// The names every API server certificate carries, and `more` (host name, node addresses, `--tls-san`).
+    /// Returns the names of every API server certificate, and `more` (host name, node addresses, `--tls-san`).
     pub fn server_sans(cluster_domain: &str, service_ip: IpAddr, more: &[San]) -> Vec<San> {
         let dns = |d: &str| San::Dns(d.to_owned());
         let mut sans = vec![
@@ -205,7 +205,7 @@ impl ClusterPki {
         )
     }
 
-    /// The certificate shown to extension API servers.
+    /// The certificate that is presented to extension API servers.
     pub fn issue_front_proxy_client(&self, now: Timestamp) -> Result<Issued, PkiError> {
         let spec = LeafSpec {
             common_name: "front-proxy-client",
@@ -228,7 +228,7 @@ impl ClusterPki {
         Some(info).filter(|info| info.not_before + BACKDATE >= self.renew_since)
     }
 
-    /// Writes the administrator's kubeconfig to `path` unless one is there that will do: same server, same CA, not yet
+    /// Writes the administrator's kubeconfig to `path`, unless the existing one has the same server and CA and is not
     /// due for renewal. Returns whether it wrote.
     pub fn ensure_admin_kubeconfig(&self, path: &Path, server: &str, now: Timestamp) -> Result<bool, PkiError> {
         if let Some(text) = file::read(path)?
@@ -285,7 +285,7 @@ mod tests {
         assert!(pki.ensure_admin_kubeconfig(&path, url, now).unwrap());
         let late = now + Duration::from_secs(300 * 24 * 3600);
         assert!(pki.ensure_admin_kubeconfig(&path, url, late).unwrap());
-        // A clock that was ahead when the file was written: its certificate is not valid yet.
+        // The clock was ahead when the file was written, so its certificate is not valid yet.
         assert!(pki.ensure_admin_kubeconfig(&path, url, now).unwrap());
 
         let sans =

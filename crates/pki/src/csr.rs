@@ -1,4 +1,4 @@
-//! PKCS#10 certificate signing requests: creating them, and decoding them as far as signers need.
+//! PKCS#10 certificate signing requests: creates them, and decodes the parts that signers need.
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::FromDer;
@@ -8,7 +8,7 @@ use crate::der::{self, oid};
 use crate::foreign::{ForeignKey, Signed};
 use crate::{Key, PkiError, PublicKey, San, pem};
 
-/// Largest request read; the API's own limit on the field is far above any honest one.
+/// The size limit of a request. It is far above the size of any useful request.
 const REQUEST_MAX_BYTES: usize = 64 * 1024;
 
 /// A parsed request whose self-signature has been verified.

@@ -1,4 +1,5 @@
-//! Writing DER: just the pieces of X.509 certificates and PKCS#10 requests (RFC 5280, RFC 2986). Reading is x509-parser's.
+//! Encodes the parts of X.509 certificates and PKCS#10 requests in DER (RFC 5280, RFC 2986). `x509-parser` decodes
+//! them.
 use jiff::Timestamp;
 
 pub(crate) const SEQUENCE: u8 = 0x30;

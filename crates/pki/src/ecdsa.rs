@@ -1,6 +1,6 @@
-//! ECDSA as others sign with it: verified for every curve of NIST's and every digest of the SHA-2 family, where the library that
-//! verifies all else knows two curves, each with its own digests. Everything here is public, so nothing has to take the same time;
-//! nothing is signed here. FIPS 186-5, RFC 5480, SEC 1.
+//! Verification of ECDSA signatures of other programs, for every NIST curve and every digest of the SHA-2 family. The
+//! provider's library supports only two curves, each with one digest. All inputs are public, so the code need not run
+//! in constant time. It does not sign. FIPS 186-5, RFC 5480, SEC 1.
 use std::sync::LazyLock;
 
 use num_bigint::BigUint;
@@ -45,7 +45,7 @@ struct Curve {
     b: BigUint,
     order: BigUint,
     base: (BigUint, BigUint),
-    /// Bytes of a coordinate.
+    /// The number of bytes of a coordinate.
     length: usize,
 }
 
@@ -197,7 +197,7 @@ impl Curve {
         let zero = BigUint::default();
         let within = |n: &BigUint| *n > zero && *n < self.order;
         let Some(q) = self.read(key).filter(|_| within(r) && within(s)) else { return false };
-        // As many of the digest's first bits as the order has.
+        // The digest is truncated to the number of bits of the order.
         let extra = (digest.len() as u64 * 8).saturating_sub(self.order.bits());
         let digest = BigUint::from_bytes_be(digest) >> extra;
         // The order is prime, so this power is the inverse.
@@ -212,15 +212,15 @@ impl Curve {
     }
 }
 
-/// Whether the key at this point of this curve (`P-521`, an uncompressed point) signed `message` with this digest; `signature` is
-/// DER. No curve of another name has signed anything.
+/// Verifies a `signature` (in DER) of `message` with this digest by the key, an uncompressed point of this curve, such
+/// as `P-521`. Returns false for unknown curves.
 pub(crate) fn has_signed(curve: &str, key: &[u8], hash: Hash, message: &[u8], signature: &[u8]) -> bool {
     let Some(curve) = CURVES.iter().find(|known| known.name == curve) else { return false };
     let Ok((rest, sequence)) = Sequence::from_der(signature) else { return false };
     let content: &[u8] = &sequence.content;
     let parts = Integer::from_der(content).and_then(|(after, r)| Integer::from_der(after).map(|(end, s)| (end, r, s)));
     let Ok((end, r, s)) = parts else { return false };
-    // Longer ones cannot be less than the order, and would only cost time.
+    // Longer numbers cannot be less than the order, and would only cost time.
     let number = |n: &Integer<'_>| {
         let bytes = n.as_ref();
         let positive = bytes.first().is_some_and(|first| *first < 0x80) && bytes.len() <= curve.length + 1;

@@ -1,4 +1,4 @@
-//! Files that hold secrets: written whole or not at all, readable by their owner alone.
+//! Files with secrets. They are written atomically and readable only by their owner.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, or at start")]
 
 use std::fs::{self, OpenOptions};
@@ -9,23 +9,23 @@ use kelson_platform::files;
 
 use crate::PkiError;
 
-/// Largest file read here; certificates and keys are a few kilobytes.
+/// The size limit of a file. Certificates and keys are a few kilobytes.
 const FILE_MAX_BYTES: u64 = 1 << 20;
 
-/// A failure that names its file.
+/// Makes an error that names the file.
 pub(crate) fn at(path: &Path, source: std::io::Error) -> PkiError {
     PkiError::File { path: path.to_owned(), source }
 }
 
-/// Writes `content` to `path` with mode 0600, atomically: a reader sees the old file or the new one. Durable when
-/// `sync` is set; what can be made again at the next start need not pay for that.
+/// Writes `content` to `path` with mode 0600, atomically: a reader sees the old file or the new one. With `sync` it is
+/// durable; content that can be created again at the next start does not need that.
 pub fn write_secret(path: &Path, content: &[u8], sync: bool) -> Result<(), PkiError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".tmp{}", std::process::id()));
     let temporary = path.with_file_name(name);
     let write = || -> std::io::Result<()> {
         let mut f = files::private(OpenOptions::new().write(true).create(true).truncate(true)).open(&temporary)?;
-        // A left-over of a killed run may have other permissions.
+        // A file that a killed process left may have other permissions.
         files::make_private(&temporary)?;
         f.write_all(content)?;
         if sync {
@@ -43,7 +43,7 @@ pub fn write_secret(path: &Path, content: &[u8], sync: bool) -> Result<(), PkiEr
     })
 }
 
-/// The file's text; `None` when there is none.
+/// Reads a file. Returns `None` if it does not exist.
 pub(crate) fn read(path: &Path) -> Result<Option<String>, PkiError> {
     match fs::metadata(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),

@@ -1,5 +1,5 @@
-//! Keys, requests and certificates that others made, of kinds that are never made here, as far as the API checks them: which key
-//! it is, whether its holder signed, and whether text consists of certificates.
+//! Keys, requests and certificates of other programs, including types that Kelson never creates, as far as the API
+//! checks them: the type of the key, the signature of its holder, and whether a string consists of certificates.
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ring::signature::{self, UnparsedPublicKey, VerificationAlgorithm};
@@ -26,7 +26,7 @@ pub enum KeyKind {
     Ed25519,
     /// ECDSA on this curve, as NIST calls it, or by its identifier.
     Ecdsa(String),
-    /// RSA with a modulus of so many bits.
+    /// RSA with a modulus of this number of bits.
     Rsa(usize),
     /// Another algorithm; the caller decides whether that is acceptable.
     Other,
@@ -40,14 +40,14 @@ pub struct ForeignKey {
     kind: KeyKind,
 }
 
-/// Whether a request is signed by the key that it is for.
+/// The result of checking a request's signature by its own key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signed {
-    /// Signed by that key.
+    /// The key has signed it.
     Well,
-    /// Not by that key.
+    /// The key has not signed it.
     Badly,
-    /// Unknown, since the algorithm is not supported here.
+    /// The algorithm is not supported here.
     Unknown,
 }
 
@@ -91,7 +91,7 @@ impl ForeignKey {
         Ok((key, signed))
     }
 
-    /// Whether this key, which is the request's, signed it.
+    /// Checks the signature of a request by this key.
     pub(crate) fn signature_of(&self, request: &X509CertificationRequest<'_>) -> Signed {
         let hash = Hash::of_algorithm(&request.signature_algorithm.algorithm.to_id_string());
         match (request.verify_signature(), &self.kind, hash) {
@@ -121,7 +121,7 @@ impl ForeignKey {
         Self { spki: spki.raw.to_vec(), raw: spki.subject_public_key.data.to_vec(), kind }
     }
 
-    /// The bits inside: an uncompressed point, or PKCS#1 RSAPublicKey.
+    /// The key's bits: an uncompressed point, or a PKCS#1 RSAPublicKey.
     pub(crate) fn raw(&self) -> &[u8] {
         &self.raw
     }
@@ -131,13 +131,13 @@ impl ForeignKey {
         &self.kind
     }
 
-    /// Whether both are one key.
+    /// Reports whether both are the same key.
     pub fn is(&self, other: &Self) -> bool {
         self.spki == other.spki
     }
 
-    /// Whether this key signed `message`, as a PodCertificateRequest's proof of possession is signed: Ed25519 as it is, ECDSA and
-    /// RSA (PSS) over SHA-256. Never, where the algorithm is not known here.
+    /// Verifies a signature of `message` as in the proof of possession of a PodCertificateRequest: Ed25519 of the
+    /// message, ECDSA and RSA (PSS) over SHA-256. Returns false for other algorithms.
     pub fn has_signed(&self, message: &[u8], proof: &[u8]) -> bool {
         let algorithm: &dyn VerificationAlgorithm = match &self.kind {
             KeyKind::Ed25519 => &signature::ED25519,
@@ -151,18 +151,18 @@ impl ForeignKey {
     }
 }
 
-/// A block of PEM text.
+/// A PEM block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PemBlock<'a> {
     /// The label, for instance `CERTIFICATE`.
     pub label: &'a str,
-    /// Whether lines of names and values stand before the content.
+    /// Whether there are header lines (names and values) before the content.
     pub has_headers: bool,
     /// The decoded content of the block.
     pub der: Vec<u8>,
 }
 
-/// Returns the blocks of PEM text as Go finds them: other text is skipped.
+/// Returns the PEM blocks of a string as Go does: other text between them is skipped.
 pub fn foreign_blocks(text: &str) -> Vec<PemBlock<'_>> {
     let mut found = Vec::new();
     let mut rest = text;

@@ -1,5 +1,5 @@
-//! Private keys (made as ECDSA P-256, read as anything rustls can sign with) and public keys. Private parts never print, and are wiped
-//! from memory when they go.
+//! Private keys (created as ECDSA P-256, read in all forms that rustls can sign with) and public keys. Private keys are
+//! never printed, and are wiped from memory when they are dropped.
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl Key {
         Ok(Self { signing, scheme, public, label, der: Arc::new(Zeroizing::new(der)) })
     }
 
-    /// Reads the key at `path`, or makes one and writes it there.
+    /// Reads the key at `path`, or creates one and writes it there.
     pub fn load_or_generate(path: &Path) -> Result<Self, PkiError> {
         if let Some(text) = file::read(path)? {
             return Self::from_pem(&text).map_err(|e| PkiError::malformed(path.display().to_string(), e));
@@ -91,7 +91,7 @@ impl Key {
         Ok(key)
     }
 
-    /// The PEM form: secret, for files and kubeconfigs alone.
+    /// Returns the PEM form. It is secret, and only for files and kubeconfigs.
     pub fn to_pem(&self) -> String {
         pem::pem_block(self.label, &self.der)
     }
@@ -131,7 +131,7 @@ impl Key {
         Some(("EC PRIVATE KEY", Zeroizing::new(der::sequence(&parts))))
     }
 
-    /// The public part.
+    /// Returns the public key.
     pub fn public(&self) -> &PublicKey {
         &self.public
     }
@@ -181,7 +181,7 @@ impl PublicKey {
         let is_rsa = parsed.algorithm.algorithm == x509_parser::oid_registry::OID_PKCS1_RSAENCRYPTION;
         Ok(Self { raw: parsed.subject_public_key.data.as_ref().into(), is_rsa, spki: spki.into() })
     }
-    /// The public keys in PEM text: `PUBLIC KEY` blocks, certificates' keys, private keys' public parts.
+    /// Returns the public keys in PEM blocks: public keys, and the public parts of certificates and private keys.
     pub fn all_from_pem(text: &str) -> Result<Vec<Self>, PkiError> {
         let mut keys = Vec::new();
         for (label, der) in pem::blocks(text)? {
@@ -198,15 +198,15 @@ impl PublicKey {
         }
         if keys.is_empty() { Err(PkiError::malformed("public key", "no key found")) } else { Ok(keys) }
     }
-    /// The public half, a DER SubjectPublicKeyInfo.
+    /// Returns the DER SubjectPublicKeyInfo.
     pub fn spki(&self) -> &[u8] {
         &self.spki
     }
-    /// The bits inside: an uncompressed point, or PKCS#1 RSAPublicKey.
+    /// Returns the key's bits: an uncompressed point, or a PKCS#1 RSAPublicKey.
     pub fn raw(&self) -> &[u8] {
         &self.raw
     }
-    /// Whether it is RSA (else elliptic).
+    /// Reports whether the key is RSA. Otherwise it is an elliptic curve key.
     pub fn is_rsa(&self) -> bool {
         self.is_rsa
     }

@@ -1,7 +1,8 @@
 //! Kelson PKI: keys, certificate authorities, certificates, CSRs, kubeconfigs, and TLS configuration that follows
 //! rotation.
 //!
-//! What a CSR may ask for is judged here (`signer`), whether it is approved is not. Nothing here serves or dials.
+//! `signer` checks what a CSR may request; the approval of CSRs is in the controllers. This crate neither serves nor
+//! connects.
 //!
 //! # Rooms
 //! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
@@ -75,21 +76,21 @@ pub enum PkiError {
         /// The operating system's reason.
         source: std::io::Error,
     },
-    /// PEM or DER that does not say what it should.
+    /// The PEM or DER content is invalid.
     #[error("{what}: {why}")]
     Malformed {
-        /// The thing being read.
+        /// The name of the content.
         what: String,
-        /// What is wrong with it.
+        /// The error that was found.
         why: String,
     },
     /// A cryptographic operation failed.
     #[error("cryptography: {0}")]
     Crypto(&'static str),
-    /// The issuing CA is past its own end.
+    /// The issuing CA has expired.
     #[error("the signer has expired: NotAfter={0}")]
     SignerExpired(String),
-    /// The clock shows a time at which this program did not exist.
+    /// The clock shows a time before the build of this program.
     #[error("the clock shows {now}, which is before {min}; set the clock before the cluster's CAs are created")]
     ClockBehind {
         /// The time of the clock.

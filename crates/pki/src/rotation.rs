@@ -116,7 +116,7 @@ pub fn previous(dir: &Path, name: &str) -> Result<Option<String>, PkiError> {
     read(&path(dir, name, "-previous.crt"))
 }
 
-/// The predecessor's certificate of this authority's key; empty where there is none.
+/// The predecessor's certificate of this CA's key. Empty if there is none.
 pub(crate) fn cross(dir: &Path, name: &str) -> Result<String, PkiError> {
     Ok(read(&path(dir, name, "-cross.crt"))?.unwrap_or_default())
 }
@@ -219,7 +219,7 @@ mod tests {
         let (whole, _) = opened();
         let before: Vec<_> = files(whole.path());
         begin(whole.path(), now()).unwrap();
-        // All states between two steps: the next files are written, and of each authority the first so many are in place.
+        // All states between two steps: the next files are written, and a first part of the CAs is in place.
         let (done, steps) = (files(whole.path()), ["-previous.crt", "-cross.crt", ".key", ".crt"]);
         let text = |all: &[(String, String)], name: &str| all.iter().find(|(n, _)| n == name).unwrap().1.clone();
         for authority in AUTHORITIES {

@@ -153,7 +153,8 @@ pub fn sign_request(
         sans: &request.sans,
         is_ca: false,
     })?;
-    // Clients are judged by who trusts both authorities while there are two; servers also by who does not yet.
+    // A client certificate is checked by components that trust both CAs during a rotation. A server certificate is also
+    // checked by clients that do not trust the new CA yet.
     let cross = if usages.iter().any(|usage| usage == "server auth") { ca.cross_pem() } else { "" };
     Ok(pem::pem_block("CERTIFICATE", &der) + cross)
 }

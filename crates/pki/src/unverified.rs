@@ -15,7 +15,7 @@ use crate::provider;
 pub struct AnyServerCertificate;
 
 impl AnyServerCertificate {
-    /// Returns the verifier, for clients with a certificate of their own.
+    /// Returns the verifier, for clients that present a certificate.
     pub fn verifier() -> Arc<dyn ServerCertVerifier> {
         PeerVerifier::of_servers(Anyone)
     }

@@ -51,7 +51,10 @@ pub use tracking::TcpTimeouts;
 /// The time limit for stopping the proxy's tasks.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
 
-/// Starts the proxy of this process's node; see [`Proxy::start`].
+/// The service proxy of a node. [`Proxy::start`] watches Services, EndpointSlices and the node, renders nftables rules
+/// for them, and applies the differences to the kernel in one transaction. It also serves health check node ports and
+/// ends UDP flows to endpoints that are gone. It is the counterpart of kube-proxy in mode `nftables`; the rules stay
+/// when it stops.
 pub struct Proxy;
 
 impl Proxy {

@@ -40,7 +40,7 @@ impl Protocol {
     }
 }
 
-/// Which endpoints traffic may use.
+/// The endpoints that traffic may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum TrafficPolicy {
     /// Any ready endpoint of the cluster.
@@ -76,7 +76,7 @@ pub struct ServiceSpec {
     /// The cluster addresses, one per family.
     #[serde(rename = "clusterIPs", deserialize_with = "null_default")]
     pub cluster_ips: Vec<String>,
-    /// The ports.
+    /// The ports of the service.
     #[serde(deserialize_with = "null_default")]
     pub ports: Vec<ServicePort>,
     /// Addresses that other routers send to the nodes.
@@ -261,7 +261,7 @@ pub struct NodeAddress {
     /// `InternalIP`, `ExternalIP` and others.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The address.
+    /// The IP address or host name.
     pub address: String,
 }
 slim_object!(Node, ResourceType::cluster("", "v1", "nodes", "Node"));

@@ -34,7 +34,7 @@ const AFFINITY_CLIENTS_MAX: u32 = 65_536;
 /// The maximum length of a chain's or set's name; the kernel's limit is 256.
 const NAME_BYTES_MAX: usize = 128;
 
-/// What the rules depend on besides the services.
+/// The inputs of the rules besides the services.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Traffic from other sources to a cluster address is masqueraded. Empty: no traffic is.
@@ -189,7 +189,7 @@ fn spread_chain(protocol: Protocol, count: usize) -> String {
     format!("spread-{}-{count}", protocol.as_str())
 }
 
-/// What one service adds to a table.
+/// Renders the part of a table for one service.
 pub fn fragment(family: Family, plans: &[PortPlan], options: &Options) -> Fragment {
     let mut fragment = Fragment::new();
     for plan in plans {

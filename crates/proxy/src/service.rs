@@ -61,7 +61,7 @@ pub struct PortPlan {
     pub load_balancer_ips: Vec<IpAddr>,
     /// The clients that may use the load balancer's addresses; empty allows all.
     pub source_ranges: Vec<IpNet>,
-    /// How many seconds a client uses the same endpoint.
+    /// The seconds for which a client uses the same endpoint.
     pub affinity_seconds: Option<u32>,
     /// `internalTrafficPolicy`: the endpoints for connections from inside the cluster.
     pub internal: TrafficPolicy,
@@ -289,7 +289,7 @@ fn categorize(plan: &mut PortPlan, all: &BTreeMap<SocketAddr, Endpoint<'_>>, nod
     plan.hairpin = here.map(SocketAddr::ip).collect();
 }
 
-/// Which topology hints apply (KEP-2433, KEP-3015).
+/// The topology hints that apply (KEP-2433, KEP-3015).
 #[derive(Clone, Copy)]
 enum Topology {
     Everybody,

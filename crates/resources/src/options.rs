@@ -23,7 +23,7 @@ macro_rules! columns {
 }
 pub(crate) use {columns, texts};
 
-/// How objects of the kind are deleted.
+/// The way in which objects of the kind are deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deletion {
     /// Immediately, unless finalizers exist.
@@ -49,7 +49,7 @@ pub enum Observer {
     Aggregation,
 }
 
-/// How durable an acknowledged write is.
+/// The durability of an acknowledged write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// Fully: the disk has confirmed the write before the client gets the answer.
@@ -58,7 +58,7 @@ pub enum Durability {
     Relaxed,
 }
 
-/// What the API server allocates when an object of the kind is written.
+/// The allocations of the API server when an object of the kind is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocation {
     /// Nothing is allocated.
@@ -103,7 +103,9 @@ impl ScalePaths {
     }
 }
 
-/// The properties of a kind.
+/// The properties of a kind that differ from those of most kinds: its names and scope, the stored version,
+/// subresources, the rules for names and deletion, allocations and durability. A file of a kind states them as `Options
+/// { .., ..Options::of(group, plural) }`. The API server reads them wherever the kinds differ.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The API group; empty for the legacy group.
@@ -126,7 +128,7 @@ pub struct Options {
     pub names_itself: bool,
     /// Whether PUT without a resourceVersion overwrites.
     pub allow_unconditional_update: bool,
-    /// How objects are deleted.
+    /// The way in which objects are deleted.
     pub deletion: Deletion,
     /// Whether a completed delete returns the object instead of a `Status`.
     pub delete_returns_object: bool,
@@ -138,13 +140,13 @@ pub struct Options {
     pub fields: Texts,
     /// Whether it is stored (reviews and bindings are only created).
     pub stored: bool,
-    /// What a power failure may lose.
+    /// The durability of writes at a power failure.
     pub durability: Durability,
     /// Whether objects are deleted automatically after the server's `--event-ttl`.
     pub expires: bool,
     /// Whether objects contain expressions or patterns that a write compiles, so that its size does not show its cost.
     pub expressions: bool,
-    /// What is allocated by a write.
+    /// The allocations of a write.
     pub allocation: Allocation,
     /// The destination of connecting subresources.
     pub connects: Connects,
@@ -154,9 +156,9 @@ pub struct Options {
     pub observer: Observer,
     /// Whether a delete without a propagation policy orphans dependents.
     pub orphans_dependents: bool,
-    /// How often the kind's rules validate the metadata of a changed object.
+    /// The additional validations of a changed object's metadata by the kind's rules.
     pub rejudged: Rejudged,
-    /// How often they do when one of its views is written.
+    /// The additional validations when one of its views is written.
     pub rejudged_in_views: Rejudged,
     /// Whether a write of the status keeps metadata unchanged.
     pub status_is_independent: bool,

@@ -44,7 +44,7 @@ impl Parts {
         Ok(value)
     }
 
-    /// What is needed of an object's member.
+    /// Returns the needed part of an object's member.
     fn member(self, name: &str) -> Self {
         let named = |members: &[(&str, Self)]| members.iter().find(|(n, _)| *n == name).map(|(_, parts)| *parts);
         match self {

@@ -1,8 +1,8 @@
-//! How often an update's metadata is validated, by kind: each error is returned as often as upstream returns it, and
-//! for some kinds the rules of new objects also apply to changed ones.
+//! The number of validations of an update's metadata, by kind: each error is returned as often as upstream returns it,
+//! and for some kinds the rules of new objects also apply to changed ones.
 
-/// How often a kind's own rules validate the metadata of a changed object, in addition to the two common validations:
-/// as that of a new object (with any name) and as that of a changed one.
+/// The number of validations of a changed object's metadata by the kind's rules, in addition to the two common
+/// validations: as a new object (with any name) and as a changed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rejudged {
     /// The number of validations as a changed object.

@@ -10,7 +10,7 @@
 //! Invariants: decisions are made by one task under one short lock and touch no API; nothing is computed twice for
 //! equal specs on an unchanged node; at rest no timer runs.
 //!
-//! Not here yet: extended resources that device classes stand for.
+//! Not supported yet: extended resources that are backed by device classes.
 //!
 //! # Rooms
 //! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.

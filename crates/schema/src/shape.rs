@@ -4,7 +4,10 @@ use crate::{Field, FieldType, Kind, ListType, MapType, TypeId};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// A place in a type.
+/// A location in a type, for code that merges or compares trees of any kind: patches, apply and managed fields. The
+/// location may belong to a built-in type, to a custom resource's schema or to no schema. [`Shape::child`] and
+/// [`Shape::element`] go down one level, and the other methods return the list, map and patch rules of the location. A
+/// clone is cheap.
 #[derive(Debug, Clone)]
 pub enum Shape {
     /// A value of a built-in type, with the field that contains it (for its list and patch rules).

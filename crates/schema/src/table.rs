@@ -15,7 +15,10 @@ pub(crate) fn bytes(packed: u32) -> &'static [u8] {
     &POOL.as_bytes()[start..start + len]
 }
 
-/// All built-in types of this Kubernetes version.
+/// All built-in types of this Kubernetes version, generated from the published definitions: structs with their fields
+/// in the order of their declaration, JSON and protobuf names, patch and list rules. [`Schema::builtin`] is the only
+/// value. Types are small indices ([`TypeId`], [`FieldType`]) into static tables, so lookups neither allocate nor lock.
+/// Codec, patch, validation and discovery read this table instead of code for each kind.
 #[derive(Debug, Clone, Copy)]
 pub struct Schema(());
 
@@ -27,7 +30,7 @@ pub struct TypeId(u16);
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FieldType(u16);
 
-/// What a [`FieldType`] is.
+/// The kind of a [`FieldType`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `true` or `false`.
@@ -76,7 +79,7 @@ pub enum Kind {
     WrappedList(FieldType),
 }
 
-/// How apply treats a list.
+/// The treatment of a list by apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ListType {
     /// Replaced as a whole; the meaning of a list with no `x-kubernetes-list-type` too.
@@ -87,7 +90,7 @@ pub enum ListType {
     Map,
 }
 
-/// How a struct or map is owned by appliers when the field itself says so.
+/// The ownership of a struct or map by appliers, as declared by the field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MapType {
     /// One value that is replaced whole.
@@ -288,7 +291,7 @@ impl std::fmt::Debug for TypeId {
 }
 
 impl FieldType {
-    /// What it is.
+    /// Returns the kind of the type.
     pub fn kind(self) -> Kind {
         let RefRow(tag, arg) = REFS[self.0 as usize];
         match tag {
@@ -343,7 +346,7 @@ impl Field {
         u32::from(self.row().1)
     }
 
-    /// What the field's value is.
+    /// Returns the type of the field's value.
     pub fn ty(self) -> FieldType {
         FieldType(self.row().3)
     }
@@ -378,7 +381,7 @@ impl Field {
         self.flag(F_REQUIRED)
     }
 
-    /// How apply treats the list; `None` when nothing is published (which means atomic).
+    /// Returns the treatment of the list by apply. `None` if none is published, which means atomic.
     pub fn list_type(self) -> Option<ListType> {
         match self.row().2 >> F_LIST_SHIFT & 3 {
             1 => Some(ListType::Atomic),
@@ -393,7 +396,7 @@ impl Field {
         text(self.row().4).split(',').filter(|k| !k.is_empty())
     }
 
-    /// What the field says of how its map or struct is owned; `None` leaves it to the type.
+    /// Returns the ownership of the map or struct that the field declares. `None` leaves it to the type.
     pub fn map_type(self) -> Option<MapType> {
         if self.flag(F_MAP_ATOMIC) {
             Some(MapType::Atomic)

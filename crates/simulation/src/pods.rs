@@ -8,7 +8,7 @@ const ROUNDS_MAX: usize = 120;
 /// The node for pods without one.
 const NODE: &str = "node-1";
 
-/// What happens to a pod that waits or runs.
+/// The fate of a waiting or running pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It runs and is ready.

@@ -60,7 +60,7 @@ impl Query {
         Ok(Self(Compiler::default().with_funs(functions).compile(modules).map_err(|_| wrong())?))
     }
 
-    /// What it gives but for nulls. An error within (a path through what is not there) makes it give nothing.
+    /// Returns the results except nulls. An error, such as a path through a missing value, gives no results.
     pub fn run(&self, document: &Val) -> Vec<QueryResult> {
         let context = Ctx::<JustLut<Val>>::new(&self.0.lut, Vars::new([]));
         let values = self.0.id.run((context, document.clone())).take(VALUES_MAX);

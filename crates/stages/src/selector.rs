@@ -21,7 +21,7 @@ enum Requirement {
     Path(Query, Operator),
 }
 
-/// What must hold of an object, all of it.
+/// The conditions for an object, all of which must hold.
 #[derive(Debug)]
 pub struct Selector {
     labels: Vec<(String, String)>,

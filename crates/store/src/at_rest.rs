@@ -52,8 +52,9 @@ pub trait AtRest: Send + Sync {
     /// The provider and key that would write a record of this resource now, or `None` if no provider can at the moment.
     fn writer(&self, resource: Resource) -> Option<Writer>;
 
-    /// Encrypts `plain`, or returns `None` if it is to be written unencrypted. The store calls this only after [`AtRest::writer`] returned
-    /// something else than [`Writer::CLEAR`]; the configuration may have been reloaded in between.
+    /// Encrypts `plain`, or returns `None` if it must be written unencrypted. The store calls this only after
+    /// [`AtRest::writer`] returned something else than [`Writer::CLEAR`]; the configuration may have been reloaded in
+    /// between.
     ///
     /// # Errors
     /// Returns an error if the key is not available now.
@@ -63,7 +64,7 @@ pub trait AtRest: Send + Sync {
     /// it has no providers.
     fn reads_clear(&self, resource: Resource) -> bool;
 
-    /// What `seal` was given. May wait for one answer of a key service, so it is called where threads may wait.
+    /// Decrypts the result of `seal`. May wait for one answer of a key service, so it is called where threads may wait.
     ///
     /// # Errors
     /// See [`SealError`]: only [`SealError::Unavailable`] is worth another call.

@@ -12,15 +12,17 @@ use crate::scope::{ScopeLog, WatchScope, changes_after};
 use crate::shared::Shared;
 use crate::state::State;
 
-/// A position in the log of one resource. Commits of other resources, and those outside its [`WatchScope`], neither wake it nor cost it
-/// anything. Dropping the cursor ends the watch.
+/// A position in the log of one resource, from which a watch reads. It returns the events after a revision in order,
+/// and waits for further commits. Commits of other resources, and those outside its [`WatchScope`], neither wake it nor
+/// cost it anything. A cursor that falls behind the kept history gets an error and must list again. Dropping the cursor
+/// ends the watch.
 pub struct Cursor {
     shared: Arc<Shared>,
     resource: Resource,
     /// The log of the watched part; `None` for a watch of the whole resource.
     scope: Option<Arc<ScopeLog>>,
     position: u64,
-    /// How often the records had been replaced without events when this watch began.
+    /// The number of times that the records had been replaced without events when this watch began.
     restarts: u32,
     changed: watch::Receiver<()>,
 }

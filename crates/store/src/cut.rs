@@ -19,7 +19,7 @@ pub(crate) struct MetadataCutter {
     /// Bytes that were passed so far.
     at: usize,
     revision_at: usize,
-    /// Where the member ends, if that is known.
+    /// The offset of the end of the member, if it is known.
     end: Option<usize>,
     step: Step,
     walk: JsonWalk,
@@ -36,13 +36,13 @@ enum Step {
     Done,
 }
 
-/// What is known of the JSON at the current byte.
+/// The state of the JSON at the current byte.
 struct JsonWalk {
     /// Objects and arrays that are open.
     depth: usize,
     in_string: bool,
     is_escaped: bool,
-    /// How many bytes of a member's name at the first level are those of [`NAME`].
+    /// The number of bytes of a first-level member's name that match [`NAME`].
     matched: Option<usize>,
 }
 

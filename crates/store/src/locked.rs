@@ -18,7 +18,7 @@ pub(crate) struct LockedRow {
     pub value: Box<[u8]>,
 }
 
-/// What a store holds and cannot decrypt.
+/// The records that a store cannot decrypt.
 #[derive(Default)]
 struct LockedRows {
     rows: Arc<[LockedRow]>,

@@ -111,8 +111,8 @@ impl Mirror {
         Store::over(Arc::clone(&self.shared), Commits::Elsewhere(remote))
     }
 
-    /// Puts what there is at a revision in place of all there was. Whoever watched from before has to list again. Resources in
-    /// `locked` cannot be decrypted now: none of their records is shown, and they are not written.
+    /// Replaces all records by those at a revision. Existing watchers must list again. Resources in `locked` cannot be
+    /// decrypted now: their records are not shown, and they cannot be written.
     pub fn replace(&self, revision: u64, records: Vec<MirrorChange>, locked: HashMap<Resource, SealError>) {
         let mut feed = self.feed.lock();
         let mut tables: HashMap<Resource, Table> = HashMap::new();
@@ -160,7 +160,8 @@ impl Mirror {
         !self.shared.locked.all().is_empty()
     }
 
-    /// What there was before a revision is forgotten where the truth is, and so here: servers answer alike to who goes on with a list.
+    /// Drops the history before a revision, as the shared storage did, so that all servers answer a continued list
+    /// alike.
     pub fn forget_before(&self, revision: u64) {
         self.shared.state.write().forget_before(revision);
     }

@@ -200,8 +200,9 @@ fn begin(engine: &mut dyn Engine, loaded: &mut Loaded, boot: String) -> Result<(
     Ok((identity, marks))
 }
 
-/// The body of the committer's thread. After a panic of the committer the store cannot go on: this logs the panic, records it in the
-/// store's health and closes the store, so that writers get an error at once instead of waiting for an answer that cannot come.
+/// The body of the committer's thread. After a panic of the committer the store cannot continue: this logs the panic,
+/// records it in the store's health and closes the store, so that writers get an error at once instead of waiting for
+/// an answer that cannot come.
 fn run(committer: Committer) {
     let shared = committer.shared();
     if let Err(payload) = std::panic::catch_unwind(AssertUnwindSafe(|| committer.run())) {
@@ -210,7 +211,7 @@ fn run(committer: Committer) {
         tracing::error!(panic = text, "the store's committer panicked; rejecting writes until a restart");
         shared.health.ended(&format!("the store's committer panicked: {text}"));
         shared.close();
-        // Dropping the batches tells the queued writers that the store is closed.
+        // Dropping the batches makes the queued writers return with the error that the store is closed.
         while let WakeReason::Batch(batch) = shared.queue.take(None) {
             drop(batch);
         }

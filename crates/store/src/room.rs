@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::error::StoreError;
 use crate::record::Record;
 
-/// What records take, and may take, in bytes of [`Record::cost`].
+/// The used and allowed memory of records, in bytes of [`Record::cost`].
 pub(crate) struct Room {
     used: usize,
     max: usize,
@@ -15,7 +15,7 @@ pub(crate) struct Room {
     namespace_max: usize,
 }
 
-/// What the accepted writes of a batch change, which is not stored yet.
+/// The changes by the accepted writes of a batch that is not stored yet.
 #[derive(Default)]
 pub(crate) struct BatchRoom {
     used: isize,

@@ -30,9 +30,9 @@ pub(crate) struct Slot {
     pub scopes: ScopeLogs,
     /// The indexes that were used so far.
     pub indexes: Vec<FieldIndex>,
-    /// How often the records were replaced without events. Watchers that began before have to list again.
+    /// The number of times that the records were replaced without events. Watchers that began before have to list again.
     pub restarts: u32,
-    /// How often records were changed without events.
+    /// The number of times that records were changed without events.
     replacements: u32,
 }
 
@@ -189,7 +189,7 @@ impl State {
         slot.announce_to_all();
     }
 
-    /// How often the records of a resource were replaced without events.
+    /// Returns the number of times that the records of a resource were replaced without events.
     pub fn restarts(&self, resource: Resource) -> u32 {
         self.slots.get(&resource).map_or(0, |slot| slot.restarts)
     }
@@ -312,8 +312,8 @@ pub(crate) fn take_back(table: &mut Table, events: &[Arc<Event>]) {
     }
 }
 
-/// A consistent view of a range of one resource's records at one revision. It holds a snapshot and no lock: writes go on, and the
-/// records in the view stay in memory until it is dropped.
+/// A consistent view of a range of one resource's records at one revision. It holds a snapshot and no lock: writes
+/// continue, and the records in the view stay in memory until it is dropped.
 #[derive(Clone)]
 pub struct ListView {
     table: Table,

@@ -29,10 +29,10 @@ use crate::write::{Committed, Precondition, Write};
 
 /// The lane in which [`Store::close`] waits for the committer's last sync, so that it does not block a runtime thread.
 static CLOSING: Lane = Lane::new("store-close", 1);
-/// Where a key service is waited for.
+/// The lane in which a key service is waited for.
 static UNLOCK: Lane = Lane::new("store-unlock", 1);
 
-/// How this store performs its writes.
+/// The way in which this store performs its writes.
 #[expect(clippy::large_enum_variant, reason = "there is one in a store")]
 pub(crate) enum Commits {
     /// The writer's task runs the committer itself. This is for engines that never block.
@@ -230,7 +230,7 @@ impl Store {
     /// not keep the store open by itself.
     pub fn run_unlock(&self) -> impl Future<Output = ()> + Send + 'static {
         let shared = Arc::clone(&self.handle.shared);
-        // What is mirrored is read again by whoever follows it.
+        // The follower of a mirror reads its records again.
         let mirrors = self.is_mirror();
         async move {
             while !mirrors && !shared.is_closed() && !shared.locked.all().is_empty() {
@@ -247,8 +247,8 @@ impl Store {
         }
     }
 
-    /// A number that is another one whenever a record of the resource was made, changed or removed, so that whoever has decoded
-    /// them all can tell at once that nothing has changed. Holds within this process only.
+    /// A number that changes with every write to a record of the resource. A caller that has decoded all records uses
+    /// it to detect that nothing has changed. It is valid only in this process.
     #[must_use]
     pub fn version(&self, resource: Resource) -> u64 {
         self.shared().state.read().slot(resource).map_or(0, |slot| slot.table.version())
@@ -270,7 +270,7 @@ impl Store {
         counts
     }
 
-    /// What the committer did since the store was opened.
+    /// Returns the counters of the committer since the store was opened.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.shared().counters.read()
@@ -382,7 +382,7 @@ impl Store {
     }
 
     /// Writes a snapshot of the store into the directory `to`, which must be empty or missing. The snapshot is a complete store with the
-    /// encryption of the original. It is made from memory, so writes go on meanwhile. Blocks on the disk. Call
+    /// encryption of the original. It is made from memory, so writes continue meanwhile. Blocks on the disk. Call
     /// [`Store::catch_up`] before, if the store is a mirror; its events then expire after another [`crate::limits::EVENT_TTL_S`].
     ///
     /// # Errors

@@ -59,7 +59,7 @@ pub(crate) struct Texts {
     sample: Option<Arc<Sample>>,
     json: Text,
     json_len: u32,
-    /// Where the member `metadata` ends in the JSON; 0 until it was looked for.
+    /// The offset of the end of the member `metadata` in the JSON. 0 until it was looked for.
     pub metadata_end: u32,
     protobuf: Option<Text>,
     /// The length of the protobuf form; 0 until it was made.

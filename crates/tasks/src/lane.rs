@@ -43,7 +43,9 @@ pub enum LaneError {
     Ending,
 }
 
-/// A lane for blocking work. Callers wait for their turn in the order in which they came.
+/// A lane for blocking work, such as file access and system calls, which must not block the threads of the runtime. It
+/// runs up to a fixed number of work items at once on blocking threads. Callers wait for their turn in the order in
+/// which they came. Work that has begun completes even if its caller is cancelled.
 #[derive(Debug)]
 pub struct Lane {
     name: &'static str,

@@ -1,7 +1,7 @@
 //! Clusters in typical uses: a single one, forks, several at the same time, with controllers and nodes, and stopped.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-/// What a user of the crate copies.
+/// The example that users of the crate copy.
 #[path = "../../../examples/cluster-per-test/rust/namespaces.rs"]
 mod example;
 

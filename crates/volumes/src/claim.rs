@@ -44,7 +44,7 @@ pub struct ClaimSpec {
     pub volume_attributes_class_name: String,
 }
 
-/// A `v1.VolumeResourceRequirements`.
+/// The storage that a claim requests (`v1.VolumeResourceRequirements`).
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Needs {

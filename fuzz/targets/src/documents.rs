@@ -19,7 +19,7 @@ pub(crate) fn kinds() -> impl Iterator<Item = TypeId> {
     KINDS.iter().filter_map(|(group, version, kind)| Schema::builtin().by_gvk(group, version, kind))
 }
 
-/// What is accepted goes round: encoded and decoded again it is the same.
+/// Checks that an accepted document is the same after encoding and decoding.
 fn round(ty: Option<TypeId>, value: &Value) {
     for encoding in [Encoding::Json, Encoding::Yaml, Encoding::Protobuf] {
         if encoding == Encoding::Protobuf && ty.is_none_or(|ty| !ty.has_proto()) {

@@ -1,6 +1,6 @@
-//! How an input is taken apart.
+//! Splits an input into parts.
 
-/// Two parts of an input: what stands before the first zero byte, and what follows it.
+/// Returns two parts of an input: the bytes before the first zero byte, and the bytes after it.
 pub(crate) fn halves(data: &[u8]) -> (&[u8], &[u8]) {
     match data.iter().position(|b| *b == 0) {
         Some(at) => (&data[..at], &data[at + 1..]),

@@ -1,5 +1,5 @@
-//! Roles: what their rules stand for is a product of lists, which a hostile role makes large, and what a user may grant must never be
-//! more than the user holds.
+//! Roles: the rules of a role are a product of lists, which a hostile role makes large, and a user must never grant
+//! more permissions than the user has.
 use kelson_auth::authorize::Rbac;
 use kelson_auth::authorize::rbac::{PolicyRule, RbacResource, Uncovered, covers, describe_missing};
 use kelson_auth::objects::Change;

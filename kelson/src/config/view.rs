@@ -16,7 +16,7 @@ use crate::k3s;
 /// Printed instead of a secret value.
 const MASK: &str = "(hidden)";
 
-/// Whose configuration is printed, and in which form.
+/// The component whose configuration is printed, and the format.
 #[derive(Args, Debug)]
 pub struct ViewArgs {
     /// Output format: `text`, `json` or `yaml`.

@@ -21,7 +21,7 @@ pub struct Component {
     pub name: &'static str,
     /// Kelson's shorter name, as a first word.
     pub alias: &'static str,
-    /// What it is, in a sentence.
+    /// The description, in one sentence.
     pub about: &'static str,
     /// All flags of upstream's component, one per line.
     pub facts: &'static str,

@@ -21,7 +21,7 @@ pub struct Flag {
     pub effect: bool,
     /// Whether an empty value differs from no flag at all.
     pub empty_counts: bool,
-    /// Its help.
+    /// The help of the flag.
     pub help: String,
 }
 

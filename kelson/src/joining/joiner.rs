@@ -67,9 +67,10 @@ pub async fn enter(args: &MemberArgs, options: &MemberOptions) -> anyhow::Result
 /// As of [`receive`] and [`enter`].
 pub async fn enter_as_vote(args: &MemberArgs, options: &MemberOptions) -> anyhow::Result<Member> {
     let (server, token) = asked(args)?;
-    kelson_members::check_program(options).await.context("etcd member")?;
+    kelson_members::check_program(options, None).await.context("etcd member")?;
     let contact = Contact::find(server, &token, args.server_ca.as_deref()).await?;
-    let sealed = contact.vote_keys().await?;
+    let (sealed, etcd_minor) = contact.vote_keys().await?;
+    kelson_members::check_program(options, etcd_minor).await.context("etcd member")?;
     let dir = options.data_dir.clone();
     FILES.run(move || install_for_vote(&sealed, &token, &dir)).await??;
     become_member(server, &contact, options).await

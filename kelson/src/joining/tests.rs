@@ -203,7 +203,7 @@ async fn the_token_of_a_vote_gives_the_etcd_ca_only() {
     let sealed = tokio::time::timeout(PATIENCE, async {
         loop {
             match contact.vote_keys().await {
-                Ok(sealed) => return sealed,
+                Ok((sealed, _)) => return sealed,
                 Err(e) => assert!(e.to_string().contains("does not let this token"), "{e:#}"),
             }
             tokio::task::yield_now().await;

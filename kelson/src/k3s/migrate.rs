@@ -16,7 +16,7 @@ const CONFIG_FILE: &str = "/etc/rancher/k3s/config.yaml";
 /// The prefix of its environment variables. Others in an environment file (for instance proxies) are not its settings.
 const VARIABLES: &str = "K3S_";
 
-/// What `kelson migrate` can move from.
+/// The sources of `kelson migrate`.
 #[derive(Subcommand, Debug)]
 pub enum MigrateCommand {
     /// Translate the settings of k3s: print a configuration file, and report settings without a counterpart. Exits with
@@ -24,7 +24,7 @@ pub enum MigrateCommand {
     K3s(K3sArgs),
 }
 
-/// Which settings are translated.
+/// The settings that are translated.
 #[derive(Args, Debug)]
 pub struct K3sArgs {
     /// Print only the report.

@@ -27,7 +27,7 @@ pub struct Foreign {
 pub struct Outcome {
     /// The flag or variable.
     pub name: String,
-    /// The source.
+    /// The setting of the source.
     pub from: String,
     /// The value for printing.
     pub shown: String,

@@ -38,7 +38,7 @@ pub struct Candidate {
     pub name: &'static str,
     /// The timeout for stopping it.
     pub end_max: Duration,
-    /// Starts it.
+    /// Starts the component after it has won the election.
     pub start: Start,
 }
 

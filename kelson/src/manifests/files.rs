@@ -51,7 +51,7 @@ struct Walk {
     dirs: Vec<PathBuf>,
     /// The real paths of directories, to detect cycles of links.
     real_dirs: BTreeSet<PathBuf>,
-    /// What could not be read, with the reason.
+    /// The files that could not be read, with the reason.
     failed: BTreeMap<String, ManifestError>,
 }
 

@@ -44,7 +44,7 @@ const PROXY_HEALTH_PORT: u16 = 10256;
 /// The port of kube-proxy's metrics.
 const PROXY_METRICS_PORT: u16 = 10249;
 
-/// What a node needs to join, and the settings of the cluster.
+/// The data that a node needs to join, and the settings of the cluster.
 #[derive(Clone)]
 pub struct Join {
     /// The API servers.
@@ -55,8 +55,8 @@ pub struct Join {
     pub token: Token,
     /// The settings that all nodes share.
     pub cluster: ClusterSettings,
-    /// How a running node finds the cluster's CA after missing its rotation; `None` for the node of a server in this
-    /// process.
+    /// The discovery by which a running node finds the cluster's CA after it has missed a rotation. `None` for the node
+    /// of a server in this process.
     pub discovery: Option<Discovery>,
 }
 

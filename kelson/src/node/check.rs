@@ -8,7 +8,7 @@ use kelson_check::{Finding, Host, Purpose, Report};
 use kelson_meta::version;
 use kelson_tasks::FILES;
 
-/// What the machine is used for.
+/// The use of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Role {
     /// A control plane with this machine's node, as `kelson server`.

@@ -85,7 +85,7 @@ impl PlacementArgs {
     }
 }
 
-/// Parses `0:memory=1Gi,hugepages-1Gi=2Gi`.
+/// Parses the memory of a NUMA node, such as `0:memory=1Gi,hugepages-1Gi=2Gi`.
 fn memory(text: &str) -> Result<Value, String> {
     let wrong = || format!("{text:?} must be NODE:RESOURCE=AMOUNT,…");
     let (node, amounts) = text.split_once(':').ok_or_else(wrong)?;

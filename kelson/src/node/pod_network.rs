@@ -24,13 +24,13 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 /// The minimum pause between repairs, in case another program changes the host again and again.
 const RESTORE_PAUSE: Duration = Duration::from_secs(1);
 
-/// What the pod network needs.
+/// The inputs of the pod network.
 pub struct PodNetwork {
     /// The data directory.
     pub dir: PathBuf,
     /// The cluster's address ranges.
     pub ranges: Ranges,
-    /// This node.
+    /// The identity of this node.
     pub me: NodeIdentity,
     /// The client of the API, with this node's identity.
     pub client: Client,

@@ -14,7 +14,7 @@ use kelson_blackbox::{ChildGuard, Kubectl, Outcome, binary, eventually, free_por
 
 use super::PATIENCE;
 
-/// Which hardware is emulated: `tcg,thread=multi` unless this environment variable names another accelerator (`kvm`).
+/// The environment variable that names the accelerator (`kvm`). The default is `tcg,thread=multi`.
 const ACCELERATOR: &str = "KELSON_VM_ACCEL";
 /// The time limit of one command in the guest.
 const COMMAND: Duration = PATIENCE;
@@ -217,7 +217,7 @@ systemctl daemon-reload; systemctl enable -q --now kelson-server"
     }
 }
 
-/// What scripts/vm makes.
+/// Returns the directory of the files that scripts/vm makes.
 fn cache() -> PathBuf {
     std::env::var_os("KELSON_VM").filter(|dir| dir != "1").map_or_else(|| repo_root().join(".cache/vm"), PathBuf::from)
 }

@@ -27,7 +27,7 @@ fn clock_library() -> PathBuf {
     format!("/usr/lib/{}-linux-gnu/faketime/libfaketimeMT.so.1", std::env::consts::ARCH).into()
 }
 
-/// Who runs etcd.
+/// The process that runs etcd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Datastore {
     /// The test runs etcd, and the servers are given `--etcd-servers`.
@@ -40,9 +40,9 @@ pub struct Station {
     pub number: usize,
     /// Its disk, where this machine can mount one.
     pub disk: Option<Disk>,
-    /// Etcd.
+    /// The etcd process.
     pub etcd: Program,
-    /// The server.
+    /// The API server process.
     pub server: Program,
     /// A node without containers, which knows all servers.
     pub node: Program,
@@ -52,9 +52,9 @@ pub struct Station {
 
 /// The servers of one test.
 pub struct Cluster {
-    /// The machines.
+    /// The machines of the cluster.
     pub stations: Vec<Station>,
-    /// Their network.
+    /// The network between the machines.
     pub network: Network,
     /// The trust of clients in the servers.
     pub tls: Arc<ClientConfig>,
@@ -232,7 +232,7 @@ impl Cluster {
 
 /// Upstream's API server on the etcd of a cluster, under a separate prefix.
 pub struct Reference {
-    /// Its process.
+    /// The process of the reference.
     pub program: Program,
     address: IpAddr,
     tls: Arc<ClientConfig>,

@@ -49,7 +49,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Reverts [`Disk::fill`].
+    /// Ends the effect of [`Disk::fill`].
     pub fn empty(&self) {
         let _ = std::fs::remove_file(self.dir.join(FILLER));
     }

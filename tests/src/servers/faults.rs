@@ -4,7 +4,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 
-/// What goes wrong.
+/// A fault of a machine or of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Etcd is killed, and started again at the end.
@@ -53,11 +53,11 @@ pub enum Target {
 pub struct Step {
     /// The time from the beginning of the round.
     pub at: Duration,
-    /// How long it lasts.
+    /// The duration of the fault.
     pub length: Duration,
-    /// The machine.
+    /// The machine with the fault.
     pub target: Target,
-    /// What goes wrong.
+    /// The fault of this step.
     pub fault: Fault,
 }
 

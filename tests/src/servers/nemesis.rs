@@ -106,7 +106,7 @@ fn begin(cluster: &mut Cluster, fault: Fault, machine: usize) -> anyhow::Result<
     Ok(())
 }
 
-/// What a fault does again and again.
+/// Repeats the action of a fault.
 fn beat(station: &Station, active: &Active) -> anyhow::Result<()> {
     let (Fault::SlowDisk, Some(disk)) = (active.step.fault, &station.disk) else { return Ok(()) };
     match active.beats % SLOW_BEATS {

@@ -25,7 +25,7 @@ const DELETE_EVERY: Duration = Duration::from_millis(700);
 /// The pause between two looks at the nodes.
 const LOOK_EVERY: Duration = Duration::from_millis(400);
 
-/// What is known of the pods of a round.
+/// The state of the pods of a round.
 #[derive(Default)]
 struct Pods {
     /// Pods that are not being deleted, with their names.

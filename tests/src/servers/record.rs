@@ -17,7 +17,7 @@ enum Entry {
 pub struct Recorder {
     begun: Instant,
     entries: Mutex<Vec<(Duration, Entry)>>,
-    /// What must not happen and did.
+    /// The violations that were found.
     faults: Mutex<Vec<String>>,
     next: AtomicU64,
     ended: AtomicBool,

@@ -22,12 +22,12 @@ const HOLDERS: usize = 3;
 /// The number of the watcher that goes from server to server.
 const ROAMING: u64 = 100;
 
-/// What a round showed.
+/// The result of a round.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Report {
     /// The faults of its schedule.
     pub faults: usize,
-    /// What was checked.
+    /// The checked data.
     pub checked: Checked,
     /// The pods that were made beside those of its beginning.
     pub pods: usize,
@@ -68,7 +68,7 @@ pub fn round(cluster: &mut Cluster, seed: u64, length: Duration, kept: &Path) ->
     })
 }
 
-/// What a round begins with.
+/// The initial state of a round.
 struct Start {
     registers: Registers,
     revision: u64,

@@ -26,7 +26,7 @@ pub struct Watcher<'a> {
     at: u64,
     /// It was answered 410, so it must list again, which no fault of a server may cause.
     expired: bool,
-    /// What becomes of an event: its type and object.
+    /// The handler of an event: its type and object.
     seen: Box<dyn FnMut(&str, &Value) + Send + 'a>,
 }
 

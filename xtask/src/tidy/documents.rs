@@ -30,12 +30,12 @@ const NOT_TESTED: &str = "<!-- not tested: ";
 /// The measure of blocks of commands without a mark.
 const UNMARKED: &str = "docs.commands_without_test";
 
-/// How many blocks of commands name neither a test nor a reason.
+/// Measures the number of blocks of commands with neither a test nor a reason.
 pub fn measure(tree: &Tree, all: &mut Measures) {
     all.insert(UNMARKED.to_owned(), unmarked(tree).len());
 }
 
-/// Where these blocks are.
+/// Returns the locations of these blocks.
 pub fn unmarked(tree: &Tree) -> Vec<String> {
     let mut found = Vec::new();
     for (path, text) in pages(tree) {
@@ -156,7 +156,7 @@ fn named_path(span: &str) -> Option<&str> {
     (plain && begins && !has_placeholder(path)).then_some(path.trim_end_matches('/'))
 }
 
-/// What is said of a block of commands.
+/// The mark of a block of commands.
 #[derive(Debug, PartialEq, Eq)]
 enum Mark {
     Tests(Vec<String>),

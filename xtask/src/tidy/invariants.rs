@@ -3,7 +3,7 @@
 //! `area::test` of the black-box suite, files of tests) or of lints. A name that does not exist is a fault.
 use super::tree::Tree;
 
-/// Where rows are, and the first column of their tables.
+/// The documents with rows, and the first column of their tables.
 const TABLES: [(&str, &str); 3] = [
     ("ARCHITECTURE.md", "| invariant |"),
     ("docs/internals/invariants.md", "| invariant |"),

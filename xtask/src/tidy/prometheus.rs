@@ -20,7 +20,7 @@ const WORDS: &[&str] = &[
     "sum",
     "topk",
 ];
-/// What a histogram adds to its name.
+/// The suffixes of a histogram's series.
 const ENDINGS: &[&str] = &["_bucket", "_count", "_sum"];
 
 /// Metrics that no crate has, and files without any.

@@ -29,7 +29,7 @@ pub struct File {
 #[derive(Debug)]
 pub struct Tree {
     pub root: PathBuf,
-    /// Rust files.
+    /// The Rust files of the tree.
     pub files: Vec<File>,
     /// The paths of all other files.
     pub others: Vec<String>,

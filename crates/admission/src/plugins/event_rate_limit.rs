@@ -22,7 +22,7 @@ pub struct EventRateLimit {
     limits: Vec<Limit>,
 }
 
-/// What each bucket of a limit is for.
+/// The scope of a bucket of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
     Server,

@@ -38,7 +38,7 @@ use crate::request::routes::{RemoteHandler, RemoteRequest};
 use crate::request::upgrade::wait_for_upgrade;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// What connections to aggregated API servers need.
+/// The parts that connections to aggregated API servers need.
 #[derive(Clone)]
 pub struct ConnectionParts {
     /// Resolves services to addresses.

@@ -97,7 +97,7 @@ pub async fn leave(server: &Arc<Server>) {
     }
 }
 
-/// Which ports in the endpoints are accepted.
+/// The ports that the endpoints may have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ports {
     /// Any port, such as that of other servers.

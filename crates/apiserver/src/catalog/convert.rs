@@ -41,7 +41,7 @@ pub trait Converter: Send + Sync {
     }
 }
 
-/// How the served version of a kind is made from the stored one.
+/// The conversion of a kind's stored version to the served one.
 #[derive(Clone)]
 pub enum Conversion {
     /// The versions are the same.

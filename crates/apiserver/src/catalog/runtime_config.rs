@@ -39,7 +39,7 @@ const LEGACY: &str = "api/legacy";
 /// The key of the core group's version has no group.
 const CORE: &str = "v1";
 
-/// Which built-in resources are served.
+/// The selection of built-in resources that are served.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeConfig {
     /// Settings of maturities, by index in [`MATURITIES`].

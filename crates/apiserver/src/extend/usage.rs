@@ -53,7 +53,7 @@ enum ReportError {
     Timeout,
 }
 
-/// What is remembered of a node between rounds.
+/// The state of a node that is kept between rounds.
 #[derive(Clone, Copy, Default)]
 struct Attempt {
     /// When the last request failed; `None` after a success.

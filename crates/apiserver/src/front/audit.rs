@@ -39,7 +39,7 @@ const TRUNCATED: &str = "audit.k8s.io/truncated";
 /// Limit of the bytes of one streamed response that are copied for an event.
 const COPY_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// What the audit log needs of a request at its beginning.
+/// The data of a request that the audit log takes at its beginning.
 pub struct AuditedRequest<'a> {
     /// The request's head as it arrived.
     pub parts: &'a Parts,

@@ -92,7 +92,7 @@ impl Head {
     }
 }
 
-/// Serves an authenticated request as the user whom the sender impersonates, if any.
+/// Serves an authenticated request as the user that the sender impersonates, if any.
 async fn serve_identified(
     server: &Arc<Server>,
     mut parts: Parts,

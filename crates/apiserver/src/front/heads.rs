@@ -33,7 +33,7 @@ impl HeadBudget {
     }
 }
 
-/// What the bytes that a connection receives belong to.
+/// The part of a request that a connection is receiving.
 enum Phase {
     /// The head of the next request: bytes received so far, and those of them that are taken from the budget.
     Head { received: usize, taken: usize },

@@ -83,7 +83,7 @@ pub async fn authenticate(server: &Server, parts: &mut Parts, identity: &Identit
     Ok(authenticated)
 }
 
-/// The user whom a request impersonates.
+/// The user that a request impersonates.
 pub struct Impersonated {
     /// The user that the request has from now on.
     pub user: Arc<UserInfo>,

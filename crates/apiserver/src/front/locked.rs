@@ -8,7 +8,7 @@ use crate::catalog::Served;
 use crate::request::route::RequestInfo;
 use crate::request::version_param;
 
-/// Whether a request may go on.
+/// Whether a request may continue.
 ///
 /// # Errors
 /// 500 for a resource that is locked. 503 for a write while a resource is locked by which the server decides what may be written: a

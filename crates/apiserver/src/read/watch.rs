@@ -33,7 +33,7 @@ use crate::shared::watches::OpenWatch;
 const TIMEOUT_DEFAULT_S: u64 = 1800;
 /// Interval of bookmarks; each watch adds up to a tenth, so that they are spread.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
-/// How long before its end a watch sends a last bookmark.
+/// The time before its end at which a watch sends a last bookmark.
 const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 /// Bytes of initial events per piece.
 const PIECE_BYTES: usize = 64 * 1024;

@@ -31,7 +31,7 @@ enum MessageForm {
     Text,
 }
 
-/// How pieces of the response are split into messages. Each piece contains whole events.
+/// The way in which pieces of the response are split into messages. Each piece contains whole events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cut {
     /// One message for each piece.

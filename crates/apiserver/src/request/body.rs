@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 /// Largest request body, bytes (upstream `MaxRequestBodyBytes`).
 pub const REQUEST_BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
 
-/// How many bytes of a larger body are read and discarded before the request is rejected.
+/// The number of bytes of a larger body that are read and discarded before the request is rejected.
 const DISCARDED_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// The time for which a larger body is read and discarded.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);

@@ -3,7 +3,7 @@ use jiff::Timestamp;
 use kelson_meta::Status;
 use kelson_meta::url::Query;
 
-/// How much of its object each table row contains (`includeObject`).
+/// The part of its object that each table row contains (`includeObject`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Include {
     None,
@@ -15,7 +15,7 @@ pub enum Include {
 /// Options for tables.
 #[derive(Debug, Clone, Copy)]
 pub struct ViewOptions {
-    /// How much of its object each row contains.
+    /// The part of its object that each row contains.
     pub include: Include,
     /// The current time, for ages.
     pub now: Timestamp,

@@ -166,7 +166,7 @@ async fn access(cx: &RequestContext, review: &mut Value, subject: ReviewSubject)
 /// A parsed selector of a review. Invalid parts are ignored and reported; the review is then for a wider selection.
 struct ParsedSelector<T> {
     selector: Option<T>,
-    /// Which part was ignored.
+    /// The part that was ignored.
     ignored: Option<&'static str>,
 }
 

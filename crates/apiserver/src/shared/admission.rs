@@ -203,7 +203,7 @@ fn endpoints(slice: &Value, port_name: &str) -> Vec<SocketAddr> {
     addresses.filter_map(|a| Some(SocketAddr::new(a.parse::<IpAddr>().ok()?, port?))).collect()
 }
 
-/// What admission needs of the server that it is part of.
+/// The parts of its server that admission uses.
 pub struct AdmissionLinks {
     /// Charges of quotas.
     pub charges: Arc<dyn QuotaCharges>,
@@ -241,7 +241,7 @@ pub fn chain(
     kelson_admission::build(&config.admission, &dependencies).map_err(|e| StartError::Config(e.to_string()))
 }
 
-/// How often files that configure admission are read again (as upstream).
+/// The interval at which files that configure admission are read again (as upstream).
 const RELOAD_EVERY: Duration = Duration::from_secs(60);
 
 /// Reloads the plugins' files periodically.

@@ -78,7 +78,7 @@ impl Pool {
     }
 }
 
-/// What one request holds; dropping it returns that.
+/// The share of the pool that one request holds. Dropping it returns the share.
 pub struct PoolShare {
     pool: Arc<Pool>,
     who: Arc<UserInfo>,

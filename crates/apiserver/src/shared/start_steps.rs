@@ -134,7 +134,7 @@ impl StartStep {
     }
 }
 
-/// Which steps a server has, and which of them are finished.
+/// The start steps of a server, and those that are finished.
 #[derive(Debug, Default)]
 pub struct StartSteps {
     left_out: AtomicU32,

@@ -2,7 +2,7 @@
 use http::StatusCode;
 use kelson_metrics::{IntCounterVec, Registry};
 
-/// What translates a WebSocket into the runtime's protocol.
+/// The component that translates a WebSocket into the runtime's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TranslatedBy {
     /// This server, which speaks SPDY to the kubelet.

@@ -65,7 +65,7 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     answer::success(StatusCode::CREATED, &accepted, status)
 }
 
-/// What a pod's budget allows.
+/// The decision of a pod's disruption budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Allowed {
     /// The pod may be evicted: it has no budget, or a disruption was taken from it.

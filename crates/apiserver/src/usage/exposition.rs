@@ -24,7 +24,7 @@ impl Point {
 /// Namespace and name of a pod.
 pub type PodName = (String, String);
 
-/// What a kubelet reports.
+/// The figures that a kubelet reports.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// The node, if its measurement is complete.

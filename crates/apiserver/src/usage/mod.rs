@@ -17,7 +17,7 @@ pub const VERSION: &str = "v1beta1";
 /// Group and version priority of its APIService: those of metrics-server's manifest.
 pub const PRIORITIES: (u32, u32) = (100, 100);
 
-/// What the kubelets last reported, and what was counted meanwhile.
+/// The last reports of the kubelets, and counters of the requests for them.
 pub struct ResourceMetrics {
     /// The samples of all nodes.
     pub samples: RwLock<Samples>,

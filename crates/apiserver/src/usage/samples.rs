@@ -29,7 +29,7 @@ struct NodeSamples {
 #[derive(Debug, Default)]
 pub struct Samples(BTreeMap<String, NodeSamples>);
 
-/// What a node or container used between two samples.
+/// The usage of a node or container between two samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// Time of the later sample in nanoseconds since the Unix epoch.
@@ -42,7 +42,7 @@ pub struct Usage {
     pub memory: u64,
 }
 
-/// What a pod used.
+/// The usage of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodUsage {
     /// The earliest time of its containers' samples, in nanoseconds since the Unix epoch.
@@ -95,17 +95,17 @@ impl Samples {
     pub fn is_ready(&self) -> bool {
         self.0.keys().any(|name| self.has_node(name))
     }
-    /// How many nodes and containers have a previous sample.
+    /// Returns the numbers of nodes and containers with a previous sample.
     pub fn points(&self) -> (usize, usize) {
         let nodes = self.0.values().filter(|node| node.node.is_some_and(|pair| pair.previous.is_some())).count();
         let pairs = self.0.values().flat_map(|node| node.pods.values()).flat_map(BTreeMap::values);
         (nodes, pairs.filter(|pair| pair.previous.is_some()).count())
     }
-    /// What a node used.
+    /// Returns the usage of a node.
     pub fn node(&self, name: &str) -> Option<Usage> {
         self.0.get(name)?.node?.usage()
     }
-    /// What a pod used, as its own node reported.
+    /// Returns the usage of a pod, as its own node reported it.
     pub fn pod(&self, node: &str, namespace: &str, name: &str) -> Option<PodUsage> {
         let pairs = self.0.get(node)?.pods.get(&(namespace.to_owned(), name.to_owned()))?;
         if pairs.values().any(|pair| pair.previous.is_none()) {

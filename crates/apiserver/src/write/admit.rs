@@ -11,7 +11,7 @@ use crate::write::draft::Draft;
 /// Query parameter of a dry run (`dryRun=All`) that asks what admission did. The response comes as warnings (`docs/admission.md`).
 const EXPLAIN: &str = "explainAdmission";
 
-/// What a write passes to admission, besides the object itself.
+/// The data that a write passes to admission, besides the object itself.
 pub struct Admission<'a> {
     pub cx: &'a RequestContext,
     pub served: &'a Served,

@@ -22,8 +22,9 @@ use crate::shared::identity::Auth;
 use crate::shared::issued_metrics::{IssuedCertificate, IssuedMetrics};
 use crate::write::draft::Draft;
 
-/// Writes objects of one server to the store: converts them to the stored version, encodes them, commits, and informs the parts that
-/// follow certain kinds (RBAC index, custom resources, aggregated APIs) before the client gets its response.
+/// Writes objects of one server to the store. It converts them to the stored version, encodes them and commits them.
+/// Before the client gets its response, it informs the parts that follow certain kinds: the RBAC index, custom
+/// resources and aggregated APIs. So a client that has created a role or a definition can use it with its next request.
 pub struct Committer<'a> {
     store: &'a Store,
     clock: &'a dyn Clock,

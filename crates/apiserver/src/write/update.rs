@@ -22,7 +22,7 @@ use crate::write::owners::{self, DedupStage};
 use crate::write::prepare::{self, meta_text};
 use crate::write::{create, decode, delete, device_claims, fields, privileged, retry, steps, warn};
 
-/// How `managedFields` are maintained.
+/// The way in which `managedFields` are maintained.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Ownership {
     /// Changed fields belong to the request's field manager.
@@ -31,7 +31,7 @@ pub enum Ownership {
     Merged,
 }
 
-/// What the new tree was made from.
+/// The source of the new tree.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Basis {
     /// The client sent it; a resourceVersion in it is a precondition.
@@ -72,9 +72,9 @@ pub struct Change<'a> {
     pub admission_view: Option<&'a dyn AdmissionView>,
     /// Whether nothing is stored.
     pub dry_run: bool,
-    /// How `managedFields` are maintained.
+    /// The way in which `managedFields` are maintained.
     pub ownership: Ownership,
-    /// What the new tree was made from.
+    /// The source of the new tree.
     pub basis: Basis,
     /// The version in which the change is made.
     pub form: TreeVersion,

@@ -264,7 +264,8 @@ async fn a_metric_that_a_manager_names_in_v1_alone_is_kept_in_v2() {
     }
 }
 
-/// What was applied is pruned with what it is in, and a map that is not there has no defaults, as with the reference.
+/// Applied values are pruned together with the map that contains them, and a missing map has no defaults, as in the
+/// reference.
 #[tokio::test]
 async fn a_null_for_all_that_was_applied_takes_the_map_around_it() {
     let api = Api::start().await;

@@ -209,7 +209,7 @@ async fn apply() {
     );
     let (code, _) = api.typed("PATCH", &format!("{MAPS}/x"), "application/apply-patch+yaml", map("x")).await;
     assert_eq!(code, 422, "a manager is required");
-    // Nobody can own a field outside the schema, however lenient the request is.
+    // A field outside the schema cannot be owned, however lenient the request is.
     let unknown = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}, "datx": {}});
     for lenience in ["Strict", "Warn", "Ignore"] {
         let uri = format!("{MAPS}/x?fieldManager=one&fieldValidation={lenience}");

@@ -210,7 +210,7 @@ async fn objects_are_pruned_defaulted_and_validated_by_their_schema() {
     );
     let (code, _) = api.call("PATCH", &format!("{path}/a/status"), json!({"status": {"ready": "no"}})).await;
     assert_eq!(code, 422);
-    // Nobody can own a field that the schema neither declares nor preserves.
+    // A field that the schema neither declares nor preserves cannot be owned.
     for (field, wanted) in [("odd", 500), ("size", 200)] {
         let mut applied =
             json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "a"}, "spec": {}});

@@ -92,7 +92,7 @@ async fn attempt(api: &Api, row: &str, body: &Value) -> u16 {
 
 /// Requests without a body.
 const PLAIN: &[&str] = &[
-    // Secrets and config maps: only those of its own pods, by name, read-only.
+    // Secrets and config maps: only those of the node's pods, by name, read-only.
     "GET ~secrets/s2",
     "GET ~secrets/sfree",
     "GET ~secrets",

@@ -1,5 +1,5 @@
-//! Reads of custom resources: defaulted by the schema of the requested version, whoever wrote them and when; and converted once per
-//! change for all readers.
+//! Reads of custom resources: objects are defaulted by the schema of the requested version, whatever their writer and
+//! time, and are converted once per change for all readers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -114,7 +114,7 @@ async fn a_deleted_collection_is_answered_in_pieces() {
     assert_eq!(left["items"].as_array().unwrap().len(), 0);
 }
 
-/// Watchers that resume behind get large frames as they are shared by all, not in a buffer of their own.
+/// Watchers that resume behind the current revision get large frames that all of them share, not separate copies.
 #[tokio::test]
 async fn a_watch_that_resumes_sends_large_events_one_by_one() {
     let api = Api::start().await;

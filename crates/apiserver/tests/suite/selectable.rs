@@ -11,7 +11,7 @@ const V1: &str = "/apis/example.com/v1/namespaces/default/widgets";
 const V2: &str = "/apis/example.com/v2/namespaces/default/widgets";
 
 fn version(name: &str, storage: bool, fields: &[&str]) -> Value {
-    // The schemas differ, because versions that share a schema cannot have selectable fields of their own.
+    // The schemas differ, because versions that share a schema cannot have different selectable fields.
     let known: &[&str] = if name == "v1" { &["hostPort"] } else { &["host", "port"] };
     let properties: serde_json::Map<String, Value> =
         known.iter().map(|f| ((*f).to_owned(), json!({"type": "string"}))).collect();

@@ -36,7 +36,8 @@ pub struct ClientCertificates {
     verified: Bounded<(u64, Timestamp, Authenticated)>,
     /// Receives the remaining lifetime of presented certificates.
     lives: Option<Lives>,
-    /// How long after its expiry a node's certificate can be used to request another, and where nodes are looked up.
+    /// The time after its expiry for which a node's certificate can be used to request another, and the objects in
+    /// which nodes are looked up.
     returning: Option<(Duration, Arc<dyn Objects>)>,
 }
 

@@ -47,8 +47,10 @@ impl Decision {
     }
 }
 
-/// Authorizes requests, from memory or by a request to another server ([`Authorizer::as_async`]). Callers that can wait
-/// use `decide` or `check` of `dyn Authorizer`, which choose the right variant.
+/// Decides whether a user may perform a request. The server asks its authorizers (Node, RBAC, webhooks) in order; the
+/// first one with an opinion decides. A decision is made from memory, or by a request to another server
+/// ([`Authorizer::as_async`]). Callers that can wait use `decide` or `check` of `dyn Authorizer`, which choose the
+/// right variant.
 pub trait Authorizer: Send + Sync {
     /// Returns the decision from memory.
     fn authorize(&self, attributes: &Attributes<'_>) -> Decision;

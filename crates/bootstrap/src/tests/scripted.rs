@@ -25,7 +25,7 @@ use crate::{CertError, ClientCertificate, Paths};
 pub(super) const HOUR: Duration = Duration::from_secs(3600);
 pub(super) const CSRS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
-/// What happens to a request.
+/// The scripted result of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
     Approved,

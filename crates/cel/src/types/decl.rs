@@ -11,7 +11,7 @@ pub const MAX_REQUEST_BYTES: i64 = 3 * 1024 * 1024;
 /// The value for no bound (`math.MaxInt` upstream).
 pub const UNBOUNDED: i64 = i64::MAX;
 
-/// How two lists are compared and joined (`x-kubernetes-list-type`).
+/// The way in which two lists are compared and joined (`x-kubernetes-list-type`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ListKind {
     /// As lists, with their order.

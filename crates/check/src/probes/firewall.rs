@@ -118,7 +118,7 @@ fn tcp_ports(purpose: &Purpose) -> String {
     ports.join(",")
 }
 
-/// What pods lose by it, and which rules give it back.
+/// Reports the traffic of pods that a firewall drops, with the rules that allow it.
 pub fn find(facts: &FirewallFacts, purpose: &Purpose) -> Vec<Finding> {
     let mut findings = Findings::of("firewall");
     if !purpose.node {

@@ -46,12 +46,12 @@ pub fn all(host: &Host, purpose: &Purpose) -> Vec<Finding> {
     QUICK.iter().chain(SLOW).flat_map(|probe| probe(host, purpose)).collect()
 }
 
-/// What firewalls drop.
+/// Checks the firewalls.
 pub fn firewalls(host: &Host, purpose: &Purpose) -> Vec<Finding> {
     firewall::find(&firewall::read(host), purpose)
 }
 
-/// What can be found at once.
+/// Runs the quick checks.
 pub fn quick(host: &Host, purpose: &Purpose) -> Vec<Finding> {
     QUICK.iter().flat_map(|probe| probe(host, purpose)).collect()
 }

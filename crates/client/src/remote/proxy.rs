@@ -14,7 +14,7 @@ use tower_service::Service;
 
 use crate::kubeconfig::Proxy;
 
-/// How a TCP connection is opened.
+/// The way in which a TCP connection is opened.
 #[derive(Clone)]
 pub(super) enum Way {
     Direct(HttpConnector),
@@ -32,7 +32,7 @@ pub(super) struct ProxyError {
     fault: ProxyFault,
 }
 
-/// What is wrong with the URL of a proxy.
+/// The fault of a proxy's URL.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ProxyFault {
     #[error("must be a URL, got {0:?}")]

@@ -43,7 +43,7 @@ async fn may_join(api: &Api, user: &str, name: &str) {
     api.create(&format!("{RBAC}/clusterrolebindings"), binding).await;
 }
 
-/// What is wrong, the user, the signer, the request, and the usages.
+/// The fault, the user, the signer, the request, and the usages.
 type Row = (&'static str, &'static str, &'static str, String, &'static [&'static str]);
 
 fn made_up() -> [Row; 16] {

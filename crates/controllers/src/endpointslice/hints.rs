@@ -150,7 +150,7 @@ pub fn share_out(
     Ok(())
 }
 
-/// How many endpoints each zone gives and gets.
+/// Computes the number of endpoints that each zone gives and gets.
 fn transfers<'z>(
     allocations: &BTreeMap<&'z str, Allocation>,
     given: &BTreeMap<&str, usize>,

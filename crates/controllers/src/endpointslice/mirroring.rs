@@ -253,7 +253,7 @@ mod tests {
     use crate::Config;
     use crate::testing::run;
 
-    /// What is mirrored, as `PORTS: ADDRESSES`; an address that is not ready has a `!`.
+    /// Returns the mirrored subsets as `PORTS: ADDRESSES`. An address that is not ready has a `!`.
     fn shown(subsets: Value, most: usize) -> (Vec<String>, usize, usize) {
         let found = mirrored(&serde_json::from_value::<Vec<_>>(subsets).unwrap(), most);
         let group = |((_, ports), endpoints): (&super::Group, &Vec<super::Endpoint>)| {

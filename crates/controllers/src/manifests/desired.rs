@@ -95,7 +95,7 @@ pub struct DesiredObjects {
     pub is_whole: bool,
 }
 
-/// What a set keeps.
+/// Returns the objects that a set keeps.
 pub fn kept(set: &ManifestSet) -> DesiredObjects {
     let mut kept = DesiredObjects { is_whole: set.complete, ..DesiredObjects::default() };
     for file in &set.files {

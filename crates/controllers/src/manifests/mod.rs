@@ -62,9 +62,9 @@ struct ManifestController {
 struct ManifestState {
     /// Files all of whose objects are applied, with what they contained.
     applied: BTreeMap<String, [u8; 32]>,
-    /// What was last reported of each file that fails.
+    /// The last report of each file that fails.
     reported: BTreeMap<String, Vec<String>>,
-    /// What was last written; `None`: not looked at yet, or not there.
+    /// The last written parent. `None` if it is missing or was not read yet.
     parent: Option<(Parent, ObjectRef)>,
     /// Whether the set was compared with what is pruned, since it last changed.
     pruned: Option<Arc<ManifestSet>>,

@@ -27,7 +27,7 @@ pub fn set_id() -> String {
     format!("applyset-{}-v1", URL_SAFE_NO_PAD.encode(digest))
 }
 
-/// What the parent says.
+/// The content of the parent object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parent {
     /// Kinds that members may have, as `KIND.GROUP`.

@@ -26,7 +26,7 @@ const BY_CONDITION: &[(&str, &str, &str)] = &[
     ("NetworkUnavailable", "True", "node.kubernetes.io/network-unavailable"),
 ];
 
-/// What to do with the `NoExecute` taint of a node that is not ready.
+/// The action for the `NoExecute` taint of a node that is not ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoExecute {
     /// Keep an existing taint and add none.

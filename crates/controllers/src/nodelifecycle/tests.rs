@@ -154,7 +154,7 @@ async fn nodes_lose_their_pods_one_after_the_other() {
     assert_eq!(driven(&api).await, 2);
 }
 
-/// What is logged on this thread from now on.
+/// The log lines of this thread.
 #[derive(Clone, Default)]
 struct Logged(Arc<parking_lot::Mutex<Vec<u8>>>);
 

@@ -14,7 +14,7 @@ use super::{NodeLifecycleController, NodeWork, ZONES_DELAY};
 use crate::shared::context::SyncError;
 use crate::views::NodeView;
 
-/// How long no node must have been ready before the log says so: a server that restarts restarts its node as well.
+/// The time without any ready node after which the log says so. A server that restarts restarts its node as well.
 const LOSS_LOGGED_AFTER: Duration = Duration::from_secs(60);
 
 impl NodeLifecycleController {

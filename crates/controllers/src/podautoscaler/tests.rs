@@ -177,7 +177,7 @@ async fn says_why_it_cannot() {
     assert_eq!(replicas(&api).await, 2);
 }
 
-/// What an adapter says is shown; a 404 of no `Status` names the request, as upstream's client does.
+/// The message of an adapter is shown. A 404 that is not a `Status` names the request, as upstream's client does.
 #[tokio::test(start_paused = true)]
 async fn an_adapters_own_words_are_shown() {
     let (api, measured, _running) = start().await;

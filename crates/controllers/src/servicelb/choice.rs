@@ -45,7 +45,7 @@ pub struct Demand {
 pub struct Conflict {
     pub node: String,
     pub port: ProtocolPort,
-    /// What has the port.
+    /// The service or pod that has the port.
     pub holder: String,
 }
 
@@ -56,7 +56,7 @@ impl fmt::Display for Conflict {
     }
 }
 
-/// What a service gets.
+/// The nodes and addresses that a service gets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Assignment {
     /// Its addresses, sorted.

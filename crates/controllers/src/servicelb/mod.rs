@@ -131,7 +131,7 @@ fn protocol(name: &str) -> String {
     if name.is_empty() { "TCP".to_owned() } else { name.to_owned() }
 }
 
-/// What counts of a node, without ports of pods; `None` for a node that announces nothing.
+/// Returns the facts of a node, without ports of pods. Returns `None` for a node that announces nothing.
 fn facts(node: &NodeView) -> Option<Candidate> {
     let labels = &node.metadata.labels;
     let is_ready = node.status.conditions.iter().any(|c| c.r#type == "Ready" && c.status == "True");

@@ -67,7 +67,7 @@ pub enum ManifestError {
     Document {
         /// The line at which the document begins, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The error in the document.
         fault: DocumentError,
     },
 }

@@ -26,7 +26,7 @@ pub struct DaemonSetView {
 pub struct DaemonSetSpecView {
     pub selector: Option<LabelSelectorSpec>,
     pub template: DaemonTemplate,
-    /// How to replace pods.
+    /// The strategy for replacing pods.
     pub update_strategy: DaemonSetStrategy,
     /// Seconds a pod must be ready to count as available.
     pub min_ready_seconds: i32,

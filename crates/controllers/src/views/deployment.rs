@@ -26,7 +26,7 @@ pub struct DeploymentSpecView {
     pub selector: Option<LabelSelectorSpec>,
     /// Pod template, JSON.
     pub template: Option<Box<RawValue>>,
-    /// How to replace pods.
+    /// The strategy for replacing pods.
     pub strategy: DeploymentStrategy,
     /// Seconds a pod must be ready to count as available.
     pub min_ready_seconds: i32,

@@ -53,7 +53,7 @@ pub struct Endpoint {
     pub hints: Option<EndpointHints>,
 }
 
-/// Where an endpoint should be used (`discovery.k8s.io/v1` EndpointHints).
+/// The zones and nodes that should use an endpoint (`discovery.k8s.io/v1` EndpointHints).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EndpointHints {

@@ -46,9 +46,9 @@ pub struct JobSpecView {
     pub suspend: Option<bool>,
     /// `Failed` or `TerminatingOrFailed`.
     pub pod_replacement_policy: Option<String>,
-    /// What a failed pod means for the job.
+    /// The policy for failed pods of the job.
     pub pod_failure_policy: Option<PodFailurePolicy>,
-    /// Which indexes must succeed.
+    /// The indexes that must succeed.
     pub success_policy: Option<SuccessPolicy>,
     /// The controller that reconciles the job.
     pub managed_by: Option<String>,
@@ -112,7 +112,7 @@ pub struct SuccessPolicy {
 pub struct SuccessRule {
     /// The indexes that count, as `1,3-5`; absent means all.
     pub succeeded_indexes: Option<String>,
-    /// How many of these indexes must succeed; absent means all.
+    /// The number of these indexes that must succeed. Absent means all.
     pub succeeded_count: Option<i32>,
 }
 

@@ -54,7 +54,7 @@ pub struct NodeStatusView {
     /// The resources for pods.
     #[serde(deserialize_with = "null_default")]
     pub allocatable: NodeAllocatable,
-    /// Where the node's daemons listen.
+    /// The ports on which the node's daemons listen.
     #[serde(deserialize_with = "null_default")]
     pub daemon_endpoints: DaemonEndpoints,
     /// Names of the volumes that the node has mounted or may be about to mount.

@@ -57,7 +57,7 @@ pub struct ServiceSpecView {
     pub ports: Vec<ServicePortView>,
     /// Whether unready pods are endpoints, too.
     pub publish_not_ready_addresses: bool,
-    /// Which endpoints are preferred: `PreferClose`, `PreferSameZone`, `PreferSameNode`.
+    /// The preferred endpoints: `PreferClose`, `PreferSameZone`, `PreferSameNode`.
     pub traffic_distribution: Option<String>,
     /// The load balancer that the service is for; `None` is the cluster's default one.
     pub load_balancer_class: Option<String>,

@@ -30,7 +30,7 @@ pub struct StatefulSetSpecView {
     pub service_name: String,
     /// `OrderedReady` or `Parallel`.
     pub pod_management_policy: String,
-    /// How to replace pods.
+    /// The strategy for replacing pods.
     pub update_strategy: StatefulSetStrategy,
     /// Templates of the claims of each pod.
     #[serde(deserialize_with = "null_default")]

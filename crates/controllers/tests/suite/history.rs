@@ -22,7 +22,8 @@ const SEEDS_OF_DAYS: u64 = 2;
 const LOOK_MIN: Duration = Duration::from_millis(500);
 /// Looks in the whole time that a test waits.
 const LOOKS: u32 = 300;
-/// What a controller may take beyond the time of one look: a second that times on the wire leave out, and pauses between its looks.
+/// The time that a controller may take in addition to one sync: one second that times on the wire leave out, and its
+/// pauses.
 const LATE_MAX: Duration = Duration::from_secs(3);
 /// The same where writes fail: upstream's job controller retries after one second, then after two.
 const LATE_WITH_FAULTS_MAX: Duration = Duration::from_secs(7);
@@ -30,7 +31,7 @@ const LATE_WITH_FAULTS_MAX: Duration = Duration::from_secs(7);
 /// Something that a test does to the cluster, with a random number to vary it.
 pub type TestAction = fn(Api, u64) -> BoxFuture<'static, ()>;
 
-/// What may happen while a controller waits, none of which changes when it must act.
+/// The events that may happen while a controller waits. None of them changes the time at which it must act.
 #[derive(Clone, Copy)]
 pub enum Noise {
     /// An annotation of this object changes: resource, namespace, name. An object that is gone is left alone.
@@ -43,7 +44,7 @@ pub enum Noise {
     Do(TestAction),
 }
 
-/// What runs in a history.
+/// The components that run in a history.
 #[derive(Clone, Copy)]
 pub struct Cast {
     /// Names of controllers.
@@ -69,7 +70,7 @@ pub struct History {
     pub rng: StdRng,
     cast: Cast,
     running: Option<Running>,
-    /// What happened, for a test that fails.
+    /// The log of events for a failing test.
     log: Vec<String>,
     seed: u64,
 }
@@ -127,7 +128,7 @@ impl History {
         kelson_meta::format_seconds(self.now())
     }
 
-    /// How many writes of controllers were of this method at a path that ends like this.
+    /// Counts the controllers' writes with this method and a path with this ending.
     pub fn writes(&self, method: &str, end: &str) -> usize {
         let of = |w: &String| w.starts_with(method) && w.ends_with(end);
         self.api.writes().into_iter().filter(of).count()

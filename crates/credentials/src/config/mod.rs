@@ -35,11 +35,11 @@ pub struct Config {
 /// Version of the protocol a plugin speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApiVersion {
-    /// Version `credentialprovider.kubelet.k8s.io/v1alpha1`.
+    /// The version `credentialprovider.kubelet.k8s.io/v1alpha1`.
     V1Alpha1,
-    /// Version `credentialprovider.kubelet.k8s.io/v1beta1`.
+    /// The version `credentialprovider.kubelet.k8s.io/v1beta1`.
     V1Beta1,
-    /// Version `credentialprovider.kubelet.k8s.io/v1`.
+    /// The version `credentialprovider.kubelet.k8s.io/v1`.
     V1,
 }
 

@@ -15,7 +15,8 @@ use tokio::io::unix::AsyncFd;
 const SETTLE: Duration = Duration::from_millis(100);
 /// The maximum wait while changes continue.
 const SETTLE_MAX: Duration = Duration::from_secs(2);
-/// How often the directories are opened again when watching fails, for instance because a directory was replaced.
+/// The interval at which the directories are opened again when watching fails, for instance because a directory was
+/// replaced.
 const RETRY: Duration = Duration::from_secs(10);
 
 /// Awaits what `changed` gives after every change of the file or directory at `path`, and of what is in the directory

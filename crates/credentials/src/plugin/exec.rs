@@ -26,8 +26,8 @@ pub const RESPONSE_BYTES_MAX: usize = 1024 * 1024;
 pub const STDERR_BYTES_MAX: usize = 4096;
 /// Bytes of stderr that are shown, after credentials were taken out.
 pub const STDERR_SHOWN_BYTES_MAX: usize = 512;
-/// How often to check whether the answer is complete after the plugin has ended, when a child of it holds the pipes
-/// open.
+/// The interval at which the answer is checked for completeness after the plug-in has ended, when a child of it holds
+/// the pipes open.
 const PIPE_GRACE: Duration = Duration::from_millis(250);
 /// The time that a killed process may take to end before it is left to the system.
 const REAP_MAX: Duration = Duration::from_secs(5);

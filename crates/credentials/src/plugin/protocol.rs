@@ -65,7 +65,7 @@ pub struct Response {
     pub auth: BTreeMap<String, Login>,
 }
 
-/// What is wrong with a response, without its content.
+/// The fault of a response, without its content.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResponseError {
     /// No JSON object with `apiVersion` and `kind`.

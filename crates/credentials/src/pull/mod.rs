@@ -27,7 +27,10 @@ use limit::{BackOff, Bucket};
 /// Bytes of a pull error that pod owners see.
 pub const MESSAGE_BYTES_MAX: usize = 4096;
 
-/// All pulls of a node.
+/// The pulls of all images of a node. For each pod it decides whether the image on the node may be used, since another
+/// tenant's credentials may have pulled it (KEP-2535), finds the credentials (pull secrets, node files, plug-ins), and
+/// pulls within the limits of rate and parallelism, with a delay after failures. It records which credentials have
+/// pulled an image.
 pub struct PullManager {
     options: PullOptions,
     slots: Option<Semaphore>,

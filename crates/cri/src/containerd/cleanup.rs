@@ -79,8 +79,8 @@ async fn remove_pods(config: &ContainerdConfig, errors: &mut Vec<String>) -> Res
     Ok(())
 }
 
-/// What cannot be removed is killed and then tried once more: a containerd that starts and finds a pod without its shim
-/// only has records and the network to remove. Returns what is left at the end.
+/// Removes the remaining pods. Those that cannot be removed are killed and tried once more: a containerd that starts
+/// and finds a pod without its shim only has records and the network to remove. Returns the pods that remain.
 async fn willing_then_forced<E>(
     remove: impl AsyncFn() -> Result<Vec<String>, E>,
     end: impl AsyncFn() -> Vec<String>,

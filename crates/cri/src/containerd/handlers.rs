@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::ContainerdError;
 use super::programs::{find_program, quote};
 
-/// How containerd runs a handler's containers.
+/// The way in which containerd runs a handler's containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shim {
     /// With containerd's shim for runc, and another program with the same command line.

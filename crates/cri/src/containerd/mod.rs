@@ -43,7 +43,7 @@ pub enum ContainerdError {
     Handler {
         /// The path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error that was found.
         why: String,
     },
     /// The data directory's path is too long for a socket.
@@ -57,7 +57,7 @@ pub enum ContainerdError {
     /// containerd ended, or does not answer.
     #[error("containerd {what}; last lines of {}:\n{tail}", log.display())]
     NotReady {
-        /// What happened to the process or its socket.
+        /// The event of the process or its socket.
         what: String,
         /// The path of its log.
         log: PathBuf,

@@ -36,7 +36,7 @@ pub enum ArchiveError {
     Invalid {
         /// The path of the archive.
         path: PathBuf,
-        /// What is wrong with its content.
+        /// The fault of the content.
         message: String,
     },
 }
@@ -114,7 +114,7 @@ struct Candidate {
 }
 
 /// An image before names are assigned to those without one.
-struct UnnamedImage {
+struct RawImage {
     names: Vec<String>,
     manifest: Blob,
     children: Vec<Blob>,
@@ -188,7 +188,7 @@ impl Archive {
 
     /// Assigns names to images without one. A single one is named after the file; several would take that name from
     /// each other, and have names by digest only.
-    fn named(&self, found: Vec<UnnamedImage>) -> Result<Vec<ArchivedImage>, ArchiveError> {
+    fn named(&self, found: Vec<RawImage>) -> Result<Vec<ArchivedImage>, ArchiveError> {
         let nameless = found.iter().filter(|f| f.names.is_empty()).count();
         let mut images = Vec::new();
         for mut one in found {
@@ -233,8 +233,8 @@ impl Archive {
         index: &OciIndex,
         docker: Vec<DockerImage>,
         others: &mut Vec<String>,
-    ) -> Result<Vec<UnnamedImage>, ArchiveError> {
-        let mut images: Vec<UnnamedImage> = Vec::new();
+    ) -> Result<Vec<RawImage>, ArchiveError> {
+        let mut images: Vec<RawImage> = Vec::new();
         for top in &index.manifests {
             let mut candidates = Vec::new();
             self.candidates(top, 0, &mut candidates, others)?;
@@ -263,7 +263,7 @@ impl Archive {
             let children = std::iter::once(&content.config).chain(&content.layers).map(|d| self.blob(d));
             let children = children.collect::<Result<_, _>>()?;
             let digests = vec![descriptor.digest.clone(), top.digest.clone()];
-            images.push(UnnamedImage { names, manifest, children, digests, tag });
+            images.push(RawImage { names, manifest, children, digests, tag });
         }
         Ok(images)
     }
@@ -316,11 +316,7 @@ impl Archive {
     }
 
     /// Reads an image; `None` when it is for another machine.
-    fn docker_image(
-        &self,
-        image: &DockerImage,
-        others: &mut Vec<String>,
-    ) -> Result<Option<UnnamedImage>, ArchiveError> {
+    fn docker_image(&self, image: &DockerImage, others: &mut Vec<String>) -> Result<Option<RawImage>, ArchiveError> {
         let config = self.member(&image.config, "application/vnd.docker.container.image.v1+json")?;
         let reported: Option<ImageConfiguration> = self.json(&image.config)?;
         if let Some(of) = reported.and_then(ImageConfiguration::platform)
@@ -357,7 +353,7 @@ impl Archive {
         let tags = image.repo_tags.iter().flatten();
         let names: Vec<String> = tags.map(|t| self.name(t)).collect::<Result<_, _>>()?;
         let children = std::iter::once(config).chain(layers).collect();
-        Ok(Some(UnnamedImage { names, manifest, children, digests: Vec::new(), tag: None }))
+        Ok(Some(RawImage { names, manifest, children, digests: Vec::new(), tag: None }))
     }
 
     fn blob(&self, descriptor: &Descriptor) -> Result<Blob, ArchiveError> {

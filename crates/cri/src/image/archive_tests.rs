@@ -69,7 +69,7 @@ fn damage_is_named() {
     assert!(message.contains("not an image archive"), "{message}");
 }
 
-/// What a manifest of a layout describes.
+/// The content that a manifest of a layout describes.
 enum Content<'a> {
     /// An image for this platform, by its configuration.
     Image(&'a str),

@@ -1,5 +1,6 @@
-//! `aesgcm`: AES in GCM mode, a random nonce in front, the record's path authenticated. And what KMS v2 makes of it
-//! ([`ExtendedNonce`]): a key of its own for every write, derived from a seed, so that no number of writes wears it out.
+//! `aesgcm`: AES in GCM mode with a random nonce in front; the record's path is authenticated. KMS v2 uses it with a
+//! separate key for every write, derived from a seed ([`ExtendedNonce`]), so that the number of writes with one seed is
+//! not limited.
 
 use aes::{Aes192, cipher::consts::U12};
 use aes_gcm::aead::{Aead as _, KeyInit as _, Payload};

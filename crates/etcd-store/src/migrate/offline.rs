@@ -1,5 +1,5 @@
-//! An etcd process on the data of a member that is otherwise stopped, reachable through sockets in a directory of its own
-//! only. Neither other members nor API servers can reach it.
+//! An etcd process on the data of a stopped member. Its sockets are in a private directory, so neither other members
+//! nor API servers can reach it.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -25,7 +25,7 @@ const LOG_CHARS_MAX: usize = 1000;
 const SOCKETS: [&str; 2] = ["c:1", "p:1"];
 const LOG: &str = "log";
 
-/// How the process reads the list of members.
+/// The list of members that the process uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Members {
     /// It uses the list in the data.

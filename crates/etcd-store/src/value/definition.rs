@@ -1,5 +1,5 @@
-//! Definitions in version v1beta1: the reference stores all of them so to this day. There, what all versions of a definition have
-//! in common may stand once for all. Pure.
+//! Definitions in version v1beta1, in which the reference still stores all of them. In this version, fields that are
+//! equal in all versions of a definition may be in the spec. Pure.
 
 use kelson_codec::TypeMeta;
 use serde_json::{Map, Value, json};
@@ -9,7 +9,7 @@ pub(super) fn is_old(says: &TypeMeta) -> bool {
     says.kind == "CustomResourceDefinition" && says.api_version == "apiextensions.k8s.io/v1beta1"
 }
 
-/// Fields of a version that may stand in the spec for all of them, under their names in the spec.
+/// The fields of a version that may be in the spec for all versions, under their names in the spec.
 const SHARED: [(&str, &str); 4] = [
     ("validation", "schema"),
     ("subresources", "subresources"),

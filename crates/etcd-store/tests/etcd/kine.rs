@@ -108,7 +108,7 @@ fn refused() -> Response<Body> {
         .unwrap()
 }
 
-/// What stores the data that kine serves.
+/// The storage of the data that kine serves.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Backend {
     Sql,

@@ -46,7 +46,7 @@ fn object(kind: &str, name: &str, value: u64) -> Value {
     }
 }
 
-/// What a model knows of an object: its revision, the revision that created it, and its value.
+/// The state of an object in a model: its revision, the revision that created it, and its value.
 type Model = BTreeMap<(usize, String), (u64, u64, u64)>;
 
 fn now_s() -> u64 {

@@ -116,7 +116,7 @@ async fn a_store_that_starts_has_the_changes_shortly_before() {
     assert_eq!(shown(&latest, "n").as_deref(), Some("1"));
 }
 
-/// What could not be read before and can now does not keep a store from starting.
+/// Values that could not be decoded before and can be decoded now do not prevent the start of a store.
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_that_cannot_be_decoded_are_left_out_at_the_start() {
     let etcd = Etcd::start().await;

@@ -98,7 +98,7 @@ enum Last {
     Followed { closed: bool },
 }
 
-/// How a file ended.
+/// The end of a file.
 enum End {
     /// The file ends after this number of bytes, with a complete frame.
     Whole(u64),

@@ -66,7 +66,7 @@ pub enum DiskError {
     Foreign {
         /// The directory or file.
         path: PathBuf,
-        /// What was found there.
+        /// The damage that was found.
         reason: &'static str,
     },
 }

@@ -69,14 +69,14 @@ fn boot() -> String {
     kelson_platform::process::boot_id().filter(|id| !id.contains(' ')).unwrap_or_else(|| NO_BOOT.to_owned())
 }
 
-/// What the position file requires of the logs.
+/// The requirements of the position file for the logs.
 #[derive(Debug)]
 pub(super) struct Demands {
     /// The position file.
     pub path: PathBuf,
     /// Logs from this one on end with a closing record if others follow.
     pub closed_since: u64,
-    /// How far the logs must reach; `None` if that is not known.
+    /// The position that the logs must reach. `None` if it is not known.
     pub reached: Option<Position>,
 }
 

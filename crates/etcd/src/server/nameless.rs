@@ -96,7 +96,7 @@ struct Heads {
     rewrites: Rewrites,
 }
 
-/// Which hosts are rewritten.
+/// The hosts that are rewritten.
 #[derive(Clone, Copy, PartialEq)]
 enum Rewrites {
     All,

@@ -31,7 +31,7 @@ pub struct Options {
     pub syncs: bool,
     /// The limits of the state.
     pub limits: Limits,
-    /// How much history to keep; `None` keeps everything until a client compacts.
+    /// The history to keep. `None` keeps everything until a client compacts.
     pub auto_compaction: Option<AutoCompaction>,
 }
 

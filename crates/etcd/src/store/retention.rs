@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// How much history to keep.
+/// The history to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AutoCompaction {
     /// Changes of this duration.

@@ -12,7 +12,7 @@ use crate::pod;
 /// File of the swap limit on cgroup v2.
 const SWAP_MAX: &str = "memory.swap.max";
 
-/// How the kernel limits swap.
+/// The kernel's interface for swap limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SwapControl {
     /// It has no swap limits.
@@ -43,9 +43,9 @@ impl SwapControl {
 /// Swap rules for containers of this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwapRules {
-    /// Which containers may use swap.
+    /// The containers that may use swap.
     pub behavior: SwapBehavior,
-    /// How limits are set.
+    /// The interface for setting limits.
     pub control: SwapControl,
     /// Memory of the machine in bytes.
     pub memory: i64,

@@ -78,7 +78,7 @@ pub const SINGLE_NODE_MULTI_WRITER: i32 = 5;
 /// The driver sets the group of files itself (`volume_mount_group`).
 pub const VOLUME_MOUNT_GROUP: i32 = 6;
 
-/// How a volume is used.
+/// The use of a volume.
 #[derive(Clone, PartialEq, Message)]
 pub struct VolumeCapability {
     #[prost(message, optional, tag = "1")]

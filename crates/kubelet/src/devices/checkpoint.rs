@@ -89,7 +89,7 @@ pub fn write(dir: &Path, (resources, held): (Vec<String>, Vec<(DeviceHolder, Hel
     kelson_pki::write_secret(&dir.join(FILE), &text, true).map_err(io::Error::other)
 }
 
-/// Removes the sockets of plugins that registered with an earlier kubelet, which tells them to register again.
+/// Removes the sockets of plug-ins that registered with an earlier kubelet, so that they register again.
 ///
 /// # Errors
 /// The error of the system call.

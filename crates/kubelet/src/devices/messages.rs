@@ -106,7 +106,7 @@ pub struct AllocateResponse {
     pub container_responses: Vec<ContainerAllocation>,
 }
 
-/// How to pass the devices to one container.
+/// The settings that pass the devices to one container.
 #[derive(Clone, PartialEq, Message)]
 pub struct ContainerAllocation {
     #[prost(map = "string, string", tag = "1")]

@@ -42,8 +42,8 @@ impl Registrar {
         Self { devices, tasks, following: Arc::default() }
     }
 
-    /// Serves registrations until the task is aborted. First removes the sockets of plugins that an earlier kubelet knew, which tells them
-    /// to register again.
+    /// Serves registrations until the task is aborted. First removes the sockets of plug-ins that an earlier kubelet
+    /// knew, so that they register again.
     pub async fn run(self) {
         let dir = self.devices.dir().to_owned();
         loop {

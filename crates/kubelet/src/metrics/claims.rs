@@ -47,7 +47,7 @@ impl ClaimMetrics {
     }
 }
 
-/// Writes the number of prepared claims by driver; `<any>` stands for the total.
+/// Writes the number of prepared claims by driver; `<any>` is the total.
 pub fn claims_in_use(families: &mut Families, claims: &BTreeMap<String, usize>) {
     let mut gauge = families.gauge("dra_resource_claims_in_use", "Prepared resource claims on this node by driver.");
     for (driver, count) in claims {

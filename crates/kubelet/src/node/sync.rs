@@ -186,7 +186,7 @@ impl NodeSync {
     }
 }
 
-/// What one status reads of the machine.
+/// The data of the machine in one status.
 #[derive(Default)]
 struct MachineState {
     capacity: BTreeMap<String, Quantity>,

@@ -29,7 +29,7 @@ pub struct Token {
     text: Arc<str>,
     /// When it was requested.
     asked: Timestamp,
-    /// When it is to be renewed.
+    /// The time at which it should be renewed.
     pub renew_at: Timestamp,
     /// When it expires.
     pub expires: Timestamp,

@@ -22,7 +22,7 @@ fn name(pod: &Pod) -> Name {
     (pod::namespace(pod).to_owned(), pod::name(pod).to_owned())
 }
 
-/// What to do for one name.
+/// The action for one name.
 #[derive(Debug, PartialEq)]
 enum MirrorAction {
     Nothing,

@@ -192,7 +192,7 @@ fn resize(input: &Input<'_>, plan: &mut Plan) {
     }
 }
 
-/// Which limits of a container differ from its spec: CPU, memory.
+/// Reports whether the CPU limits and the memory limits of a container differ from its spec.
 fn differences(pod: &Pod, c: &Container, i: &Instance) -> (bool, bool) {
     let wanted = Limits::of(pod, c);
     // If the runtime does not report a limit, it is assumed to be right; otherwise the resize would repeat without end.

@@ -17,7 +17,7 @@ impl Missing {
         Self(short.iter().map(|s| (s.resource.clone(), s.missing)).collect())
     }
 
-    /// What is still missing after `pods` ended.
+    /// Returns the resources that are still missing after `pods` have ended.
     pub fn without<'a>(&self, pods: impl IntoIterator<Item = &'a Arc<Pod>> + Clone) -> Self {
         let left = |(resource, amount): &(String, i64)| {
             let freed = pods.clone().into_iter().fold(0i64, |sum, p| sum.saturating_add(wanted(p, resource)));

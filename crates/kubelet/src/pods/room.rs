@@ -11,7 +11,7 @@ pub struct EndingPods {
     _made: oneshot::Sender<()>,
 }
 
-/// What a pod waits for before it starts: the end of other pods, or a time limit.
+/// The condition that a pod waits for before it starts: the end of other pods, or a time limit.
 pub struct Wait {
     made: oneshot::Receiver<()>,
     limit: Option<Duration>,

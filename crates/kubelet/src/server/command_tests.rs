@@ -36,7 +36,7 @@ struct Waited {
     exit_status: u32,
 }
 
-/// How a session ends.
+/// The end of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EndedBy {
     /// The command writes to both outputs and ends.

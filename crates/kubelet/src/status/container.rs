@@ -88,7 +88,7 @@ pub fn status(pod: &Pod, m: &Member<'_>, runtime: &RuntimePod, by: &StateInput<'
     out
 }
 
-/// How the container's volumes are mounted (KEP-3857): as in the runtime, or before creation as in the spec.
+/// Returns the mounts of the container's volumes (KEP-3857): as in the runtime, or before creation as in the spec.
 fn mounts(c: &Container, latest: Option<&Arc<Instance>>) -> Option<Vec<VolumeMountStatus>> {
     let is_recursive = |m: &VolumeMount| match latest {
         Some(i) => i.recursive_read_only.contains(&m.mount_path),

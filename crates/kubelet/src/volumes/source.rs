@@ -51,7 +51,7 @@ impl From<Ready> for SetUp {
     }
 }
 
-/// A volume of a pod that is to be set up or updated.
+/// A volume of a pod that must be set up or updated.
 pub(super) struct Request<'a> {
     pub(super) volumes: &'a Volumes,
     pub(super) pod: &'a Pod,

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
-/// Changes nothing.
+/// Does nothing on Windows.
 pub(crate) fn end_with_parent(_: &mut Command) {}
 
 /// Not supported: the caller kills the process, which etcd's log withstands.

@@ -24,7 +24,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// The table in which iptables has its rules for forwarded packets.
 const FILTER: &str = "filter";
 
-/// What another program removed or changed.
+/// The damage by another program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Damage {
     /// Masquerading, host ports or the rules against spoofing.

@@ -24,7 +24,10 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// The size limit of all annotations of an object together, in bytes.
 const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
 
-/// Manages the fields of objects of one kind in one version, written through one (sub)resource.
+/// Manages the fields of objects of one kind in one version, written through one (sub)resource (KEP-555).
+/// [`FieldManager::update`] records the manager of a create, update or patch, and [`FieldManager::apply`] merges an
+/// applied configuration and reports conflicts with other managers. The `_across` methods do the same for objects whose
+/// entries name other versions. A manager has no state besides its schema and may be shared.
 #[derive(Debug, Clone)]
 pub struct FieldManager {
     shape: Shape,

@@ -1,4 +1,4 @@
-//! What the check of a chain reads of a certificate.
+//! The parts of a certificate that the verification of a chain uses.
 use std::collections::HashSet;
 
 use rustls_pki_types::CertificateDer;
@@ -12,7 +12,8 @@ use crate::ecdsa::{self, Hash};
 use crate::foreign::{ForeignKey, KeyKind};
 use crate::provider;
 
-/// Extensions that are checked, or of which nothing depends here; a critical one besides these is not understood (RFC 5280, 4.2).
+/// Extensions that are checked or do not matter here. Another critical extension makes a certificate invalid (RFC 5280,
+/// 4.2).
 const KNOWN: [&str; 10] = [
     "2.5.29.14",
     "2.5.29.15",
@@ -30,13 +31,13 @@ const ALTERNATIVE_NAMES: &str = "2.5.29.17";
 /// The purpose for which a chain is verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Usage {
-    /// Client authentication.
+    /// Use as a client certificate (`clientAuth`).
     Client,
-    /// Server authentication.
+    /// Use as a server certificate (`serverAuth`).
     Server,
 }
 
-/// A certificate, taken apart.
+/// A parsed certificate.
 #[derive(Debug)]
 pub(super) struct Certificate {
     pub(super) der: CertificateDer<'static>,
@@ -53,9 +54,9 @@ pub(super) struct Certificate {
     /// Whether it is a CA, and how many intermediates may be below it.
     basic: Option<(bool, Option<u32>)>,
     is_v3: bool,
-    /// Whether it may sign certificates, where it restricts the use of its key.
+    /// Whether it may sign certificates, if it restricts the use of its key.
     may_sign: Option<bool>,
-    /// Purposes, where it restricts them.
+    /// The purposes, if it restricts them.
     purposes: Option<Purposes>,
     pub(super) names: Vec<Name>,
     /// The encoded extension with alternative names.
@@ -77,7 +78,7 @@ struct Purposes {
 }
 
 impl Certificate {
-    /// Takes a certificate apart.
+    /// Parses a certificate.
     ///
     /// # Errors
     /// [`ChainFault::Malformed`].
@@ -95,7 +96,8 @@ impl Certificate {
         }
         let spki = parsed.public_key();
         let content = |der: &[u8]| Sequence::from_der(der).map(|(rest, s)| (s.content.into_owned(), rest.len()));
-        // A certificate is the part that is signed, the algorithm and the signature; a key is an algorithm and its bits.
+        // A certificate consists of the signed part, the algorithm and the signature. A key consists of an algorithm
+        // and bits.
         let signed = parsed.tbs_certificate.as_ref().to_vec();
         let (whole, _) = content(der).map_err(|e| malformed(&e))?;
         let after = whole.get(signed.len()..).ok_or_else(|| malformed(&"no signature"))?;
@@ -144,7 +146,7 @@ impl Certificate {
                     self.issuer_key_id = key.key_identifier.as_ref().map(|key| key.0.to_vec());
                 }
                 ParsedExtension::BasicConstraints(basic) => self.basic = Some((basic.ca, basic.path_len_constraint)),
-                // A usage without any bit restricts nothing.
+                // A key usage without any bit is no restriction.
                 ParsedExtension::KeyUsage(usage) if usage.flags != 0 => self.may_sign = Some(usage.key_cert_sign()),
                 ParsedExtension::ExtendedKeyUsage(usage) => {
                     let purposes = Purposes { any: usage.any, client: usage.client_auth, server: usage.server_auth };
@@ -152,7 +154,7 @@ impl Certificate {
                 }
                 ParsedExtension::SubjectAlternativeName(names) => {
                     self.names = names.general_names.iter().filter_map(name).collect();
-                    // A name of a kind that is not known may be the one that counts.
+                    // A name of an unknown kind may be the relevant one.
                     is_understood = !self.names.is_empty();
                     if names.general_names.iter().any(|name| matches!(name, GeneralName::Invalid(..))) {
                         return Err(ChainFault::Malformed("invalid subject alternative name".into()));
@@ -173,7 +175,7 @@ impl Certificate {
         Ok(())
     }
 
-    /// Whether both are the same entity under the same key: a chain has each only once.
+    /// Reports whether both have the same subject and key. A chain contains each such certificate only once.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         self.subject == other.subject && self.key.is(&other.key) && self.alternative_names == other.alternative_names
     }
@@ -203,7 +205,7 @@ impl Certificate {
         }
     }
 
-    /// Whether the purposes, where there are any, have this one.
+    /// Reports whether the certificate has this purpose, or no restriction.
     pub(super) fn is_for(&self, usage: Usage) -> bool {
         self.purposes.as_ref().is_none_or(|purposes| {
             purposes.any
@@ -214,11 +216,11 @@ impl Certificate {
         })
     }
 
-    /// Whether `issuer` signed this one, and may.
+    /// Checks that `issuer` signed this certificate and may sign.
     pub(super) fn check_signature(&self, issuer: &Self) -> Result<(), ChainFault> {
         let is_authority = match issuer.basic {
             Some((is_authority, _)) => is_authority,
-            // Basic constraints are of version 3.
+            // Basic constraints exist only in version 3.
             None => !issuer.is_v3,
         };
         if !is_authority || issuer.may_sign == Some(false) {
@@ -245,7 +247,7 @@ impl Certificate {
         }))
     }
 
-    /// ECDSA with a curve and a digest that seldom go together; `None` where the algorithm is another one.
+    /// Verifies ECDSA signatures with unusual combinations of curve and digest. Returns `None` for other algorithms.
     fn has_unusual_signature(&self, issuer: &Self) -> Option<bool> {
         let KeyKind::Ecdsa(curve) = issuer.key.kind() else { return None };
         let hash = Hash::of_algorithm(&self.signature_id()?).filter(|hash| *hash != Hash::Sha224)?;
@@ -254,7 +256,7 @@ impl Certificate {
 
     fn signature_id(&self) -> Option<String> {
         const OBJECT_IDENTIFIER: u8 = 6;
-        // The reader does not look at the tag.
+        // The parser does not check the tag.
         if self.signature_algorithm.first() != Some(&OBJECT_IDENTIFIER) {
             return None;
         }

@@ -1,10 +1,10 @@
-//! Why a chain is not believed, in Go's words, which operators search for.
+//! The errors of chain verification, with Go's messages, which operators search for.
 use jiff::Timestamp;
 
 /// The reason why a certificate chain is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChainFault {
-    /// The peer showed no certificate.
+    /// The peer presented no certificate.
     #[error("no certificate")]
     Missing,
     /// A certificate cannot be read.

@@ -153,7 +153,7 @@ pub enum Source {
     /// It is not given.
     #[default]
     None,
-    /// Inline data.
+    /// The content is in the kubeconfig.
     Data(Vec<u8>),
     /// It is in this file, which may change.
     File(PathBuf),

@@ -459,7 +459,7 @@ fn nft_takes_both_families() {
     }
 }
 
-/// What is in a table: rules by chain in their order, elements by set.
+/// Returns the content of a table: rules by chain in their order, elements by set.
 async fn content(table: &str) -> BTreeMap<String, Vec<String>> {
     let listing: Value = serde_json::from_slice(&kelson_net::nft::list_table(table).await.unwrap()).unwrap();
     let mut content: BTreeMap<String, Vec<String>> = BTreeMap::new();

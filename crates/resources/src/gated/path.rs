@@ -7,7 +7,7 @@ use serde_json::Value;
 /// A step of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
-    /// A member.
+    /// A member of an object.
     Member(&'static str),
     /// A member that is removed when it becomes empty.
     Emptied(&'static str),

@@ -35,7 +35,7 @@ pub struct Devices {
     without_extended: bool,
 }
 
-/// What has to be written for a pod before it is bound.
+/// The writes for a pod before it is bound.
 #[derive(Clone, Debug)]
 pub struct DevicePlan {
     /// All claims of the pod, each once.
@@ -58,7 +58,7 @@ pub struct ExtendedPlan {
     pub uid: String,
     /// Value of the claim's `spec.devices.requests`.
     pub requests: Value,
-    /// Which request belongs to which container and resource, for the pod's status.
+    /// The request of each container and resource, for the pod's status.
     pub mappings: Value,
     /// Value of the claim's `status.allocation`.
     pub allocation: Value,
@@ -73,7 +73,7 @@ pub struct ClaimPlan {
     pub allocation: Option<Value>,
 }
 
-/// What a change of a claim means for pods that wait.
+/// The effect of a claim's change on waiting pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimChange {
     /// Its devices were released: they may help any pod.

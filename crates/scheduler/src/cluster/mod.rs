@@ -34,7 +34,7 @@ struct Placed {
     assumed: Option<Option<Instant>>,
 }
 
-/// What an update of a placed pod changed.
+/// The change of a placed pod by an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodUpdate {
     /// The pod was unknown, or was only assumed.
@@ -63,7 +63,7 @@ pub struct Cluster {
     generation: u64,
     structure: u64,
     with_affinity: usize,
-    /// How many placed pods have each priority.
+    /// The number of placed pods with each priority.
     priorities: BTreeMap<i32, usize>,
     images: HashMap<Box<str>, ImageSummary>,
     images_epoch: u64,
@@ -79,7 +79,7 @@ pub struct Cluster {
     topologies: Topologies,
 }
 
-/// How many nodes have an image.
+/// The number of nodes with an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImageSummary {
     /// The size in bytes.

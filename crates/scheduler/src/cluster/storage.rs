@@ -25,7 +25,7 @@ pub struct Storage {
     epoch: u64,
 }
 
-/// What must be bound and provisioned before a pod may run on a node.
+/// The volumes that must be bound and provisioned before a pod may run on a node.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     pub node: Box<str>,
@@ -44,7 +44,7 @@ pub enum Claims {
     Needs(Needs),
 }
 
-/// What the claims of a pod need of a node.
+/// The requirements of a pod's claims for a node.
 #[derive(Debug, Default)]
 pub struct Needs {
     /// Bound volumes that the node must reach.
@@ -61,14 +61,14 @@ struct Unbound {
     provision: Provision,
 }
 
-/// Where a volume can be provisioned for a claim.
+/// The nodes on which a volume can be provisioned for a claim.
 #[derive(Debug)]
 enum Provision {
     Nowhere,
     /// The volume is created on the node that was selected for it. The class is `None` if a plan in progress selected
     /// the node.
     At(Box<str>, Option<Arc<StorageClassView>>),
-    /// Where the topology of its storage class allows it.
+    /// The nodes that the topology of its storage class allows.
     By(Arc<StorageClassView>),
 }
 

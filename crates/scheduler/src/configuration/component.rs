@@ -68,7 +68,7 @@ pub(super) fn election(r: &mut Reader, value: &Value) -> LeaderElection {
     out
 }
 
-/// Reads `clientConnection`.
+/// Reads `clientConnection` of the configuration.
 pub(super) fn connection(r: &mut Reader, value: &Value) -> ClientConnection {
     const AT: &str = "clientConnection";
     r.fields(AT, value, &["kubeconfig", "acceptContentTypes", "contentType", "qps", "burst"]);

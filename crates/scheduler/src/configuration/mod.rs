@@ -85,7 +85,7 @@ pub struct Configuration {
     pub config: Config,
     /// The connection to the API server.
     pub connection: ClientConnection,
-    /// Leader election.
+    /// The settings of the leader election.
     pub election: LeaderElection,
 }
 

@@ -13,7 +13,7 @@ const OPERATORS: &[&str] = &["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"
 /// The only field that `matchFields` supports.
 const NAME_FIELD: &str = "metadata.name";
 
-/// Reads `addedAffinity`.
+/// Reads `addedAffinity` of `NodeAffinityArgs`.
 pub(super) fn affinity(r: &mut Reader, at: &str, value: &Value) -> NodeAffinity {
     let (required, preferred) =
         ("requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution");

@@ -10,7 +10,7 @@ use crate::cluster::storage::Plan;
 use crate::plugins::table::PluginSet;
 use crate::view::Pod;
 
-/// What the caller must do next.
+/// The next step of the caller.
 #[derive(Debug)]
 pub enum Step {
     /// Bind this pod to the node it is assumed on, and report the outcome by [`Core::bound`] or [`Core::failed`].
@@ -36,7 +36,7 @@ pub enum Step {
 pub struct PendingBinding {
     /// The pod, assigned to its node.
     pub pod: Arc<Pod>,
-    /// What must be bound and provisioned.
+    /// The volumes to bind and provision.
     pub plan: Arc<Plan>,
 }
 

@@ -13,7 +13,7 @@ use crate::cluster::{Cluster, NodeState};
 use crate::reason::{Reason, Refusal};
 use crate::view::{Capacity, Node, PodSpec};
 
-/// How a node is scored by its use (`NodeResourcesFitArgs.scoringStrategy`).
+/// The strategy for scoring a node by its use (`NodeResourcesFitArgs.scoringStrategy`).
 #[derive(Clone, Copy, Debug)]
 pub enum Strategy {
     /// Less used nodes score higher.
@@ -27,7 +27,7 @@ pub enum Strategy {
 /// The plugin with its arguments; see the module.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeResourcesFit {
-    /// How nodes are scored.
+    /// The strategy for scoring nodes.
     pub strategy: Strategy,
     /// The scored resources with their weights.
     pub resources: &'static [(&'static str, i64)],

@@ -13,7 +13,7 @@ use crate::view::PodSpec;
 /// The maximum score of one plugin before its weight.
 pub const SCORE_MAX: i64 = 100;
 
-/// How the raw scores of one plugin are normalized to 0 to [`SCORE_MAX`] over the nodes that fit.
+/// The normalization of one plug-in's raw scores to 0 to [`SCORE_MAX`] over the nodes that fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Normalize {
     /// They are in that range already.
@@ -24,7 +24,7 @@ pub enum Normalize {
     Reversed,
 }
 
-/// What a plugin has computed for a spec before looking at nodes.
+/// The data that a plug-in has computed for a spec before it checks nodes.
 #[derive(Debug)]
 pub enum Prepared {
     /// It needs only the spec.

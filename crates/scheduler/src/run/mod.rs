@@ -77,7 +77,10 @@ impl Default for Config {
     }
 }
 
-/// Starts schedulers; see [`Scheduler::start`].
+/// The scheduler. [`Scheduler::start`] watches the objects that decisions depend on, feeds them to the pure `core`, and
+/// performs its steps: bindings, preemptions, statuses and events. One task decides for one pod at a time; bindings run
+/// concurrently and may fail without an effect on other pods. It is the counterpart of upstream's kube-scheduler, with
+/// the same profiles and plug-ins.
 pub struct Scheduler;
 
 /// A running scheduler.

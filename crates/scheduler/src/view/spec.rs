@@ -103,7 +103,7 @@ pub struct PodSpec {
     /// Names of scheduling gates; a pod with gates is not tried.
     pub gates: Vec<Box<str>>,
     pub requests: Requests,
-    /// Host ports.
+    /// The host ports of all containers.
     pub ports: Vec<HostPort>,
     pub node_selector: BTreeMap<String, String>,
     /// Required node affinity.

@@ -34,7 +34,7 @@ struct Sandbox {
 struct Container {
     status: proto::ContainerStatus,
     sandbox: String,
-    /// How many seconds it runs and its exit code, if its command sets them.
+    /// The seconds for which it runs and its exit code, if its command sets them.
     life: Option<(u32, i32)>,
     /// When it was started, by the monotonic clock: a sleeping program ignores changes of the wall clock.
     begun: Option<Instant>,

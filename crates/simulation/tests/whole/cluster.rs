@@ -16,7 +16,7 @@ use kelson_tasks::Tasks;
 /// The number of nodes.
 pub const NODES: usize = 2;
 
-/// All components.
+/// A cluster with all its components.
 pub struct Cluster {
     pub api: Api,
     pub faults: Faults,

@@ -14,7 +14,7 @@ use crate::scaled;
 use crate::watched::Watched;
 use crate::workloads::{self, ALL, DAEMON_SETS, DEPLOYMENTS, JOBS, STATEFUL_SETS};
 
-/// How many times to try to recreate a workload while the old one still exists, a second apart.
+/// The number of attempts to recreate a workload while the old one still exists, a second apart.
 const RECREATE_TRIES: usize = 60;
 /// The number of actions, with pauses between them.
 const STEPS: usize = 40;

@@ -161,7 +161,7 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Starts watching.
+    /// Starts watching the cluster.
     pub fn start(cluster: &Cluster) -> Self {
         let state = Arc::new(Mutex::new(State::default()));
         let (client, pods, jobs) = (cluster.api.client(), Arc::clone(&state), Arc::clone(&state));

@@ -1,7 +1,7 @@
-//! Power cuts under load. After a cut, the write-ahead log has what was synced, and of later pages any part, complete or torn. The cut
-//! is made in a copy of the files while clients go on, and the copy is opened as on a machine that was restarted. It must contain all
-//! changes up to some write, and that write must not be before the last acknowledged one: the copy and the answers form one history.
-//! `KELSON_CUTS` is the number of cuts; `make torture` makes a thousand.
+//! Power cuts under load. After a cut, the write-ahead log has the synced pages, and any part of later pages, complete
+//! or torn. The cut is made in a copy of the files while clients continue, and the copy is opened as on a restarted
+//! machine. It must contain all changes up to some write, and that write must not be before the last acknowledged one:
+//! the copy and the answers form one history. `KELSON_CUTS` is the number of cuts; `make torture` makes a thousand.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
@@ -241,7 +241,7 @@ async fn what_was_acknowledged_survives_power_cuts() {
 /// A cut while the log is carried over into the table: any of the table's pages are old, new or torn, and the log is whole.
 #[tokio::test]
 async fn a_power_cut_while_the_log_is_carried_over_loses_nothing() {
-    /// What a disk writes at once.
+    /// The number of bytes that a disk writes atomically.
     const SECTOR_BYTES: usize = 512;
     const PAGE_BYTES: usize = 4096;
     let seed = std::env::var("KELSON_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or_else(|| rand::rng().random());

@@ -14,8 +14,10 @@ use crate::spdy::Headers;
 use crate::spdy::frame::reset;
 use crate::spdy::wire::{SpdyDecode, SpdyEncode};
 
-/// A multiplexed connection. Clones are handles of the same connection. It ends on [`Connection::close`], or when all
-/// handles of it and of its streams are dropped.
+/// A multiplexed connection with the streams of one exec, attach or port-forward. Either side opens streams
+/// ([`Connection::open_stream`]) and accepts those of the other ([`Connection::next_stream`]). Buffers are bounded for
+/// each stream and for the connection. Clones are handles of the same connection. It ends on [`Connection::close`], or
+/// when all handles of it and of its streams are dropped.
 #[derive(Debug, Clone)]
 pub struct Connection {
     guard: Arc<Guard>,

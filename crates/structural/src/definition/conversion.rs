@@ -101,7 +101,7 @@ fn url(written: &str, path: &Path<'_>, e: &mut Errors) {
 }
 
 fn service(service: &Value, path: &Path<'_>, e: &mut Errors) {
-    // Upstream passes the two in the wrong order; a missing one is reported with the other's field.
+    // Upstream passes the two in the wrong order, so a missing one is reported with the other's field.
     for (missing, reported) in [("namespace", "name"), ("name", "namespace")] {
         if text(&service[missing]).is_empty() {
             e.required(&path.child(reported), "");
@@ -135,13 +135,13 @@ fn service(service: &Value, path: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Whether a conversion has no bundle of certificates, or one that reads: then a new one must read too.
+/// Reports whether a conversion has no CA bundle, or a valid one. In both cases a new bundle must be valid too.
 pub(super) fn has_valid_ca_bundle(conversion: &Value) -> bool {
     let bundle = text(&conversion["webhook"]["clientConfig"]["caBundle"]);
     bundle.is_empty() || is_ca_bundle(bundle)
 }
 
-/// Whether base64 holds at least one certificate in PEM. Whether it can be trusted shows when it is used.
+/// Reports whether base64 contains at least one PEM certificate. Trust is checked when it is used.
 fn is_ca_bundle(bundle: &str) -> bool {
     const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
     const END: &str = "-----END CERTIFICATE-----";

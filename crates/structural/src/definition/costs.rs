@@ -1,12 +1,13 @@
-//! What rules can cost: each by itself, and all of a schema together.
+//! The cost limits of rules: for each rule, and for all rules of a schema.
 use kelson_meta::path::{Errors, Path};
 use kelson_meta::{FieldError, FieldErrorKind};
 
-/// The most that one rule may cost, by its estimate and by how often its place can be in an object.
+/// The cost limit of one rule: its estimate multiplied by the number of times that its node can occur in an object.
 pub(super) const RULE_COST_MAX: u64 = 10_000_000;
-/// The most that all rules of a schema may cost together.
+/// The cost limit of all rules of a schema together.
 const SCHEMA_COST_MAX: u64 = 100_000_000;
-/// Rules that are named when the whole is too dear, and what part of the limit each must have to be named.
+/// The number of rules that are named if the total cost is too high, and the part of the limit that a named rule must
+/// have.
 const NAMED_MAX: usize = 4;
 const NAMED_COST_MIN: u64 = SCHEMA_COST_MAX / 100;
 
@@ -14,7 +15,7 @@ const NAMED_COST_MIN: u64 = SCHEMA_COST_MAX / 100;
 #[derive(Default)]
 pub(super) struct Costs {
     total: u64,
-    /// The dearest, the dearest first.
+    /// The most expensive rules, the most expensive first.
     named: Vec<(u64, String)>,
 }
 
@@ -51,7 +52,7 @@ impl Costs {
     }
 }
 
-/// That something costs more than it may, and how much more.
+/// Formats the error that a cost exceeds its limit, and by how much.
 pub(super) fn too_dear(what: &str, cost: u64, max: u64) -> String {
     let times = cost as f64 / max as f64;
     let factor = match () {

@@ -1,4 +1,4 @@
-//! Defaults of a schema must be valid by it, and have no fields that would be pruned (upstream
+//! Validates that the defaults of a schema are valid by it, and have no fields that would be pruned (upstream
 //! `pkg/apiserver/schema/defaulting/validation.go`).
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ fn is_pruned(default: &Value, node: &Node) -> bool {
     copy == *default
 }
 
-/// The way from an object's root to a place in it.
+/// The path from an object's root to a node in it.
 enum Way<'a> {
     Root,
     Field(&'a Way<'a>, &'a str),
@@ -42,7 +42,7 @@ enum Way<'a> {
 }
 
 impl Way<'_> {
-    /// An object in which nothing is but this value at the end of the way.
+    /// Makes an object that contains only this value at the end of the path.
     fn object(&self, value: Value) -> Value {
         match self {
             Way::Root => value,
@@ -52,12 +52,12 @@ impl Way<'_> {
     }
 }
 
-/// The object that a place is part of.
+/// The object that a node is part of.
 #[derive(Clone, Copy)]
 struct Around<'a> {
     root: &'a Arc<Node>,
     way: &'a Way<'a>,
-    /// Inside the fields that every object has.
+    /// Whether it is inside the fields of every object.
     in_metadata: bool,
 }
 
@@ -113,7 +113,7 @@ impl Checker<'_> {
         self.values(default, node, around, at);
     }
 
-    /// A default of metadata, a kind or a version must result in a valid object.
+    /// Validates a default of metadata, a kind or a version: it must result in a valid object.
     fn in_metadata(&mut self, default: &Value, node: &Arc<Node>, around: Around<'_>, at: &Path<'_>) {
         let mut object = around.way.object(default.clone());
         for (key, word) in [("kind", "Validation"), ("apiVersion", "validation/v1")] {
@@ -137,7 +137,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Keywords and rules. Rules that compare are asked with the default as the old value, and with none.
+    /// Validates keywords and rules. Transition rules are evaluated with the default as the old value, and without an
+    /// old value.
     fn values(&mut self, default: &Value, node: &Arc<Node>, around: Around<'_>, at: &Path<'_>) {
         let found = validate(default, node, None, at);
         if !found.is_empty() {

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::view::Spec;
 
-/// One version. Schemas that differ between versions are left out: they are large, and say nothing of the fault.
+/// One version. Schemas that differ between versions are left out, because they are large and do not explain the error.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct HeldVersion<'a> {
@@ -54,7 +54,7 @@ struct HeldField<'a> {
     json_path: &'a str,
 }
 
-/// All versions of a definition.
+/// Returns all versions of a definition.
 pub(super) fn versions<'a>(spec: &Spec<'a>) -> Vec<HeldVersion<'a>> {
     let one = |version: &'a Value| HeldVersion {
         name: text(&version["name"]),

@@ -2,7 +2,8 @@
 use kelson_meta::tree::{empty, present};
 use serde_json::Value;
 
-/// Whether a keyword is set: some are set by any value but null, others by any value that is not the zero value of its type.
+/// Reports whether a keyword is set: some are set by any value except null, others by any value except the zero value
+/// of their type.
 pub(super) fn is_set(key: &str, value: &Value) -> bool {
     const BY_ANY_VALUE: [&str; 19] = [
         "$ref",

@@ -1,5 +1,5 @@
-//! What a CustomResourceDefinition may say (upstream `pkg/apis/apiextensions/validation`, `.../v1/defaults.go`). Its metadata
-//! follows the rules of every object's, which are the caller's, but for the name.
+//! Validation of CustomResourceDefinitions (upstream `pkg/apis/apiextensions/validation`, `.../v1/defaults.go`). The
+//! caller validates the metadata except for the name.
 mod conversion;
 mod costs;
 mod defaults;
@@ -27,7 +27,7 @@ use self::options::Options;
 
 pub use warnings::warnings;
 
-/// Fills in what a definition leaves out: `singular`, `listKind`, no conversion, the port of a webhook's service, and the
+/// Sets the defaults of a definition: `singular`, `listKind`, no conversion, the port of a webhook's service, and the
 /// stored version.
 pub fn default(definition: &mut Value) {
     let kind = text(&definition["spec"]["names"]["kind"]).to_owned();
@@ -49,8 +49,7 @@ pub fn default(definition: &mut Value) {
     }
 }
 
-/// Notes the storage version among those in which objects may be stored, unless it is there. Done whenever a definition is
-/// written.
+/// Adds the storage version to the stored versions, unless it is there. Called for every write of a definition.
 pub fn store_version(definition: &mut Value) {
     let storage = items(&definition["spec"]["versions"]).iter().find(|v| flag(&v["storage"]));
     let Some(name) = storage.map(|v| v["name"].clone()).filter(present) else { return };
@@ -64,7 +63,7 @@ pub fn store_version(definition: &mut Value) {
     }
 }
 
-/// Faults of a new definition.
+/// Returns the errors of a new definition.
 pub fn validate_create(definition: &Value) -> FieldErrors {
     let mut e = Errors::new();
     let spec = &definition["spec"];
@@ -80,7 +79,7 @@ pub fn validate_create(definition: &Value) -> FieldErrors {
     e.finish()
 }
 
-/// Faults of a changed definition. What was wrong before and is bound to stay is overlooked, as upstream overlooks it.
+/// Returns the errors of a changed definition. Errors of the old one that must stay are ignored, as upstream.
 pub fn validate_update(new: &Value, old: &Value) -> FieldErrors {
     let mut e = Errors::new();
     let options = ratchet::of_update(new, old);
@@ -103,7 +102,7 @@ pub fn validate_update(new: &Value, old: &Value) -> FieldErrors {
     e.finish()
 }
 
-/// Faults of a changed `status`.
+/// Returns the errors of a changed `status`.
 pub fn validate_status_update(new: &Value) -> FieldErrors {
     let mut e = Errors::new();
     names::check(&new["status"]["acceptedNames"], &Path::new("status").child("acceptedNames"), &mut e);
@@ -131,7 +130,7 @@ fn stored_versions(definition: &Value, path: &Path<'_>, e: &mut Errors) {
     let versions = items(&definition["spec"]["versions"]);
     for (i, version) in versions.iter().enumerate().filter(|(_, v)| flag(&v["storage"])) {
         let name = text(&version["name"]);
-        // A name refers to its first version.
+        // A name refers to the first version with it.
         let again = versions[..i].iter().any(|v| text(&v["name"]) == name);
         if again || !items(stored).iter().any(|s| text(s) == name) {
             e.invalid(path, stored, format!("must have the storage version {name}"));

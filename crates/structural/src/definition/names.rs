@@ -1,4 +1,4 @@
-//! Names of the kind and its resource, and who approved names in groups of the community.
+//! Names of the kind and its resource, and the approval of names in community groups.
 use kelson_meta::is_dns1035_label;
 use kelson_meta::path::{Errors, Path};
 use kelson_meta::tree::{items, text};
@@ -7,7 +7,7 @@ use serde_json::Value;
 const REQUIRED: [&str; 4] = ["plural", "singular", "kind", "listKind"];
 const APPROVAL: &str = "api-approved.kubernetes.io";
 
-/// Names that a `spec` must have, and a status need not.
+/// Validates names that a `spec` must have, and a status need not.
 pub(super) fn check_required(names: &Value, path: &Path<'_>, e: &mut Errors) {
     for key in REQUIRED {
         if text(&names[key]).is_empty() {
@@ -69,7 +69,7 @@ fn approval_of(definition: &Value) -> Approval {
     }
 }
 
-/// Groups of the Kubernetes community are for definitions that it approved (KEP-1111).
+/// Validates the approval: groups of the Kubernetes community are only for definitions that it approved (KEP-1111).
 pub(super) fn approval(new: &Value, old: Option<&Value>, e: &mut Errors) {
     let group = text(&new["spec"]["group"]);
     let protected = ["k8s.io", "kubernetes.io"]
@@ -94,7 +94,7 @@ pub(super) fn approval(new: &Value, old: Option<&Value>, e: &mut Errors) {
     }
 }
 
-/// Validates a name that is a DNS label of the older kind; all reasons are in one error.
+/// Validates a DNS label of the older kind. All reasons are in one error.
 pub(super) fn label(name: &str, path: &Path<'_>, e: &mut Errors) {
     if let Err(why) = is_dns1035_label(name) {
         e.invalid(path, name, why.join(","));

@@ -1,5 +1,5 @@
-//! What is demanded of a definition: all of a new one; of a changed one not what the old one broke already, since objects are
-//! stored by it.
+//! The requirements for a definition. A new one must meet all of them. A changed one may keep violations of the old
+//! one, since objects are stored by it.
 use std::collections::HashSet;
 
 use kelson_meta::tree::{flag, items, len, present};
@@ -16,9 +16,10 @@ pub(super) struct Options {
     pub atomic_sets: bool,
     pub map_keys: bool,
     pub valid_ca_bundle: bool,
-    /// Versions with an unchanged schema, whose single rules may exceed the cost limit.
+    /// Versions with an unchanged schema. Their rules may exceed the cost limit of a single rule.
     pub unchanged: HashSet<String>,
-    /// Versions (empty for all together) that may keep more selectable fields than a new one may have.
+    /// Versions that may keep more selectable fields than a new version may have. An empty name means the whole
+    /// definition.
     pub many_fields: HashSet<String>,
 }
 
@@ -40,12 +41,12 @@ impl Options {
     }
 }
 
-/// `openAPIV3Schema` of a version; null when there is none.
+/// Returns `openAPIV3Schema` of a version. Null if there is none.
 pub(super) fn schema_of(version: &Value) -> &Value {
     &version["schema"]["openAPIV3Schema"]
 }
 
-/// Whether a test holds for any place of a schema, wherever a schema may have schemas.
+/// Reports whether a test holds for any node of a schema.
 pub(super) fn any_place(schema: &Value, test: &dyn Fn(&Value) -> bool) -> bool {
     if !schema.is_object() {
         return false;
@@ -66,7 +67,7 @@ pub(super) fn any_place(schema: &Value, test: &dyn Fn(&Value) -> bool) -> bool {
     one || lists || elements || maps
 }
 
-/// Whether a schema has an extension of Kubernetes, or a default: both mean something in structural schemas only.
+/// Reports whether a schema has an extension of Kubernetes or a default. Both need a structural schema.
 pub(super) fn wants_structural(schema: &Value) -> bool {
     any_place(schema, &|s| {
         flag(&s["x-kubernetes-embedded-resource"])

@@ -1,4 +1,4 @@
-//! Whether `pattern` is a regular expression.
+//! Validates that `pattern` is a regular expression.
 use kelson_meta::path::{Errors, Path};
 
 use crate::schema::pattern;

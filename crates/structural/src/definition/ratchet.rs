@@ -1,4 +1,4 @@
-//! What an old definition broke already, and a changed one may therefore break too.
+//! Violations of an old definition that a changed one may keep.
 use std::collections::HashSet;
 
 use kelson_meta::path::{Errors, Path};
@@ -11,7 +11,7 @@ use super::view::Spec;
 use super::{conversion, defaults, schema, structural, versions};
 use crate::Structural;
 
-/// The demands on a changed definition.
+/// Returns the requirements for a changed definition.
 pub(super) fn of_update(new: &Value, old: &Value) -> Options {
     let spec = &old["spec"];
     let schemas = || items(&spec["versions"]).iter().map(schema_of);

@@ -1,5 +1,5 @@
-//! `openAPIV3Schema` of a definition, place by place: what structural schemas forbid, what extensions demand, and rules. The
-//! order of faults is upstream's (`ValidateCustomResourceDefinitionOpenAPISchema`), with fields sorted.
+//! Validates `openAPIV3Schema` of a definition by node: forbidden keywords, requirements of extensions, and rules. The
+//! order of errors is upstream's (`ValidateCustomResourceDefinitionOpenAPISchema`), with fields sorted.
 use kelson_meta::path::{Errors, Path};
 use kelson_meta::tree::{entries, flag, items, len, present, text};
 use kelson_meta::{FieldError, FieldErrorKind, FieldErrors};
@@ -13,7 +13,7 @@ use super::schema_rules::{self, RuleCheck, RuleScope};
 use super::{defaults, structural};
 use crate::Structural;
 
-/// Types that a schema may name, sorted as messages list them.
+/// The types of a schema, sorted as in messages.
 pub(super) const TYPES: &[&str] = &["array", "boolean", "integer", "number", "object", "string"];
 
 /// The position of a schema, and its consequences.
@@ -108,12 +108,12 @@ fn status_root(tree: &Value, root: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// What follows for a position from its parents.
+/// The properties that a position inherits from its parents.
 #[derive(Clone)]
 struct Context<'p> {
     /// Why defaults may not be set.
     defaults_forbidden: Option<String>,
-    /// Inside the fields that every object has.
+    /// Whether this is inside the fields of every object.
     in_metadata: bool,
     /// The outermost position whose parts cannot be correlated with an old object.
     uncorrelatable: Option<&'p Path<'p>>,
@@ -142,7 +142,7 @@ impl<'a> Walk<'a> {
     }
 
     fn place(&mut self, tree: &Value, path: &Path<'_>, cx: &Context<'_>, scope: Option<&RuleScope>) {
-        // Deeper ones were rejected by the parser.
+        // Deeper schemas were rejected by the parser.
         if !tree.is_object() || cx.depth > SCHEMA_DEPTH_MAX {
             return;
         }
@@ -182,7 +182,7 @@ impl<'a> Walk<'a> {
         if self.options.valid_types && !ty.is_empty() && !TYPES.contains(&ty) {
             e.not_supported(&path.child("type"), ty, TYPES);
             if present(&tree["default"]) && cx.defaults_forbidden.is_none() {
-                // No value is of such a type.
+                // No value has such a type.
                 let detail = format!("must be of type {ty}");
                 let at = path.child("default").field().to_string();
                 let value = Some(tree["default"].to_string());
@@ -224,7 +224,7 @@ impl<'a> Walk<'a> {
             }
             let mut below = cx.below();
             if cx.in_metadata {
-                // What would be pruned of a default there depends on the value.
+                // The pruned parts of a default there depend on the value.
                 below.defaults_forbidden = Some("inside additionalProperties applying to object metadata".to_owned());
             }
             let scope = scope.and_then(|s| s.below(tree, s.node.values_of_map()?.arc()));

@@ -1,4 +1,4 @@
-//! What the extensions for lists and maps demand of the schema around them.
+//! Requirements of the extensions for lists and maps.
 use std::collections::HashSet;
 
 use kelson_meta::path::{Errors, Path};
@@ -54,7 +54,7 @@ fn list_type(tree: &Value, options: &Options, path: &Path<'_>, e: &mut Errors) {
     let Some(list_type) = tree[LIST_TYPE].as_str() else { return };
     if must_be(tree, "array", LIST_TYPE, path, e) && options.atomic_sets && has_non_atomic_set(tree) {
         let of_items = path.child("items");
-        // Both show the list's type, as upstream does.
+        // Both messages contain the list's type, as upstream.
         let shown = &tree["items"][LIST_TYPE];
         let key = if tree["items"]["type"] == "array" { LIST_TYPE } else { MAP_TYPE };
         e.invalid(&of_items.child(key), shown, OF_SET);
@@ -108,7 +108,8 @@ fn list_map(tree: &Value, keys: &[Value], path: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Keys of a list of type map are there in every element, and neither they nor elements are null.
+/// Validates that the keys of a list of type map are required or have defaults, and that neither they nor elements are
+/// null.
 fn keys_always_there(tree: &Value, path: &Path<'_>, e: &mut Errors) {
     let element = &tree["items"];
     let list_type = text(&tree[LIST_TYPE]);

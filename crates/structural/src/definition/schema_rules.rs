@@ -1,4 +1,4 @@
-//! `x-kubernetes-validations` of a place: what their author must say, whether they compile, and what they cost.
+//! Validates `x-kubernetes-validations` of a node: its fields, whether the rules compile, and their cost.
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use crate::schema::{Flags, Node};
 const RULES: &str = "x-kubernetes-validations";
 const REASONS: &[&str] = &["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
 
-/// A place as its rules see it.
+/// A node as its rules see it.
 pub(super) struct RuleScope {
     pub node: Arc<Node>,
-    /// How many times it can occur in an object; `None` when that is unbounded.
+    /// The number of times that it can occur in an object. `None` if unbounded.
     cardinality: Option<u64>,
-    /// Whether here or around are rules; only then do types matter.
+    /// Whether there are rules at this node or around it. Only then types matter.
     within: bool,
     root: bool,
 }
@@ -44,7 +44,7 @@ impl RuleScope {
     }
 }
 
-/// Rules of places that were compiled already; places that are equal have equal rules.
+/// The rules that were compiled already. Equal nodes have equal rules.
 #[derive(Default)]
 struct Compiled {
     decls: Decls,
@@ -69,7 +69,7 @@ fn has_line_breaks(text: &str) -> bool {
     text.contains(['\n', '\r'])
 }
 
-/// Validates texts of rules, whether or not they compile.
+/// Validates the strings of rules, whether or not the rules compile.
 pub(super) fn check_texts(tree: &Value, path: &Path<'_>, e: &mut Errors) {
     let rules = path.child(RULES);
     for (i, rule) in items(&tree[RULES]).iter().enumerate() {
@@ -116,7 +116,7 @@ fn check_field_path(written: &str, tree: &Value, path: &Path<'_>, e: &mut Errors
 
 /// The result of checking the rules of one schema.
 pub(super) struct RuleCheck {
-    /// Whether single rules may cost what they cost.
+    /// Whether single rules may exceed the cost limit.
     unchanged: bool,
     pub faults: FieldErrors,
     pub costs: Costs,
@@ -128,7 +128,7 @@ impl RuleCheck {
         Self { unchanged, faults: FieldErrors::new(), costs: Costs::default(), compiled: Compiled::default() }
     }
 
-    /// Whether the rules of a place compile, and what they cost.
+    /// Checks whether the rules of a node compile, and their cost.
     pub fn check(&mut self, tree: &Value, path: &Path<'_>, uncorrelatable: Option<&Path<'_>>, scope: &RuleScope) {
         let rules = path.child(RULES);
         if !scope.within {
@@ -193,7 +193,7 @@ impl RuleCheck {
     }
 }
 
-/// A fault of a rule, which is shown whole, with the names that upstream has for its parts.
+/// Adds an error of a rule. The rule is shown with upstream's names of its parts.
 fn shown(e: &mut Errors, path: &Path<'_>, rule: &Value, why: &str) {
     let [text_of_rule, message, expression, field] =
         ["rule", "message", "messageExpression", "fieldPath"].map(|key| Value::from(text(&rule[key])));

@@ -1,4 +1,4 @@
-//! `spec`, part by part, in the order of upstream's errors.
+//! Validates the parts of `spec` in the order of upstream's errors.
 use kelson_meta::is_dns1123_subdomain;
 use kelson_meta::path::{Errors, Path};
 use kelson_meta::tree::{flag, items, present, text};

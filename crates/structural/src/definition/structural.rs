@@ -1,5 +1,5 @@
-//! Whether a schema is structural (KEP-1979, upstream `pkg/apiserver/schema/validation.go`, `complete.go`): each place has one
-//! type, and clauses speak only of places that are declared.
+//! Validates that a schema is structural (KEP-1979, upstream `pkg/apiserver/schema/validation.go`, `complete.go`): each
+//! node has one type, and clauses refer only to declared nodes.
 use kelson_meta::path::{Errors, Path};
 use kelson_meta::tree::{empty, entries, flag, items, len, present, text};
 use serde_json::Value;
@@ -133,7 +133,7 @@ fn clauses(tree: &Value, skip_any: bool, skip_first_all: bool, path: &Path<'_>, 
     patterns::check(text(&tree["pattern"]), path, e);
 }
 
-/// A clause says what values must be, and nothing of the structure.
+/// Validates a clause, which restricts values and must not define structure.
 fn nested(tree: &Value, skip_any: bool, path: &Path<'_>, e: &mut Errors) {
     clauses(tree, skip_any, false, path, e);
     if tree["items"].is_object() {
@@ -172,7 +172,8 @@ fn nested(tree: &Value, skip_any: bool, path: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Whether every place that a clause speaks of is declared. `at` is the declared place, `path` that of the clause.
+/// Validates that every node in a clause is declared. `at` is the path of the declared node and `path` that of the
+/// clause.
 fn complete(clause: &Value, declared: &Value, at: &Path<'_>, path: &Path<'_>, e: &mut Errors) {
     if clause["not"].is_object() {
         complete_nested(&clause["not"], declared, at, &path.child("not"), e);

@@ -1,4 +1,4 @@
-//! One version of a kind: its name and warning, subresources, columns, and fields that selectors may name.
+//! Validates a version of a kind: its name and warning, subresources, columns, and selectable fields.
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
@@ -16,7 +16,7 @@ use crate::Structural;
 use crate::rules::{Brackets, field_path};
 use crate::schema::Type;
 
-/// Selectable fields that a version may have.
+/// The limit of selectable fields of a version.
 pub(super) const SELECTABLE_FIELDS_MAX: usize = 8;
 const COLUMN_TYPES: &[&str] = &["boolean", "date", "integer", "number", "string"];
 const COLUMN_FORMATS: &[&str] = &["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
@@ -109,7 +109,7 @@ pub(super) fn subresources(tree: &Value, path: &Path<'_>, e: &mut Errors) {
     below("labelSelectorPath", &[".spec.", ".status."], either, false);
 }
 
-/// Whether a path is one of names with dots before them.
+/// Validates that a path consists of names with dots before them.
 fn simple_path(written: &str, path: &Path<'_>, e: &mut Errors) -> bool {
     let simple = written.starts_with('.');
     if !simple {
@@ -145,7 +145,7 @@ pub(super) fn columns(list: &Value, path: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Fields that selectors may name: of all versions together, or of one.
+/// Validates the selectable fields of all versions together, or of one.
 pub(super) fn selectable(spec: &Spec<'_>, version: Option<&Value>, options: &Options, path: &Path<'_>, e: &mut Errors) {
     let (fields, tree) = match version {
         Some(version) => (spec.fields_of(version), schema_of(version)),

@@ -1,4 +1,4 @@
-//! `spec` in upstream's internal form: parts that are equal in all versions are above them once, so that their errors
+//! `spec` in upstream's internal form: parts that are equal in all versions are moved to the spec, so that their errors
 //! have the paths `spec.validation`, `spec.subresources` and so on.
 use kelson_meta::tree::{flag, items, same};
 use serde_json::Value;
@@ -7,7 +7,7 @@ use serde_json::Value;
 pub(super) struct Spec<'a> {
     pub spec: &'a Value,
     pub versions: &'a [Value],
-    /// The part that all versions share; null when they differ, or have none.
+    /// The part that all versions share. Null if they differ or have none.
     pub schema: &'a Value,
     pub subresources: &'a Value,
     pub columns: &'a Value,

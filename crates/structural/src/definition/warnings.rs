@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::options::{any_place, schema_of};
 use crate::schema::Format;
 
-/// Texts for warnings: formats that mean nothing here, but for those that an old definition had.
+/// Returns warnings for unknown formats, except those that the old definition had.
 pub fn warnings(new: &Value, old: Option<&Value>) -> Vec<String> {
     let known = old.map(unrecognized).unwrap_or_default();
     unrecognized(new).difference(&known).map(|format| format!("unrecognized format {format:?}")).collect()

@@ -1,11 +1,11 @@
-//! Whether an object is as its schema makes it: nothing to prune, no null to drop and no default to fill in. It is what `prune`,
-//! `drop_nulls` and `default` would leave alone, looked at without a copy.
+//! Checks whether an object already has the form of its schema: no field to prune, no null to drop and no default to
+//! set. `prune`, `drop_nulls` and `default` would not change such an object. The check does not copy it.
 use serde_json::Value;
 
 use super::prune::is_meta;
 use crate::schema::{Additional, Flags, Node};
 
-/// Whether all fields are known, as `prune` sees it.
+/// Reports whether `prune` would drop no field.
 pub fn is_pruned(value: &Value, node: &Node) -> bool {
     is_known(value, Some(node))
 }
@@ -41,7 +41,7 @@ fn has_no_fields(value: &Value) -> bool {
     }
 }
 
-/// Everything is kept, and known again below fields which the schema describes.
+/// Checks a part in which every field is preserved, and pruned again below fields that the schema describes.
 fn is_kept(value: &Value, node: &Node) -> bool {
     match value {
         Value::Object(fields) => fields.iter().all(|(key, value)| {
@@ -80,7 +80,7 @@ fn field_is_without_nulls(name: &str, value: &Value, node: &Node) -> bool {
     !void && is_without_nulls(value, known)
 }
 
-/// Whether every default is filled in.
+/// Reports whether every default is set.
 pub fn is_defaulted(value: &Value, node: &Node) -> bool {
     if !node.is(Flags::BELOW_DEFAULTS) {
         return true;

@@ -1,4 +1,4 @@
-//! Lists of type set and map have no two equal elements (upstream `pkg/apiserver/schema/listtype`).
+//! Validates that lists of type set and map have no equal elements (upstream `pkg/apiserver/schema/listtype`).
 use std::collections::HashMap;
 use std::hash::Hash;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::schema::{Flags, Node};
 
-/// Faults of lists, in this value and below it.
+/// Returns the errors of lists in this value and below it.
 pub fn check_lists(value: &Value, node: &Node, path: &Path<'_>, e: &mut Errors) {
     if !node.is(Flags::BELOW_LISTS) {
         return;
@@ -56,7 +56,7 @@ fn by_keys(list: &[Value], node: &Node, path: &Path<'_>, e: &mut Errors) {
     if let Some((i, other)) = list.iter().enumerate().find(|(_, v)| !v.is_object() && !v.is_null()) {
         return e.invalid(&path.index(i), other, "must be an object for an array of list-type map");
     }
-    // What has no value for a key is equal to the others that have none.
+    // Elements without a value for a key are equal in that key.
     let keys = |element: &'_ Value| -> Vec<Option<Value>> {
         node.map_keys().iter().map(|key| element.get(key.as_ref()).cloned()).collect()
     };

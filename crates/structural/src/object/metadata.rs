@@ -1,5 +1,5 @@
-//! The fields every object has, at the root and in embedded objects: converted to the form of their types, or rejected
-//! (upstream `pkg/apiserver/schema/objectmeta`).
+//! The fields of every object, at the root and in embedded objects. They are converted to the form of their types, or
+//! rejected (upstream `pkg/apiserver/schema/objectmeta`).
 use std::sync::LazyLock;
 
 use kelson_codec::{DecodeError, StrictErrors};
@@ -22,11 +22,11 @@ static OBJECT_META: LazyLock<Option<TypeId>> = LazyLock::new(|| {
 /// The prefix of an unknown field's error in the decoder.
 const UNKNOWN_FIELD: &str = "unknown field \"";
 
-/// The canonical form of an object's `metadata`, in place. Unknown fields are dropped; with `found`, they are noted there
-/// as fields below `parent`.
+/// Converts an object's `metadata` to the canonical form in place. Unknown fields are dropped. With `found`, they are
+/// added to it as fields below `parent`.
 ///
 /// # Errors
-/// What does not fit, in the decoder's words.
+/// Returns the decoder's error for a value that does not match its type.
 pub fn canonical(object: &mut Value, parent: &Path<'_>, found: Option<&mut Vec<String>>) -> Result<(), DecodeError> {
     let (Some(ty), Some(metadata)) = (*OBJECT_META, object.get_mut("metadata")) else { return Ok(()) };
     let decoded = kelson_codec::normalize(ty, metadata.take(), found.is_some())?;
@@ -45,7 +45,7 @@ pub fn canonical(object: &mut Value, parent: &Path<'_>, found: Option<&mut Vec<S
 /// Checks `apiVersion`, `kind` and `metadata` of every object embedded in this value, and brings them into canonical form.
 ///
 /// # Errors
-/// The first field that does not fit, as a field error's text.
+/// Returns the first value that does not match its type, in the form of a field error.
 pub fn coerce(value: &mut Value, node: &Node, found: Option<&mut Vec<String>>) -> Result<(), DecodeError> {
     let walked = Coercion { found }.walk(value, node, &Path::new(""));
     walked.map_err(|fault| DecodeError::Json(fault.to_string()))
@@ -54,7 +54,7 @@ pub fn coerce(value: &mut Value, node: &Node, found: Option<&mut Vec<String>>) -
 /// Converts a value at `path`, with the error unchanged.
 ///
 /// # Errors
-/// The first field that does not fit.
+/// Returns the first value that does not match its type.
 pub fn coerce_at(value: &mut Value, node: &Node, path: &Path<'_>) -> Result<(), FieldError> {
     Coercion { found: None }.walk(value, node, path)
 }

@@ -1,4 +1,4 @@
-//! Unknown fields are dropped, and noted when they are asked for (upstream `pkg/apiserver/schema/pruning`).
+//! Drops unknown fields, and records them if requested (upstream `pkg/apiserver/schema/pruning`).
 use kelson_codec::STRICT_ERRORS_MAX;
 use kelson_meta::path::Path;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use crate::schema::{Additional, Flags, Node};
 /// field below it.
 const NOTED_BYTES_MAX: usize = 256 * 1024;
 
-/// Paths of unknown fields.
+/// The paths of unknown fields.
 #[derive(Debug, Default)]
 pub struct Unknown {
     asked: bool,
@@ -18,7 +18,7 @@ pub struct Unknown {
 }
 
 impl Unknown {
-    /// Nothing found; with `asked`, what is found is noted.
+    /// Makes an empty list. With `asked`, unknown fields are recorded.
     pub fn new(asked: bool) -> Self {
         Self { asked, ..Self::default() }
     }
@@ -29,14 +29,14 @@ impl Unknown {
             self.paths.push(path);
         }
     }
-    /// The paths in order.
+    /// Returns the sorted paths.
     pub fn sorted(mut self) -> Vec<String> {
         self.paths.sort();
         self.paths
     }
 }
 
-/// Whether a key of an embedded object is its own, whatever the schema says.
+/// Reports whether a key of an embedded object is one of every object's fields, whatever the schema says.
 pub(super) fn is_meta(key: &str) -> bool {
     matches!(key, "apiVersion" | "kind" | "metadata")
 }

@@ -6,7 +6,7 @@ use crate::schema::{Node, Rule};
 
 /// The name of the value that a rule is about.
 pub(super) const SELF: &str = "self";
-/// The name of the value that stood there before.
+/// The name of the previous value.
 pub(super) const OLD_SELF: &str = "oldSelf";
 
 /// The result of compiling a rule. An empty rule has neither a program nor an error.

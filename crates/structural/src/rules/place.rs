@@ -1,4 +1,4 @@
-//! The rules of a schema, at the places where they stand. Equal places have their rules compiled once.
+//! The rules of a schema by location. The rules of equal locations are compiled once.
 use std::collections::HashMap;
 use std::sync::Arc;
 

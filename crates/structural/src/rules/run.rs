@@ -1,4 +1,4 @@
-//! Rules asked about an object: at each place where they stand, outer ones first, within one budget for the request.
+//! Evaluates the rules for an object at each location, outer ones first, within one budget for the request.
 use kelson_cel::{Activation, Budget, EvalError, REQUEST_BUDGET, Value as Cel};
 use kelson_meta::path::Path;
 use kelson_meta::{FieldError, FieldErrorKind};

@@ -37,7 +37,7 @@ pub enum Format {
     K8sLongName,
 }
 
-/// Formats of strings by name; dashes in a name do not count.
+/// The formats of strings by name. Dashes in a name are ignored.
 const STRINGS: &[(&str, Format)] = &[
     ("bsonobjectid", Format::BsonObjectId),
     ("uri", Format::Uri),
@@ -68,8 +68,8 @@ const STRINGS: &[(&str, Format)] = &[
 ];
 
 impl Format {
-    /// The format of this name at a place of this type (`integer`, `string`, … or empty, an int-or-string included);
-    /// `None` when it is not checked there.
+    /// Returns the format with this name at a node of this type (`integer`, `string`, or empty, also for
+    /// int-or-strings). Returns `None` if it is not checked there.
     pub fn at(ty: &str, name: &str) -> Option<Self> {
         match (ty, name) {
             ("integer", "int32") => Some(Self::Int32),

@@ -1,4 +1,4 @@
-//! A structural schema as a tree: read once, shared, never changed.
+//! A structural schema as a tree, which is parsed once, shared and never changed.
 mod format;
 mod node;
 mod parse;
@@ -30,21 +30,21 @@ impl Structural {
         let resource = table::node(declared.as_embedded()).0;
         Ok(Self { declared, resource })
     }
-    /// The root as its author wrote it.
+    /// The root as in the definition.
     pub fn declared(&self) -> &Arc<Node> {
         &self.declared
     }
-    /// The root with what every object has: `apiVersion`, `kind` and `metadata` need no place in the schema.
+    /// The root with the fields of every object: `apiVersion`, `kind` and `metadata` need not be in the schema.
     pub fn resource(&self) -> &Arc<Node> {
         &self.resource
     }
-    /// Bytes of memory that the schema would hold if no other shared places with it.
+    /// The memory of the schema in bytes, if it shared no nodes with others.
     pub fn bytes(&self) -> usize {
         self.declared.bytes()
     }
 }
 
-/// Whether an int-or-string says that it is one in the forms that structural schemas allow: `anyOf` an integer and a
+/// Reports whether an int-or-string has one of the forms that structural schemas allow: `anyOf` an integer and a
 /// string, alone or as the first of `allOf`.
 pub(crate) fn is_int_or_string_pattern(schema: &Value) -> bool {
     is_either(&schema["anyOf"]) || is_either(&schema["allOf"][0]["anyOf"])

@@ -1,5 +1,5 @@
-//! One place of a structural schema (KEP-1979, upstream `pkg/apiserver/schema/structural.go`), as small as it can be:
-//! equal places are one, whatever definition they come from, and texts for people are not kept.
+//! One node of a structural schema (KEP-1979, upstream `pkg/apiserver/schema/structural.go`), in a compact form: equal
+//! nodes are shared between all definitions, and descriptions are not kept.
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use serde_json::Value;
 
 use super::format::Format;
 
-/// A text that all schemas share.
+/// A string that all schemas share.
 pub type Name = Arc<str>;
 
-/// `type` of a place.
+/// The `type` of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "each is the keyword it is named as")]
 pub enum Type {
-    /// Unknown fields are preserved here, it is an int-or-string, or a clause of `anyOf` and its like.
+    /// Unknown fields are preserved, the node is an int-or-string, or it is a clause of `anyOf` and similar keywords.
     #[default]
     None,
     Object,
@@ -28,7 +28,7 @@ pub enum Type {
 }
 
 impl Type {
-    /// Returns the type of a schema's keyword; an unknown one is no type.
+    /// Returns the type of a schema's keyword. An unknown keyword is no type.
     pub fn of(word: &str) -> Self {
         match word {
             "object" => Self::Object,
@@ -40,7 +40,7 @@ impl Type {
             _ => Self::None,
         }
     }
-    /// The schema's word; empty for none.
+    /// Returns the schema's keyword. Empty for no type.
     pub fn word(self) -> &'static str {
         match self {
             Self::None => "",
@@ -54,7 +54,7 @@ impl Type {
     }
 }
 
-/// Facts of a place that are yes or no.
+/// The boolean properties of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Flags(u16);
 
@@ -67,17 +67,17 @@ impl Flags {
     pub const ATOMIC: Self = Self(1 << 4);
     pub const EXCLUSIVE_MAXIMUM: Self = Self(1 << 5);
     pub const EXCLUSIVE_MINIMUM: Self = Self(1 << 6);
-    /// Unknown fields are preserved here or at a place above.
+    /// Unknown fields are preserved at this node or above.
     pub const OPEN: Self = Self(1 << 7);
-    /// A field or element here or below may get a default.
+    /// A field or element at this node or below may get a default.
     pub const BELOW_DEFAULTS: Self = Self(1 << 8);
-    /// Here or below is an embedded object.
+    /// There is an embedded object at this node or below.
     pub const BELOW_EMBEDDED: Self = Self(1 << 9);
-    /// Here or below is a list of type set or map.
+    /// There is a list of type set or map at this node or below.
     pub const BELOW_LISTS: Self = Self(1 << 10);
-    /// Here or below is a validation rule.
+    /// There is a validation rule at this node or below.
     pub const BELOW_RULES: Self = Self(1 << 11);
-    /// The flags that a position inherits from those below it.
+    /// The flags that a node inherits from those below it.
     const BELOW: u16 = 0b1111 << 8;
 
     /// Whether all of `other` are set.
@@ -95,12 +95,12 @@ impl Flags {
     }
 }
 
-/// A place below another. Places are shared, so that those with one address are the equal ones.
+/// A child of a node. Nodes are shared, so two nodes are equal exactly if their addresses are equal.
 #[derive(Clone, Debug)]
 pub struct Child(pub(super) Arc<Node>);
 
 impl Child {
-    /// The place, to keep.
+    /// Returns the node, to keep it.
     pub fn arc(&self) -> &Arc<Node> {
         &self.0
     }
@@ -127,11 +127,11 @@ impl Hash for Child {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "each is the keyword it is named as")]
 pub enum Additional {
-    /// Not said: unknown fields are pruned.
+    /// It is not set: unknown fields are pruned.
     #[default]
     Unset,
     No,
-    /// `true`: anything is kept.
+    /// `true`: any value is preserved.
     Yes,
     /// The schema of the values.
     Schema(Child),
@@ -185,11 +185,11 @@ pub struct Values {
 pub struct Rule {
     /// The expression that must hold.
     pub rule: Name,
-    /// The message for the client when the rule fails; may be empty.
+    /// The message for the client if the rule fails. May be empty.
     pub message: Name,
-    /// An expression for that; may be empty.
+    /// An expression for the message. May be empty.
     pub message_expression: Name,
-    /// `FieldValueInvalid` and its like; empty for that one.
+    /// The reason of the error, such as `FieldValueForbidden`. Empty for `FieldValueInvalid`.
     pub reason: Name,
     /// The field below this position at which the error is reported; may be empty.
     pub field_path: Name,
@@ -201,13 +201,13 @@ pub struct Rule {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "each is the keyword it is named as")]
 pub struct Rare {
-    /// `default`; null when there is none.
+    /// The `default`. Null if there is none.
     pub default: Value,
     pub map_keys: Box<[Name]>,
     pub rules: Box<[Rule]>,
 }
 
-/// A place of a schema. Immutable once made.
+/// A node of a schema. It is immutable.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Node {
     pub(super) ty: Type,
@@ -221,11 +221,11 @@ pub struct Node {
 }
 
 impl Node {
-    /// The `type`; see [`Type::None`] for places without.
+    /// The `type`. See [`Type::None`] for nodes without one.
     pub fn ty(&self) -> Type {
         self.ty
     }
-    /// Whether these facts hold here.
+    /// Reports whether all these properties hold.
     pub fn is(&self, flags: Flags) -> bool {
         self.flags.has(flags)
     }
@@ -237,7 +237,7 @@ impl Node {
     pub fn properties(&self) -> &[(Name, Child)] {
         &self.properties
     }
-    /// The declared field of this name; entries of maps are none.
+    /// The declared field with this name. Entries of maps are not declared.
     pub fn property(&self, name: &str) -> Option<&Child> {
         let at = self.properties.binary_search_by(|(n, _)| n.as_ref().cmp(name)).ok()?;
         Some(&self.properties[at].1)
@@ -246,7 +246,7 @@ impl Node {
     pub fn additional(&self) -> &Additional {
         &self.additional
     }
-    /// The schema of a map's values, when there is one.
+    /// The schema of a map's values, if it has one.
     pub fn values_of_map(&self) -> Option<&Child> {
         match &self.additional {
             Additional::Schema(values) => Some(values),
@@ -279,7 +279,7 @@ impl Node {
     pub fn map_keys(&self) -> &[Name] {
         self.rare.as_ref().map_or(&[], |r| &r.map_keys)
     }
-    /// The rules of this place, in the order in which they are written.
+    /// The rules of this node in their order in the schema.
     pub fn rules(&self) -> &[Rule] {
         self.rare.as_ref().map_or(&[], |r| &r.rules)
     }

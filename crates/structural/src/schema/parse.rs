@@ -10,7 +10,7 @@ use super::format::Format;
 use super::node::{Additional, Bound, Child, Flags, Name, Node, Rare, Rule, Type, Values};
 use super::table;
 
-/// Why a schema cannot be structural. The text is for the client.
+/// Why a schema cannot be structural. The message is for the client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SchemaError {
     /// A keyword that structural schemas do not have.
@@ -19,10 +19,10 @@ pub enum SchemaError {
     /// `items` with a schema for each element.
     #[error("OpenAPIV3Schema 'items' must be a schema, but is an array")]
     ItemsArray,
-    /// Unknown fields are said not to be preserved, which is what happens without a word.
+    /// `x-kubernetes-preserve-unknown-fields` is false, which is not allowed because it is the default.
     #[error("internal error: 'x-kubernetes-preserve-unknown-fields' must be true or undefined")]
     PreserveFalse,
-    /// Nested deeper than [`SCHEMA_DEPTH_MAX`].
+    /// The schema is nested deeper than [`SCHEMA_DEPTH_MAX`].
     #[error("OpenAPIV3Schema is nested too deeply")]
     TooDeep,
 }
@@ -30,7 +30,7 @@ pub enum SchemaError {
 /// Reads a schema.
 ///
 /// # Errors
-/// For what structural schemas cannot express.
+/// Fails for constructs that structural schemas do not support.
 pub(super) fn parse(schema: &Value) -> Result<Arc<Node>, SchemaError> {
     node(schema, SchemaPlace::default()).map(|child| child.0)
 }
@@ -68,7 +68,7 @@ fn supported(schema: &Value) -> Result<(), SchemaError> {
 #[derive(Clone, Copy, Default)]
 struct SchemaPlace {
     depth: usize,
-    /// Unknown fields are preserved here or above.
+    /// Whether unknown fields are preserved here or above.
     open: bool,
 }
 
@@ -107,7 +107,7 @@ fn node(schema: &Value, mut place: SchemaPlace) -> Result<Child, SchemaError> {
     for (key, property) in entries(&schema["properties"]) {
         properties.push((table::name(key), self::node(property, place.below())?));
     }
-    // A tree's keys are sorted already, whatever map it is built on.
+    // The keys of a tree may already be sorted, depending on its map type.
     properties.sort_by(|(a, _), (b, _)| a.cmp(b));
     node.properties = properties.into();
     node.additional = match &schema["additionalProperties"] {
@@ -127,13 +127,13 @@ fn node(schema: &Value, mut place: SchemaPlace) -> Result<Child, SchemaError> {
     Ok(table::node(node))
 }
 
-/// Notes what this place and those below it have, so that walks can end where there is nothing to do.
+/// Sets the flags for this node and those below it, so that walks can skip parts.
 fn below(node: &mut Node) {
     let mut flags = node.flags;
     let children = node.properties.iter().map(|(_, c)| c).chain(node.values_of_map()).chain(&node.items);
     for child in children {
         flags.inherit(child);
-        // Null becomes the default of its place, also in lists and maps.
+        // Null becomes the default of its node, also in lists and maps.
         flags.set(Flags::BELOW_DEFAULTS, child.default_value().is_some());
     }
     flags.set(Flags::BELOW_EMBEDDED, node.is(Flags::EMBEDDED));

@@ -1,5 +1,5 @@
-//! `pattern`: regular expressions as authors write them, in the syntax of RE2. Compiled ones are many times larger than
-//! their text, so that only those in use are kept.
+//! `pattern`: regular expressions in the syntax of RE2. Compiled ones are many times larger than their source, so only
+//! recently used ones are kept.
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
@@ -8,7 +8,7 @@ use regex::Regex;
 
 use super::node::Name;
 
-/// Compiled patterns that are kept for all schemas together.
+/// The number of compiled patterns that are kept for all schemas together.
 const KEPT_MAX: usize = 256;
 #[derive(Default)]
 struct CompiledPatterns {
@@ -18,16 +18,16 @@ struct CompiledPatterns {
 
 static KEPT: LazyLock<Mutex<CompiledPatterns>> = LazyLock::new(Mutex::default);
 
-/// Whether a text has a match of the pattern.
+/// Reports whether a string matches the pattern.
 ///
 /// # Errors
-/// Why the pattern is none.
+/// Returns why the pattern is invalid.
 pub fn matches(pattern: &Name, text: &str) -> Result<bool, String> {
     Ok(compiled(pattern)?.is_match(text))
 }
 
 fn compiled(pattern: &Name) -> Result<Arc<Regex>, String> {
-    // The table is whole after a panic: nothing is half done in it.
+    // The table stays consistent after a panic, because each change is complete.
     let lock = || KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     {
         let mut kept = lock();
@@ -41,7 +41,7 @@ fn compiled(pattern: &Name) -> Result<Arc<Regex>, String> {
     let regex = Arc::new(compile(pattern)?);
     let mut kept = lock();
     if kept.compiled.len() >= KEPT_MAX {
-        // The older half goes at once, so that the search for what is old costs little per pattern.
+        // The older half is removed at once, so that the search for old entries costs little per pattern.
         let mut ages: Vec<u64> = kept.compiled.values().map(|(_, used)| *used).collect();
         ages.sort_unstable();
         let middle = ages[ages.len() / 2];
@@ -55,7 +55,7 @@ fn compiled(pattern: &Name) -> Result<Arc<Regex>, String> {
 /// Compiles a pattern.
 ///
 /// # Errors
-/// Why it is none.
+/// Returns why it is invalid.
 pub fn compile(pattern: &str) -> Result<Regex, String> {
     re2::compile(pattern).map_err(|why| format!("{why}: `{pattern}`"))
 }

@@ -1,5 +1,5 @@
-//! Names and places held once, whatever schema they stand in: operators bring the same pod templates in definition after
-//! definition, and a definition repeats itself from version to version.
+//! Stores names and schema nodes once for all schemas: operators use the same pod templates in many definitions, and
+//! the versions of a definition repeat most of it.
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use kelson_meta::Interner;
@@ -9,17 +9,17 @@ use super::node::{Child, Name, Node};
 static NAMES: LazyLock<Mutex<Interner<str>>> = LazyLock::new(Mutex::default);
 static NODES: LazyLock<Mutex<Interner<Node>>> = LazyLock::new(Mutex::default);
 
-/// A table is whole after a panic: nothing is half done in it.
+/// Locks a table. It stays consistent after a panic, because each change is complete.
 fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The shared copy of a text.
+/// Returns the shared copy of a string.
 pub(super) fn name(text: &str) -> Name {
     lock(&NAMES).share(text)
 }
 
-/// The shared place that equals this one.
+/// Returns the shared node that equals this one.
 pub(super) fn node(node: Node) -> Child {
     Child(lock(&NODES).share(node))
 }

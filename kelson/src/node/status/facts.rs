@@ -77,7 +77,7 @@ pub struct NodeFacts {
 pub struct MembersFacts {
     /// Why they cannot be listed; `None` when they can.
     pub unavailable: Option<String>,
-    /// The members.
+    /// The members of the etcd cluster.
     pub members: Vec<MemberRow>,
 }
 

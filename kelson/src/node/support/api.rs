@@ -12,7 +12,7 @@ use crate::ask::{self, AskError};
 
 /// The time that one answer may take.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
-/// How many objects of a kind are listed.
+/// The limit of listed objects of a kind.
 const OBJECTS_MAX: usize = 2000;
 
 /// Answers that are text.

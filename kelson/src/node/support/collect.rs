@@ -17,7 +17,7 @@ use super::archive::ENTRY_BYTES_MAX;
 const PROGRAM_MAX: Duration = Duration::from_secs(15);
 /// Lines of the journal that are read.
 const LOG_LINES: &str = "50000";
-/// How many names of the data directory are listed, and how deep.
+/// The limit of listed names in the data directory.
 const NAMES_MAX: usize = 5000;
 const NAMES_DEPTH: usize = 3;
 
@@ -66,17 +66,17 @@ pub enum CollectError {
     /// A program failed without output.
     #[error("{status}: {said}")]
     Failed {
-        /// How it ended.
+        /// The exit status.
         status: ExitStatus,
         /// Its standard error.
         said: String,
     },
 }
 
-/// What a program prints, also where it fails.
+/// Returns the output of a program, also if the program fails.
 ///
 /// # Errors
-/// Why there is no output.
+/// Returns why there is no output.
 pub async fn output(words: &[&str]) -> Result<String, CollectError> {
     let mut command = tokio::process::Command::new(words[0]);
     command.args(&words[1..]).stdin(Stdio::null()).kill_on_drop(true);
@@ -111,10 +111,10 @@ pub fn file(path: &Path) -> Result<String, CollectError> {
     Ok(String::from_utf8_lossy(&read()?).into_owned())
 }
 
-/// Where a service's log is.
+/// The location of a service's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Log {
-    /// A file.
+    /// A file that the service appends to.
     File(PathBuf),
     /// The journal of a unit.
     Journal(String),

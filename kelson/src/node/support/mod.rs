@@ -24,7 +24,7 @@ use crate::{config, token};
 use archive::Archive;
 use redact::Redactor;
 
-/// What the list of contents begins with.
+/// The beginning of the list of contents.
 const ABOUT: &str = "Collected by kelson support-bundle. Private keys, tokens, contents of Secrets and ConfigMaps, values of environment \
 variables, command lines of containers and annotations are left out; values of this cluster's secrets are replaced by (hidden) \
 everywhere. Names of objects, images, addresses and log lines are in it: look at it before you hand it on.\n";
@@ -93,7 +93,7 @@ pub async fn run(args: &SupportArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What this program knows by itself.
+/// Adds the facts that this program knows without requests.
 fn describe(facts: &Facts, role: &str, flags: &[OsString], archive: &mut Archive) -> std::io::Result<()> {
     let warnings = warn::warnings(facts);
     archive.add("status.txt", &show::text(facts, &warnings))?;
@@ -109,7 +109,7 @@ fn describe(facts: &Facts, role: &str, flags: &[OsString], archive: &mut Archive
     }
 }
 
-/// What the machine says.
+/// Adds the facts of the machine.
 async fn machine(dir: &Path, archive: &mut Archive) -> std::io::Result<()> {
     for (name, path) in collect::FILES {
         match collect::file(Path::new(path)) {

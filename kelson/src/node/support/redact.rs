@@ -10,7 +10,7 @@ pub const MASK: &str = "(hidden)";
 const KNOWN_MIN: usize = 6;
 /// A limit for the compiled form of all known values.
 const COMPILED_BYTES_MAX: usize = 256 << 20;
-/// How many known values one expression has.
+/// The number of known values in one expression.
 const KNOWN_AT_ONCE: usize = 2000;
 /// Fields of objects that are left out: in annotations there may be a copy of anything, as `kubectl apply` makes.
 const HIDDEN_FIELDS: [&str; 11] = [
@@ -92,7 +92,7 @@ fn without_end_of_key(text: &str) -> String {
     key.map_or_else(|| text.to_owned(), |end| format!("{MASK}{}", &text[end..]))
 }
 
-/// What of a value is looked for: each of its lines, since logs break values at their ends.
+/// Returns the strings to search for a value: each of its lines, since logs break values at line ends.
 fn parts(value: &str) -> Vec<String> {
     let lines = value.split(['\n', '\r']).map(str::trim).filter(|line| line.len() >= KNOWN_MIN && !is_plain(line));
     lines.map(str::to_owned).collect()

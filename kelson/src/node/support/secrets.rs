@@ -11,7 +11,7 @@ use kelson_client::{Client, ListParams};
 
 /// Larger files hold no keys.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// How deep secrets are looked for below the data directory.
+/// The directory depth to which secrets are searched below the data directory.
 const DEPTH_MAX: usize = 4;
 /// Fields of kubeconfigs, encryption configurations and registries' credentials whose value is a secret.
 const FIELDS: [&str; 9] = [

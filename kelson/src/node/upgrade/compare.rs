@@ -66,12 +66,12 @@ pub enum Refusal {
     },
 }
 
-/// What is known of a machine beside its programs.
+/// The facts of a machine besides its programs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Circumstances {
     /// The API server's minor version, where the machine is a node of another server.
     pub server_minor: Option<u16>,
-    /// The user accepts that there is no way back (`--one-way`).
+    /// The user accepts that the upgrade cannot be reverted (`--one-way`).
     pub one_way: bool,
 }
 

@@ -19,9 +19,10 @@ use crate::certificate;
 use crate::node::servers;
 use crate::node::status::gather;
 
-/// How often the service is looked at.
+/// The interval at which the service is checked.
 const TURN: Duration = Duration::from_secs(1);
-/// How long it must be healthy without a break: a process that ends soon after its start is not.
+/// The time for which the service must be healthy without a break. A process that ends soon after its start does not
+/// reach it.
 const STEADY: Duration = Duration::from_secs(5);
 /// The time that one look may take.
 const LOOK_MAX: Duration = Duration::from_secs(20);
@@ -30,7 +31,7 @@ const LEASE_MAX_S: i64 = 60;
 /// The namespace of nodes' leases.
 const LEASES: &str = "kube-node-lease";
 
-/// What worked before the restart.
+/// The parts that worked before the restart.
 #[derive(Clone, Debug, Default)]
 pub struct Before {
     /// The process with the data directory.
@@ -90,7 +91,7 @@ impl NodeClient {
     }
 }
 
-/// What works in a data directory now.
+/// Returns the parts that work in a data directory now.
 pub async fn before(dir: &Path, pid: Option<u32>, is_server: bool) -> Before {
     let mut before = Before { pid, ..Before::default() };
     let Some(node) = pid.and_then(|_| NodeClient::of(dir)) else { return before };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use kelson_check::Host;
 
-/// What restarts a server or agent.
+/// The service manager that restarts a server or agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Manager {
     /// A unit of systemd.

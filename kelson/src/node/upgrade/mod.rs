@@ -80,7 +80,7 @@ impl Installation {
         Ok(Self { dir, program: Program::new(&file), manager, is_server, before })
     }
 
-    /// What runs with the data directory, for messages.
+    /// Returns the name of the process with the data directory, for messages.
     fn name(&self) -> &'static str {
         if self.is_server { "server" } else { "agent" }
     }
@@ -188,7 +188,7 @@ fn named(about: &About) -> String {
     format!("Kelson {} (Kubernetes {})", about.kelson_version, about.kubernetes_version)
 }
 
-/// What both programs say of themselves, once the new one may replace the installed one.
+/// Returns the descriptions of both programs after a check that the new one may replace the installed one.
 async fn about_both(
     installed: &Path,
     new: &Path,
@@ -202,7 +202,7 @@ async fn about_both(
     Ok((installed, new))
 }
 
-/// What a program says of itself, which shows that it runs on this machine.
+/// Returns the description that a program prints, which proves that it runs on this machine.
 async fn about(program: &Path) -> anyhow::Result<About> {
     let shown = format!("{} version -o json", program.display());
     let mut command = tokio::process::Command::new(program);

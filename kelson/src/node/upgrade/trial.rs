@@ -16,12 +16,12 @@ use anyhow::{Context as _, bail};
 
 use super::program::{Program, remove};
 
-/// How often a new version may start without getting ready while no command watches it.
+/// The number of starts that a new version may take without getting ready while no command watches it.
 pub const STARTS_MAX: usize = 3;
 /// The time that one start may take while no command watches it; the service manager begins the next start then. Enough for a large store that
 /// is converted, and for image archives on a slow board.
 pub const READY_MAX: Duration = Duration::from_secs(15 * 60);
-/// What a journal begins with, and what each start appends.
+/// The head of a journal, and the line that each start appends.
 const HEAD: &str = "kelson upgrade in progress\n";
 const START: &str = "start\n";
 
@@ -69,7 +69,7 @@ impl Journal {
     pub fn leave(self) {}
 }
 
-/// What the start of a server or agent has decided.
+/// The decision at the start of a server or agent.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Decision {
     /// The start continues.
@@ -169,7 +169,7 @@ mod tests {
         drop(journal);
     }
 
-    /// What a service manager does: starts the program until it works. Gives what worked, and how many starts failed.
+    /// Starts the program until it works, like a service manager. Returns the working program and the number of failed starts.
     fn served(program: &Program) -> (String, usize) {
         for failed in 0..10 {
             // The program that starts looks first; it is exchanged for the previous one if that is decided.

@@ -23,7 +23,7 @@ pub(super) struct Used {
     pub port_range: (u16, u16),
 }
 
-/// What a write has taken. Dropping it releases that, because the write failed.
+/// The allocations of a write. Dropping this releases them, because the write failed.
 #[derive(Default)]
 pub struct Reservation {
     pub(super) used: Option<Arc<Mutex<Used>>>,
@@ -36,7 +36,7 @@ pub struct Reservation {
     pub(super) dry_run: bool,
     /// The storage is shared: what is in use is read from it, so that nothing stays in memory after the write.
     pub(super) stored: bool,
-    /// What was registered for the Service, and the registry.
+    /// The addresses registered for the Service, and the registry.
     registered: Vec<IpAddr>,
     registered_ports: Vec<u16>,
     registry: Option<(Arc<dyn AddressRegistry>, AddressOwner)>,

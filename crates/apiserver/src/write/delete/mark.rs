@@ -14,7 +14,7 @@ const ORPHAN: &str = "orphan";
 
 const FOREGROUND: &str = "foregroundDeletion";
 
-/// What happens to a deleted object.
+/// The treatment of a deleted object.
 pub(super) enum Grace {
     /// It is removed as soon as it has no finalizers.
     None,

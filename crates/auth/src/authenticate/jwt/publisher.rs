@@ -17,7 +17,7 @@ use super::means::{Means, well_known};
 pub(super) const TOKEN_MAX_BYTES: usize = 32 * 1024;
 /// The minimum interval between fetching keys, whatever tokens name.
 const REFETCH: Duration = Duration::from_secs(10);
-/// How far `nbf` may be in the future, since clocks differ (as upstream's go-oidc 2).
+/// The time by which `nbf` may be in the future, since clocks differ (as upstream's go-oidc 2).
 const NOT_BEFORE_LEEWAY: Duration = Duration::from_secs(60);
 /// The issuer in Google's older tokens, and in its documents (OpenID Connect Core, 15.6.2).
 const GOOGLE: [&str; 2] = ["accounts.google.com", "https://accounts.google.com"];

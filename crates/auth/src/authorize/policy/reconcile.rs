@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::AUTOUPDATE;
 use crate::authorize::rbac::{PolicyRule, Uncovered, covers};
 
-/// What to do with one default object.
+/// The action for one default object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reconciled {
     /// The object is correct, or protected.

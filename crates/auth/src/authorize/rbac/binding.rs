@@ -18,7 +18,7 @@ pub(super) struct Binding {
     pub subjects: Vec<Subject>,
 }
 
-/// Who a binding speaks of: a user name, or a group.
+/// The subject of a binding: a user name or a group.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) enum Who {
     User(String),

@@ -53,7 +53,7 @@ fn whole_machine() -> CgroupUsage {
 
 type ParentCgroupColumn = (&'static str, &'static str, fn(&CgroupUsage) -> Option<u64>);
 
-/// What the runtime reports of containers.
+/// The container metrics of the runtime.
 const GAUGES: &[ParentCgroupColumn] = &[
     ("container_memory_working_set_bytes", "Current working set in bytes.", |u| u.working_set),
     ("container_memory_usage_bytes", "Memory charged to the container in bytes.", |u| u.memory),

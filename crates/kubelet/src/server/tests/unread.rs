@@ -18,7 +18,7 @@ use super::{BUFFER_BYTES_MAX, HEADER_MAX, http1_builder};
 
 use crate::logs::read::{self, Options};
 
-/// What a peer's end of the connection takes without reading.
+/// The bytes that a peer's end of the connection buffers without reading.
 const PIPE_BYTES: usize = 64 << 10;
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
 

@@ -16,7 +16,7 @@ const CONDITIONS: [&str; 4] = ["Resizing", "FileSystemResizePending", "Controlle
 /// Condition of an expansion that failed on a node.
 const ERROR: &str = "NodeResizeError";
 
-/// What the node has to do.
+/// The steps for the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ExpansionStep {
     /// Nothing to do now.

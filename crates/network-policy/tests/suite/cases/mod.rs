@@ -66,7 +66,7 @@ fn case(name: &'static str, steps: Vec<Step>) -> Case {
     Case { name, steps }
 }
 
-/// All cases.
+/// Returns all cases of the suite.
 pub fn cases() -> Vec<Case> {
     [defaults(), peers(), ports(), updates(), egress::egresses(), egress::blocks(), protocols(), names()]
         .into_iter()

@@ -68,7 +68,7 @@ pub fn is_hostname(text: &str) -> bool {
         return false;
     }
     let Some((labels, top)) = text.rsplit_once('.') else {
-        // One label alone: a dash may stand after its first character only.
+        // A single label may have a dash only after its first character.
         let mut chars = text.chars();
         let first = chars.next().is_some_and(is_name_char);
         let rest = chars.as_str();

@@ -1,6 +1,6 @@
 //! Dates, times and durations.
 
-/// `2006-01-02`, a day that there is.
+/// A date `2006-01-02` that exists in the calendar.
 pub fn is_date(text: &str) -> bool {
     let b = text.as_bytes();
     if b.len() != 10 || b[4] != b'-' || b[7] != b'-' {

@@ -246,7 +246,7 @@ fn start(
         "none",
     ]);
     qemu.arg("-kernel").arg(cache.join("vmlinuz")).arg("-initrd").arg(cache.join("initrd"));
-    qemu.args(["-append", "root=/dev/vda rw console=ttyS0 net.ifnames=0 quiet mitigations=off no_timer_check panic=1"]);
+    qemu.args(["-append", "root=/dev/vda rw console=ttyS0 net.ifnames=0 quiet mitigations=off no_timer_check panic=1 systemd.default_timeout_start_sec=900s systemd.default_device_timeout_sec=900s"]);
     let mut options = vec![
         format!("-m {memory_mib}"),
         format!("-smp {cpus}"),

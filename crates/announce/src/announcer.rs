@@ -95,7 +95,7 @@ impl Interfaces {
                         return;
                     }
                 }
-                _ = check.tick() => {}
+                _ = check.tick(), if !wanted.borrow().is_empty() => {}
             }
             let all = wanted.borrow_and_update().clone();
             if all.is_empty() {

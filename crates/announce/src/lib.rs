@@ -24,6 +24,8 @@ mod answer;
 mod arp;
 mod error;
 mod ethernet;
+#[cfg(test)]
+mod kernel_tests;
 mod links;
 mod ndp;
 mod services;

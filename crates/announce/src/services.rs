@@ -131,7 +131,7 @@ impl ServiceAnnouncer {
         loop {
             tokio::select! {
                 () = self.changed.notified() => self.update(),
-                _ = again.tick() => self.confirm().await,
+                _ = again.tick(), if !self.yielded.is_empty() => self.confirm().await,
                 rival = rivals.recv() => match rival {
                     Some(rival) => self.on_rival(rival).await,
                     None => return,

@@ -190,25 +190,28 @@ struct Holding<'a> {
 struct Held {
     net: IpNet,
     index: u32,
-    _announcing: Scoped<()>,
+    /// The task that announces it.
+    announcing: Option<Scoped<()>>,
 }
 
 impl Holding<'_> {
     async fn keep(&mut self, tenure: Tenure) {
         let mut retry = Instant::now();
         loop {
-            let link = match self.shared.link().await.and_then(|link| Ok((PacketWire::open(&link)?, link))) {
-                Ok(opened) => Some(opened),
+            let (wire, link) = match self.shared.link().await.and_then(|link| Ok((PacketWire::open(&link)?, link))) {
+                Ok(opened) => opened,
                 Err(error) => {
                     self.report(&error);
-                    None
+                    self.remove_all().await;
+                    tokio::time::sleep(EXTEND).await;
+                    continue;
                 }
             };
-            let Some((wire, link)) = link else {
-                self.remove_all().await;
-                tokio::time::sleep(EXTEND).await;
-                continue;
-            };
+            // A link that was down may be at another port of the network now.
+            self.held.iter_mut().for_each(|held| held.announcing = None);
+            if let Err(error) = self.announce_all(&link) {
+                self.report(&error);
+            }
             let mut extend = interval(EXTEND);
             extend.set_missed_tick_behavior(MissedTickBehavior::Delay);
             let failed = loop {
@@ -276,11 +279,22 @@ impl Holding<'_> {
         if left < MARGIN {
             return Ok(());
         }
-        self.shared.links.hold(link.index, net, left).await?;
+        // Before the request: the end of this term may come while it is under way, and then removes the address.
+        self.held.push(Held { net, index: link.index, announcing: None });
+        if let Err(error) = self.shared.links.hold(link.index, net, left).await {
+            self.held.pop();
+            return Err(error);
+        }
         tracing::info!(address = %net, interface = link.name, "this server has the shared address");
-        let own = PacketWire::open(link)?;
-        let _announcing = scoped("announce", async move { announce_often(&own, net.addr()).await });
-        self.held.push(Held { net, index: link.index, _announcing });
+        self.announce_all(link)
+    }
+
+    /// Announces the held addresses that are not being announced.
+    fn announce_all(&mut self, link: &Link) -> Result<(), AnnounceError> {
+        for held in self.held.iter_mut().filter(|held| held.announcing.is_none()) {
+            let (wire, ip) = (PacketWire::open(link)?, held.net.addr());
+            held.announcing = Some(scoped("announce", async move { announce_often(&wire, ip).await }));
+        }
         Ok(())
     }
 
@@ -313,13 +327,15 @@ impl Holding<'_> {
     }
 
     async fn remove_all(&mut self) {
-        for held in self.held.drain(..) {
-            match self.shared.links.remove(held.index, held.net).await {
-                Ok(_) => tracing::info!(address = %held.net, "this server does not have the shared address any more"),
+        // One stays in the list until it is removed, since the end of the term may interrupt this.
+        while let Some(Held { net, index, .. }) = self.held.last() {
+            match self.shared.links.remove(*index, *net).await {
+                Ok(_) => tracing::info!(address = %net, "this server does not have the shared address any more"),
                 Err(error) => {
-                    tracing::error!(address = %held.net, %error, "removing the shared address failed; the kernel removes it in a few seconds");
+                    tracing::error!(address = %net, %error, "removing the shared address failed; the kernel removes it in a few seconds");
                 }
             }
+            self.held.pop();
         }
     }
 }

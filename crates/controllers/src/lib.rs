@@ -70,6 +70,7 @@ use kelson_tasks::Tasks;
 use shared::context::Context;
 
 pub use registry::{ABSENT, CONTROLLERS, canonical_name};
+pub use shared::address_pool::{AddressPool, AddressPoolError};
 pub use shared::authorities::Authorities;
 pub use shared::config::{
     AutoscalerRules, BatchPeriods, Config, EvictionRates, FEATURE_GATES, LegacyTokenSigner, ReservedNames, SliceSizes,

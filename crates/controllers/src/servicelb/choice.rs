@@ -1,9 +1,12 @@
-//! Which node addresses each service of type LoadBalancer gets. Everything here is pure.
+//! Which node addresses each service of type LoadBalancer gets, and which node announces addresses of pools. Everything here
+//! is pure.
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
 use kelson_meta::ObjectKey;
+
+use super::pools::Shortage;
 
 /// A port with its protocol.
 pub type ProtocolPort = (String, u16);
@@ -21,6 +24,8 @@ pub struct Candidate {
     pub enabled: bool,
     /// The pool that it belongs to.
     pub pool: Option<String>,
+    /// Whether no new pod is scheduled to it, as before a drain.
+    pub is_cordoned: bool,
     /// Ports of the node that something else has, and what that is.
     pub taken: BTreeMap<ProtocolPort, String>,
 }
@@ -63,6 +68,24 @@ pub struct Assignment {
     pub addresses: Vec<IpAddr>,
     /// Why nodes were left out.
     pub conflicts: Vec<Conflict>,
+    /// For addresses of pools; `None` for those of nodes.
+    pub pooled: Option<Pooled>,
+}
+
+impl Assignment {
+    /// Returns the node that announces the addresses, if they are of pools.
+    pub fn announcer(&self) -> Option<&str> {
+        self.pooled.as_ref()?.announcer.as_deref()
+    }
+}
+
+/// What is said about addresses of pools.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pooled {
+    /// The node that announces them; `None` while no node can.
+    pub announcer: Option<String>,
+    /// Why the service lacks an address.
+    pub shortage: Option<Shortage>,
 }
 
 /// Assigns addresses to all services. A service gets a node if all its ports are free there; older services choose first.
@@ -100,6 +123,43 @@ pub fn assign(mut demands: Vec<Demand>, nodes: &[Candidate]) -> BTreeMap<ObjectK
         all.insert(demand.key.clone(), assignment);
     }
     all
+}
+
+/// Returns the node that announces the addresses of each service, by services and the node that does it now. A node keeps
+/// its services while it can announce them; others get the node with the fewest. A cordoned node announces a service only if
+/// no other node can.
+pub fn announcers(mut demands: Vec<(Demand, Option<String>)>, nodes: &[Candidate]) -> BTreeMap<ObjectKey, String> {
+    demands.sort_by(|(a, _), (b, _)| (&a.created, &a.key).cmp(&(&b.created, &b.key)));
+    let only_enabled = nodes.iter().any(|node| node.enabled);
+    let mut load: BTreeMap<&str, usize> = BTreeMap::new();
+    let (mut chosen, mut open) = (BTreeMap::new(), Vec::new());
+    for (demand, current) in &demands {
+        let can = |node: &&Candidate| {
+            (node.enabled || !only_enabled)
+                && (demand.pool.is_none() || demand.pool == node.pool)
+                && demand.local.as_ref().is_none_or(|local| local.contains(&node.name))
+        };
+        let mut able: Vec<&Candidate> = nodes.iter().filter(can).collect();
+        if able.iter().any(|node| !node.is_cordoned) {
+            able.retain(|node| !node.is_cordoned);
+        }
+        match able.iter().find(|node| Some(&node.name) == current.as_ref()) {
+            Some(node) => {
+                *load.entry(&node.name).or_default() += 1;
+                chosen.insert(demand.key.clone(), node.name.clone());
+            }
+            None => open.push((&demand.key, able)),
+        }
+    }
+    for (key, able) in open {
+        let count = |node: &Candidate| load.get(node.name.as_str()).copied().unwrap_or_default();
+        // Nodes are sorted by name, and the first of several with the fewest is used.
+        if let Some(node) = able.into_iter().min_by_key(|node| count(node)) {
+            *load.entry(&node.name).or_default() += 1;
+            chosen.insert(key.clone(), node.name.clone());
+        }
+    }
+    chosen
 }
 
 /// The external addresses of the nodes, or their internal ones if none of them has an external one.
@@ -199,6 +259,32 @@ mod tests {
         let shown = shown(vec![local, demand("other", 1, &[80])], &nodes);
         assert_eq!(shown[0], "local: 10.0.0.2");
         assert!(shown[1].starts_with("other:  port 80/TCP of node a"), "{shown:?}");
+    }
+
+    #[test]
+    fn a_service_is_announced_by_one_node_that_can() {
+        let mut nodes = [node("a", "10.0.0.1"), node("b", "10.0.0.2"), node("c", "10.0.0.3")];
+        let shown = |demands: Vec<(Demand, Option<&str>)>, nodes: &[Candidate]| -> Vec<String> {
+            let demands = demands.into_iter().map(|(demand, node)| (demand, node.map(String::from))).collect();
+            announcers(demands, nodes).into_iter().map(|(key, node)| format!("{} {node}", key.name)).collect()
+        };
+        let new = |names: &[&'static str]| names.iter().map(|name| (demand(name, 1, &[80]), None)).collect::<Vec<_>>();
+        assert_eq!(shown(new(&["w", "x", "y", "z"]), &nodes), ["w a", "x b", "y c", "z a"], "spread");
+        let kept = vec![(demand("w", 1, &[80]), Some("b")), (demand("x", 2, &[80]), None)];
+        assert_eq!(shown(kept.clone(), &nodes), ["w b", "x a"], "nothing moves without need");
+        assert_eq!(shown(kept.clone(), &nodes[..1]), ["w a", "x a"], "its node is gone");
+        nodes[1].is_cordoned = true;
+        assert_eq!(shown(kept.clone(), &nodes), ["w a", "x c"], "its node is cordoned");
+        assert_eq!(shown(kept, &nodes[1..2]), ["w b", "x b"], "no other node is there");
+        nodes[1].is_cordoned = false;
+        let mut local = demand("local", 1, &[80]);
+        local.local = Some(BTreeSet::from(["c".to_owned()]));
+        assert_eq!(shown(vec![(local.clone(), Some("a"))], &nodes), ["local c"]);
+        local.local = Some(BTreeSet::new());
+        assert_eq!(shown(vec![(local, Some("a"))], &nodes), [""; 0]);
+        nodes[2].enabled = true;
+        assert_eq!(shown(vec![(demand("w", 1, &[80]), Some("a"))], &nodes), ["w c"], "only labelled nodes");
+        assert_eq!(shown(new(&["w"]), &[]), [""; 0]);
     }
 
     #[test]

@@ -1,19 +1,23 @@
 //! The load balancer of services: a service of type LoadBalancer gets the addresses of nodes, on which the service proxy of each node
-//! accepts its ports. Services of another class, and all services while it is disabled, are left to other controllers. The counterpart
+//! accepts its ports; or with pools one address for each family, which one node announces. Services of another class, and all services while it is disabled, are left to other controllers. The counterpart
 //! of upstream's `service-lb-controller` (`k8s.io/cloud-provider/controllers/service`), whose finalizer, events and role it has, without
 //! a cloud.
 mod choice;
+mod pooled;
+mod pools;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use kelson_client::{Change, Client, EventRecorder, EventType, ObjectRef, WorkQueue};
-use kelson_meta::ObjectKey;
+use kelson_meta::{Clock, ObjectKey, format_seconds};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use self::choice::{Assignment, Candidate, Demand, ProtocolPort, assign};
+use self::choice::{Assignment, Candidate, Demand, Pooled, ProtocolPort, announcers, assign};
+use self::pools::{Grant, Ledger};
+use crate::shared::address_pool::AddressPool;
 use crate::shared::context::{Context, SyncError, update_value};
 use crate::shared::informers::SharedInformer;
 use crate::views::{EndpointSliceView, IndexKey, NodeView, PodView, SERVICE_NAME_LABEL, ServiceView};
@@ -35,6 +39,10 @@ const ALL: &str = "services";
 
 struct LoadBalancer {
     enabled: bool,
+    pools: Vec<AddressPool>,
+    /// The addresses of pools that were decided.
+    ledger: Mutex<Ledger>,
+    clock: Arc<dyn Clock>,
     client: Client,
     events: EventRecorder,
     services: SharedInformer<ServiceView>,
@@ -50,6 +58,9 @@ pub fn start(ctx: &Arc<Context>) {
     let (client, i) = (ctx.client(), &ctx.informers);
     let me = Arc::new(LoadBalancer {
         enabled: ctx.config.service_load_balancer,
+        pools: ctx.config.load_balancer_pools.clone(),
+        ledger: Mutex::default(),
+        clock: Arc::clone(&ctx.clock),
         events: ctx.recorder(&client, "service-controller"),
         client,
         services: i.services.reader(),
@@ -154,6 +165,7 @@ fn facts(node: &NodeView) -> Option<Candidate> {
         external: of("ExternalIP"),
         enabled: label(labels, ENABLE).is_some_and(|value| value == "true"),
         pool: label(labels, POOL),
+        is_cordoned: node.spec.unschedulable,
         taken,
     })
 }
@@ -169,8 +181,13 @@ impl LoadBalancer {
 
     async fn sync(&self) -> Result<(), SyncError> {
         let services = self.services.list();
-        let demands = services.iter().filter(|s| self.is_ours(s)).map(|s| self.demand(s)).collect();
-        let assignments = assign(demands, &self.candidates());
+        let assignments = match self.pools.is_empty() {
+            true => {
+                let demands = services.iter().filter(|s| self.is_ours(s)).map(|s| self.demand(s)).collect();
+                assign(demands, &self.candidates())
+            }
+            false => self.assign_from_pools(&services),
+        };
         self.problems.lock().retain(|key, _| assignments.contains_key(key));
         let mut failed = Ok(());
         for service in services {
@@ -186,6 +203,30 @@ impl LoadBalancer {
             }
         }
         failed
+    }
+
+    /// Assigns addresses of the pools, and the nodes that announce them.
+    fn assign_from_pools(&self, services: &[Arc<ServiceView>]) -> BTreeMap<ObjectKey, Assignment> {
+        let (mut claims, mut mistakes) = (Vec::new(), BTreeMap::new());
+        for service in services {
+            let (claim, mistake) = pooled::claim(service, self.is_ours(service));
+            mistakes.extend(mistake.map(|mistake| (claim.key.clone(), mistake)));
+            claims.push(claim);
+        }
+        let mut grants = self.ledger.lock().grant(claims, &self.pools);
+        for (key, mistake) in mistakes {
+            grants.entry(key).and_modify(|grant| grant.shortage = Some(mistake));
+        }
+        let has_address =
+            |s: &&Arc<ServiceView>| grants.get(&s.metadata.key()).is_some_and(|g| !g.addresses.is_empty());
+        let served = services.iter().filter(has_address);
+        let demands = served.map(|s| (self.demand(s), pooled::announcer(s).map(String::from))).collect();
+        let announcers = announcers(demands, &self.candidates());
+        let assignment = |(key, grant): (ObjectKey, Grant)| {
+            let pooled = Pooled { announcer: announcers.get(&key).cloned(), shortage: grant.shortage };
+            (key, Assignment { addresses: grant.addresses, conflicts: Vec::new(), pooled: Some(pooled) })
+        };
+        grants.into_iter().map(assignment).collect()
     }
 
     /// The nodes that announce services, sorted by name, with the ports that they cannot give away.
@@ -244,7 +285,8 @@ impl LoadBalancer {
         let have: Vec<&str> = ingress.iter().map(|i| i.ip.as_str()).collect();
         let is_marked = is_managed(service) && service.metadata.finalizers.iter().any(|f| f == FINALIZER);
         self.report(service, &about, assignment);
-        if is_marked && have == wanted && ingress.iter().all(|i| i.ip_mode == "VIP") {
+        let is_shown = pooled::is_shown(service, assignment);
+        if is_marked && is_shown && have == wanted && ingress.iter().all(|i| i.ip_mode == "VIP") {
             return Ok(());
         }
         let is_new = have.is_empty() && !wanted.is_empty();
@@ -261,6 +303,7 @@ impl LoadBalancer {
             object["metadata"]["annotations"][MANAGED] = "true".into();
             let ingress: Vec<Value> = wanted.iter().map(|ip| json!({"ip": ip, "ipMode": "VIP"})).collect();
             object["status"]["loadBalancer"] = if ingress.is_empty() { json!({}) } else { json!({"ingress": ingress}) };
+            pooled::show(object, assignment, &format_seconds(self.clock.now()));
         })
         .await?;
         if is_new {
@@ -269,15 +312,22 @@ impl LoadBalancer {
             let message = "Updated load balancer with new hosts";
             self.events.event(&about, EventType::Normal, "UpdatedLoadBalancer", message);
         }
+        if let Some(node) = assignment.announcer().filter(|node| pooled::announcer(service) != Some(*node)) {
+            let message = format!("Announcing the addresses from node {node}");
+            self.events.event(&about, EventType::Normal, "NodeAssigned", message);
+        }
         Ok(())
     }
 
     /// Reports a problem once, until it is another one.
     fn report(&self, service: &ServiceView, about: &ObjectRef, assignment: &Assignment) {
         let conflicts: Vec<String> = assignment.conflicts.iter().map(ToString::to_string).collect();
-        let (reason, message) = if !conflicts.is_empty() {
+        let pooled = assignment.pooled.as_ref();
+        let (reason, message) = if let Some(shortage) = pooled.and_then(|pooled| pooled.shortage.as_ref()) {
+            ("SyncLoadBalancerFailed", format!("Error syncing load balancer: {shortage}"))
+        } else if !conflicts.is_empty() {
             ("SyncLoadBalancerFailed", format!("not announced by all nodes: {}", conflicts.join("; ")))
-        } else if assignment.addresses.is_empty() {
+        } else if assignment.addresses.is_empty() || pooled.is_some_and(|pooled| pooled.announcer.is_none()) {
             ("UnAvailableLoadBalancer", "There are no available nodes for LoadBalancer".to_owned())
         } else {
             self.problems.lock().remove(&service.metadata.key());
@@ -300,8 +350,10 @@ impl LoadBalancer {
                 map.remove(MANAGED);
             }
             object["status"]["loadBalancer"] = json!({});
+            pooled::show(object, &Assignment::default(), "");
         })
         .await?;
+        self.ledger.lock().release(&service.metadata.key());
         self.events.event(&about, EventType::Normal, "DeletedLoadBalancer", "Deleted load balancer");
         Ok(())
     }

@@ -146,3 +146,95 @@ async fn disabled_it_takes_back_what_it_gave() {
     let web = api.get(SERVICES, "n", "web").await.expect("there");
     assert!(web["metadata"]["finalizers"].is_null() && !web.to_string().contains(MANAGED), "{web}");
 }
+
+async fn with_pools(api: &Api, pools: &[&str]) -> Running {
+    let load_balancer_pools = pools.iter().map(|text| text.parse().expect("a pool")).collect();
+    run(api, &["service-lb-controller"], Config { load_balancer_pools, ..Config::default() }).await
+}
+
+/// The addresses of a service, the node that announces it, and the reason of its condition.
+async fn pooled(api: &Api, name: &str) -> String {
+    let all = addresses(api, name).await.expect("there").join(",");
+    let service = api.get(SERVICES, "n", name).await.expect("there");
+    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    let node = text(&service["metadata"]["annotations"][pooled::ANNOUNCED_BY]);
+    format!("{all} {node} {}", text(&service["status"]["conditions"][0]["reason"]))
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_of_a_pool_is_announced_by_one_node_that_works() {
+    let api = Api::start().await;
+    api.namespace("n").await;
+    let _running = with_pools(&api, &["192.0.2.10-192.0.2.11"]).await;
+    service(&api, "web", 80, json!({})).await;
+    assert_eq!(pooled(&api, "web").await, "192.0.2.10 - Allocated");
+    assert_eq!(reasons(&api).await.iter().filter(|r| *r == "UnAvailableLoadBalancer").count(), 1);
+    for (name, ip) in [("a", "10.0.0.1"), ("b", "10.0.0.2"), ("c", "10.0.0.3")] {
+        node(&api, name, ip).await;
+        assert_eq!(pooled(&api, "web").await, "192.0.2.10 a Allocated", "it stays where it is");
+    }
+    ready(&api, "a", "False").await;
+    assert_eq!(pooled(&api, "web").await, "192.0.2.10 b Allocated");
+    api.change("v1/nodes", "", "b", |node| node["spec"]["unschedulable"] = true.into()).await;
+    assert_eq!(pooled(&api, "web").await, "192.0.2.10 c Allocated");
+    ready(&api, "a", "True").await;
+    api.change("v1/nodes", "", "c", |node| node["metadata"]["labels"][EXCLUDE] = "".into()).await;
+    assert_eq!(pooled(&api, "web").await, "192.0.2.10 a Allocated");
+    api.delete("v1/nodes", "", "a", json!({})).await;
+    assert_eq!(pooled(&api, "web").await, "192.0.2.10 b Allocated", "a cordoned node is better than none");
+    assert!(reasons(&api).await.iter().any(|r| r == "NodeAssigned"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_without_free_addresses_is_an_event_and_a_condition() {
+    let api = Api::start().await;
+    api.namespace("n").await;
+    let _running = with_pools(&api, &["192.0.2.10"]).await;
+    node(&api, "a", "10.0.0.1").await;
+    service(&api, "first", 80, json!({})).await;
+    assert_eq!(pooled(&api, "first").await, "192.0.2.10 a Allocated");
+    service(&api, "second", 80, json!({})).await;
+    service(&api, "third", 80, json!({"loadBalancerIP": "192.0.2.99"})).await;
+    assert_eq!(pooled(&api, "second").await, " - AddressPoolExhausted");
+    assert_eq!(pooled(&api, "third").await, " - AddressNotInPool");
+    let events = api.events().await.join("\n");
+    assert!(
+        events.contains("SyncLoadBalancerFailed") && events.contains("no address is free in the pools"),
+        "{events}"
+    );
+    api.delete(SERVICES, "n", "first", json!({})).await;
+    assert_eq!(pooled(&api, "second").await, "192.0.2.10 a Allocated");
+}
+
+#[tokio::test(start_paused = true)]
+async fn addresses_of_pools_survive_a_restart_and_local_traffic_decides_the_node() {
+    let api = Api::start().await;
+    api.namespace("n").await;
+    let running = with_pools(&api, &["192.0.2.10-192.0.2.20"]).await;
+    node(&api, "a", "10.0.0.1").await;
+    node(&api, "b", "10.0.0.2").await;
+    service(&api, "web", 80, json!({"loadBalancerIP": "192.0.2.15", "externalTrafficPolicy": "Local"})).await;
+    service(&api, "other", 80, json!({})).await;
+    assert_eq!(pooled(&api, "web").await, "192.0.2.15 - Allocated", "no node has an endpoint");
+    let slice = json!({"metadata": {"name": "web-1", "namespace": "n", "labels": {SERVICE_NAME_LABEL: "web"}},
+        "addressType": "IPv4", "ports": [{"port": 8080}],
+        "endpoints": [{"addresses": ["10.42.0.5"], "nodeName": "b", "conditions": {"ready": true}}]});
+    api.create("discovery.k8s.io/v1/endpointslices", slice).await;
+    assert_eq!(pooled(&api, "web").await, "192.0.2.15 b Allocated");
+    running.shutdown().await;
+    api.change(SERVICES, "n", "web", |service| {
+        drop(service["spec"].as_object_mut().map(|s| s.remove("loadBalancerIP")))
+    })
+    .await;
+    let running = with_pools(&api, &["192.0.2.10-192.0.2.20"]).await;
+    assert_eq!(pooled(&api, "web").await, "192.0.2.15 b Allocated");
+    assert_eq!(pooled(&api, "other").await, "192.0.2.10 a Allocated");
+    running.shutdown().await;
+    // Without pools, services have the addresses of nodes again, and nothing of the pools is left.
+    let _running = controller(&api, true).await;
+    assert_eq!(pooled(&api, "web").await, "10.0.0.2 - -");
+    let web = api.get(SERVICES, "n", "web").await.expect("there");
+    assert!(
+        web["status"]["conditions"].is_null() && web["metadata"]["annotations"].get(pooled::ANNOUNCED_BY).is_none()
+    );
+}

@@ -11,6 +11,7 @@ use kelson_metrics::Registry;
 use kelson_pki::San;
 use tokio::sync::watch;
 
+use super::address_pool::AddressPool;
 use super::authorities::Authorities;
 use super::manifest_set::ManifestSet;
 
@@ -162,8 +163,10 @@ pub struct Config {
     /// Concurrent syncs by controller name (`--concurrent-…-syncs`). A controller that is not in the map uses its own
     /// default. Queues with a single worker by design, such as the volume binder's, ignore this.
     pub concurrent_syncs: BTreeMap<&'static str, usize>,
-    /// Whether `service-lb-controller` gives services the addresses of nodes. Otherwise it only takes back what it gave before.
+    /// Whether `service-lb-controller` gives addresses to services. Otherwise it only takes back what it gave before.
     pub service_load_balancer: bool,
+    /// Addresses for services of type LoadBalancer, which one node each announces; empty gives them the addresses of nodes.
+    pub load_balancer_pools: Vec<AddressPool>,
     /// Manifests that `manifests-controller` keeps applied; a new value is applied at once.
     pub manifests: watch::Receiver<Arc<ManifestSet>>,
     /// Whether the garbage collector runs (`--enable-garbage-collector`).
@@ -200,6 +203,7 @@ impl Default for Config {
             batch_periods: BatchPeriods::default(),
             concurrent_syncs: BTreeMap::new(),
             service_load_balancer: true,
+            load_balancer_pools: Vec::new(),
             manifests: watch::channel(Arc::default()).1,
             collects_garbage: true,
             feature_gates: Arc::default(),

@@ -1,4 +1,5 @@
 //! Parts that several controllers use: context, informers, expectations, ownership, pods, discovery.
+pub mod address_pool;
 pub mod authorities;
 pub mod config;
 pub mod context;

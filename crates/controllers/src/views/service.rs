@@ -4,6 +4,7 @@ use kelson_meta::{ObjectMeta, null_default};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
+use super::condition::Condition;
 use super::index::{IndexKey, Indexed};
 use super::int_or_string::IntOrString;
 
@@ -21,6 +22,8 @@ pub struct ServiceView {
 #[serde(rename_all = "camelCase", default)]
 pub struct ServiceStatusView {
     pub load_balancer: LoadBalancerView,
+    #[serde(deserialize_with = "null_default")]
+    pub conditions: Vec<Condition>,
 }
 
 /// `v1.LoadBalancerStatus`.
@@ -61,6 +64,9 @@ pub struct ServiceSpecView {
     pub traffic_distribution: Option<String>,
     /// The load balancer that the service is for; `None` is the cluster's default one.
     pub load_balancer_class: Option<String>,
+    /// The address that the load balancer should have; empty for any.
+    #[serde(rename = "loadBalancerIP")]
+    pub load_balancer_ip: String,
     /// `Cluster` or `Local`.
     pub external_traffic_policy: String,
 }

@@ -53,13 +53,7 @@ impl JoinService {
     }
 
     /// Seals the keys for the bootstrap token with which the user has authenticated.
-    async fn keys(
-        &self,
-        user: &UserInfo,
-        pin: &str,
-        etcd_minor: Option<u32>,
-        is_vote: bool,
-    ) -> Result<Value, Status> {
+    async fn keys(&self, user: &UserInfo, pin: &str, etcd_minor: Option<u32>, is_vote: bool) -> Result<Value, Status> {
         let Some(id) = user.name.strip_prefix(user::BOOTSTRAP_USER_PREFIX) else {
             let why = "a server joins with a token of `kelson token create --server`, not with other credentials";
             return Err(Status::failure(403, Reason::Forbidden, why));

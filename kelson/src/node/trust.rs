@@ -194,7 +194,8 @@ pub fn discovery(args: AgentArgs, servers: ApiServers, token: Token) -> Discover
             let (args, servers, token) = &*given;
             let found = async {
                 let data_dir = args.data_dir.clone();
-                let known = FILES.run(move || JoinedNode::load(&data_dir)).await??.context("the node has not joined yet")?;
+                let known =
+                    FILES.run(move || JoinedNode::load(&data_dir)).await??.context("the node has not joined yet")?;
                 let ca = discovery::again_while_running(args, servers, token, &known).await?;
                 let (data_dir, file) = (args.data_dir.clone(), cert_dir(&args.data_dir).join(CA_FILE));
                 FILES.run(move || believe(&data_dir, &file, &ca)).await?

@@ -147,7 +147,10 @@ impl Cluster {
         if let Some(line) = list.lines().find(of_it) {
             self.etcdctl(&["member", "remove", line.split(", ").next().context("an ID")?])?;
         }
-        self.etcdctl(&["member", "add", &name, &format!("--peer-urls={}", peer_url(lost))])?;
+        // Etcd accepts no new member while another one has been connected for less than five seconds ("unhealthy cluster"), and an
+        // earlier fault may have cut it off. Nothing was changed then.
+        let urls = format!("--peer-urls={}", peer_url(lost));
+        crate::eventually("a member is added", PATIENCE, || self.etcdctl(&["member", "add", &name, &urls]))?;
         let args = etcd_args(&Station::dir(&self.dir, lost), lost, self.stations.len(), "existing");
         self.stations[lost].etcd.set_args(args);
         self.stations[lost].etcd.start()

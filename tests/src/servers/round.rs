@@ -108,8 +108,8 @@ fn faulty(cluster: &mut Cluster, seed: u64, length: Duration, record: &Recorder)
         for thread in load {
             thread.join().ok();
         }
-        // Each watcher waits for an event of its own resource: a bookmark may come a minute later. Whatever failed, the watchers
-        // must end.
+        // Each watcher waits for an event of the resource that it watches, because a bookmark may come a minute later. Also after a
+        // fault the watchers must end.
         let register = finish(&mut Writer::new(cluster, record, seed, u64::from(u32::MAX), 0));
         last_register.store(*register.as_ref().unwrap_or(&1), Ordering::SeqCst);
         let pod = pods::mark_one(&mut cluster.client(0), seed);

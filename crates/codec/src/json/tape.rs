@@ -1,4 +1,4 @@
-//! A document as a flat list of values that borrow its text: what an encoder needs, without a map or a string of its own for each value.
+//! A document as a flat list of values that borrow its text: what an encoder needs, without a map or a string for each value.
 use std::borrow::Cow;
 
 use super::lexer::Lexer;
@@ -16,7 +16,7 @@ enum Token<'a> {
     Object,
 }
 
-struct Node<'a> {
+struct TapeValue<'a> {
     /// The key of a member of an object; empty for others.
     key: Cow<'a, str>,
     token: Token<'a>,
@@ -32,7 +32,7 @@ struct Node<'a> {
 /// A parsed document.
 pub(crate) struct Tape<'a> {
     text: &'a str,
-    nodes: Vec<Node<'a>>,
+    values: Vec<TapeValue<'a>>,
 }
 
 /// A value of a [`Tape`]. It walks from the end of the document to its beginning, because the protobuf encoder does.
@@ -49,7 +49,7 @@ impl<'a> Tape<'a> {
     /// The text is not JSON, or is nested too deep.
     pub fn parse(text: &'a str) -> Result<Self, DecodeError> {
         // One value in about 24 bytes of a stored object.
-        let mut tape = Self { text, nodes: Vec::with_capacity(text.len() / 24 + 8) };
+        let mut tape = Self { text, values: Vec::with_capacity(text.len() / 24 + 8) };
         let mut lexer = Lexer::new(text, 0);
         tape.value(&mut lexer, Cow::Borrowed(""), NONE)?;
         lexer.end()?;
@@ -64,8 +64,8 @@ impl<'a> Tape<'a> {
     /// Appends a value with all that is in it; returns its index.
     fn value(&mut self, lexer: &mut Lexer<'a>, key: Cow<'a, str>, previous: u32) -> Result<u32, DecodeError> {
         let first = lexer.peek();
-        let (at, start) = (self.nodes.len() as u32, lexer.position() as u32);
-        self.nodes.push(Node { key, token: Token::Null, start, end: start, last: NONE, previous });
+        let (at, start) = (self.values.len() as u32, lexer.position() as u32);
+        self.values.push(TapeValue { key, token: Token::Null, start, end: start, last: NONE, previous });
         let mut last = NONE;
         let token = match first {
             Some(b'{') => {
@@ -92,15 +92,15 @@ impl<'a> Tape<'a> {
             _ => return Err(lexer.invalid("looking for beginning of value")),
         };
         let end = lexer.position() as u32;
-        let node = &mut self.nodes[at as usize];
+        let node = &mut self.values[at as usize];
         (node.token, node.end, node.last) = (token, end, last);
         Ok(at)
     }
 }
 
 impl<'t> Cursor<'t> {
-    fn node(self) -> &'t Node<'t> {
-        &self.tape.nodes[self.at as usize]
+    fn node(self) -> &'t TapeValue<'t> {
+        &self.tape.values[self.at as usize]
     }
 
     /// The members or items, the last one first.

@@ -42,7 +42,10 @@ fn parse(name: &str) -> Option<(&str, u64)> {
 
 /// Returns the snapshots among files, the newest first.
 fn snapshots(files: impl IntoIterator<Item = (String, u64)>) -> Vec<SnapshotFile> {
-    let of = |(name, bytes): (String, u64)| parse(&name).map(|(_, revision)| SnapshotFile { revision, bytes, name });
+    let of = |(name, bytes): (String, u64)| {
+        let (_, revision) = parse(&name)?;
+        Some(SnapshotFile { revision, bytes, name })
+    };
     let mut found: Vec<SnapshotFile> = files.into_iter().filter_map(of).collect();
     found.sort_by(|a, b| (parse(&b.name), &b.name).cmp(&(parse(&a.name), &a.name)));
     found

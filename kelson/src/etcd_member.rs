@@ -52,8 +52,11 @@ pub async fn receive(args: &ServerArgs, address: IpAddr, tasks: &Tasks) -> anyho
         }
         return Ok(());
     }
-    if kelson_members::settings(&args.data_dir).await?.is_some() {
-        tracing::info!("this server is a member of a cluster already; --server and --token have no effect");
+    if let Some(settings) = kelson_members::settings(&args.data_dir).await? {
+        match settings.phase {
+            Phase::Joining => tracing::info!("continuing to join the cluster"),
+            _ => tracing::info!("this server is a member of a cluster already; --server and --token have no effect"),
+        }
         return Ok(());
     }
     if args.member.cluster_init {
@@ -62,7 +65,7 @@ pub async fn receive(args: &ServerArgs, address: IpAddr, tasks: &Tasks) -> anyho
     if args.etcd.is_used() {
         bail!("--etcd-servers and --server exclude each other: a server that joins has its own etcd member");
     }
-    joining::receive(&args.member, &options(args, address, tasks)?).await.context("--server")
+    joining::receive(&args.member, &options(args, address, tasks)?).await
 }
 
 /// Starts the member if this server has one, gets one with `--cluster-init`, or joins. Waits until it can serve the API server.
@@ -83,7 +86,7 @@ pub async fn start(
     let start = match (has_member, args.member.cluster_init || was_moved) {
         (true, _) => Start::Resume,
         (false, _) if joins => {
-            let member = joining::enter(&args.member, &options(args, address, tasks)?).await.context("--server")?;
+            let member = joining::enter(&args.member, &options(args, address, tasks)?).await?;
             return Ok(Some(Arc::new(member)));
         }
         (false, true) => Start::Init,
@@ -97,13 +100,13 @@ pub async fn start(
     }
     let options = options(args, address, tasks)?;
     if !has_member {
-        kelson_members::check_program(&options).await.context("etcd member")?;
+        kelson_members::check_program(&options, None).await.context("etcd member")?;
         move_embedded(args, at_rest).await?;
     }
     let member = match Member::start(options.clone(), start).await {
         // The cluster removed the learner of an interrupted join, or has other members by now.
         Err(MemberError::Removed { .. } | MemberError::StaleCluster) if is_joining && joins => {
-            joining::enter(&args.member, &options).await.context("--server")?
+            joining::enter(&args.member, &options).await?
         }
         started => started.context("etcd member")?,
     };

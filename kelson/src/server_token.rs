@@ -1,7 +1,7 @@
 //! The token in the data directory of a server with an etcd member, with which other servers join for a day after each start.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -46,10 +46,45 @@ async fn admit(client: &Client, file: &Path, pin: &str) -> anyhow::Result<()> {
 }
 
 /// Reads the token of an earlier start. A file with other content is replaced.
-fn read(file: &PathBuf) -> anyhow::Result<Option<ServerToken>> {
+fn read(file: &Path) -> anyhow::Result<Option<ServerToken>> {
     match std::fs::read_to_string(file) {
         Ok(text) => Ok(ServerToken::parse(&text)),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(e).with_context(|| file.display().to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kelson_apiserver::{ApiServer, Config};
+    use kelson_auth::{UserInfo, user};
+    use kelson_store::{Store, StoreOptions};
+
+    use super::*;
+    use crate::token;
+
+    #[tokio::test]
+    async fn the_token_is_kept_and_follows_the_ca() {
+        let api = ApiServer::start(Config::new(Store::in_memory(StoreOptions::default()))).await.unwrap();
+        api.ready().await;
+        let client = Client::new(api.in_process(UserInfo::new(user::API_SERVER, [user::MASTERS])), "server");
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(FILE);
+        let pin = |word: &str| format!("sha256:{}", word.repeat(32));
+        let written = async |pin: &str| {
+            admit(&client, &file, pin).await.unwrap();
+            read(&file).unwrap().unwrap()
+        };
+        let first = written(&pin("0a")).await;
+        assert_eq!(first.pin(), pin("0a"));
+        assert_eq!(kelson_platform::files::open_to_others(&file), None);
+        let bootstrap = Token::parse(&first.bootstrap()).unwrap();
+        assert_eq!(token::secret(&client, &bootstrap.id).await.unwrap(), bootstrap.secret);
+        assert!(written(&pin("0a")).await == first, "the same after a restart");
+        let rotated = written(&pin("0b")).await;
+        assert_eq!((rotated.pin(), rotated.bootstrap()), (pin("0b"), first.bootstrap()));
+        std::fs::write(&file, "damaged").unwrap();
+        assert!(written(&pin("0b")).await != rotated, "another token");
+        api.shutdown().await;
     }
 }

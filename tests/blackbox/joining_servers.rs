@@ -312,10 +312,10 @@ fn rejected(_: &Subject) -> Outcome {
     let node_token = format!("{pin}::server:{node}");
     for (what, token, part) in [
         ("a wrong secret", wrong_secret.as_str(), "it is wrong or has expired"),
-        ("a token that has expired", &expired, "it is wrong or has expired"),
-        ("another CA", &wrong_pin, "the token is of another cluster"),
-        ("the token of a node", &node_token, "does not let this token join a server"),
-        ("the token of a node in its own form", &node, "--token must be the token of a server"),
+        ("a token that has expired", expired.as_str(), "it is wrong or has expired"),
+        ("another CA", wrong_pin.as_str(), "the token is of another cluster"),
+        ("the token of a node", node_token.as_str(), "does not let this token join a server"),
+        ("the token of a node in its own form", node.as_str(), "--token must be the token of a server"),
     ] {
         let dir = scratch.path().join("joining");
         let log = failing_server(&dir, &["--server", &url, "--token", token])?;

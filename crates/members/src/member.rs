@@ -196,6 +196,11 @@ impl Member {
         &self.admitter.own_name
     }
 
+    /// Returns the minor version of the cluster, 5 for 3.5, if it is known.
+    pub fn cluster_minor(&self) -> Option<u32> {
+        self.settings.lock().cluster_minor
+    }
+
     /// Returns the addresses for the API server, as of `--etcd-servers`.
     pub fn servers(&self) -> Vec<String> {
         vec![client_url(self.settings.lock().client_port)]
@@ -314,12 +319,13 @@ impl Joiner {
     }
 }
 
-/// Checks that there is an etcd program for a member, before anything is changed for it.
+/// Checks that there is an etcd program for a member, before anything is changed for it: one that can run in a cluster of the
+/// minor version `cluster_minor`, if that is known.
 ///
 /// # Errors
 /// There is none, or its release is not supported.
-pub async fn check_program(options: &MemberOptions) -> Result<(), MemberError> {
-    Program::find(options).await.map(drop)
+pub async fn check_program(options: &MemberOptions, cluster_minor: Option<u32>) -> Result<(), MemberError> {
+    Program::find(options).await?.check_step(cluster_minor)
 }
 
 /// Returns the settings of this server's member, if it has one.

@@ -62,25 +62,26 @@ impl Contact {
         Ok(Self { server: server.to_owned(), pin: token.pin(), client })
     }
 
-    /// Requests the keys of the cluster, sealed with the token.
+    /// Requests the keys of the cluster, sealed with the token. Returns the minor version of its etcd as well, if that is known.
     ///
     /// # Errors
     /// The server rejects the request.
-    pub async fn keys(&self) -> anyhow::Result<Vec<u8>> {
+    pub async fn keys(&self) -> anyhow::Result<(Vec<u8>, Option<u32>)> {
         self.sealed(&JoinRequest::new(self.pin.clone(), None)).await
     }
 
-    /// Requests the keys that a vote needs, sealed with the token.
+    /// Requests the keys that a vote needs, as [`Contact::keys`] does.
     ///
     /// # Errors
     /// The server rejects the request.
-    pub async fn vote_keys(&self) -> anyhow::Result<Vec<u8>> {
+    pub async fn vote_keys(&self) -> anyhow::Result<(Vec<u8>, Option<u32>)> {
         self.sealed(&JoinRequest::of_vote(self.pin.clone())).await
     }
 
-    async fn sealed(&self, request: &JoinRequest) -> anyhow::Result<Vec<u8>> {
+    async fn sealed(&self, request: &JoinRequest) -> anyhow::Result<(Vec<u8>, Option<u32>)> {
         let answer: SealedKeys = self.post(request).await?;
-        STANDARD.decode(answer.sealed).with_context(|| format!("the keys from {}", self.server))
+        let sealed = STANDARD.decode(answer.sealed).with_context(|| format!("the keys from {}", self.server))?;
+        Ok((sealed, answer.etcd_minor))
     }
 
     /// Requests that the member of this server, which has a listener at these URLs, is added to the cluster. Waits for its turn.

@@ -34,12 +34,13 @@ fn asked(args: &MemberArgs) -> anyhow::Result<(&str, ServerToken)> {
 /// changes nothing.
 ///
 /// # Errors
-/// The flags are wrong, there is no etcd program, the server rejects the token, or the directory belongs to another cluster.
+/// The flags are wrong, there is no etcd program for the cluster, the server rejects the token, or the directory belongs to another cluster.
 pub async fn receive(args: &MemberArgs, options: &MemberOptions) -> anyhow::Result<()> {
     let (server, token) = asked(args)?;
-    kelson_members::check_program(options).await.context("etcd member")?;
+    kelson_members::check_program(options, None).await.context("etcd member")?;
     let contact = Contact::find(server, &token, args.server_ca.as_deref()).await?;
-    let sealed = contact.keys().await?;
+    let (sealed, etcd_minor) = contact.keys().await?;
+    kelson_members::check_program(options, etcd_minor).await.context("etcd member")?;
     let dir = options.data_dir.clone();
     match FILES.run(move || install(&sealed, &token, &dir, Timestamp::now())).await?? {
         JoinOutcome::Written => tracing::info!(server, "received the CAs and settings of the cluster"),
@@ -66,9 +67,10 @@ pub async fn enter(args: &MemberArgs, options: &MemberOptions) -> anyhow::Result
 /// As of [`receive`] and [`enter`].
 pub async fn enter_as_vote(args: &MemberArgs, options: &MemberOptions) -> anyhow::Result<Member> {
     let (server, token) = asked(args)?;
-    kelson_members::check_program(options).await.context("etcd member")?;
+    kelson_members::check_program(options, None).await.context("etcd member")?;
     let contact = Contact::find(server, &token, args.server_ca.as_deref()).await?;
-    let sealed = contact.vote_keys().await?;
+    let (sealed, etcd_minor) = contact.vote_keys().await?;
+    kelson_members::check_program(options, etcd_minor).await.context("etcd member")?;
     let dir = options.data_dir.clone();
     FILES.run(move || install_for_vote(&sealed, &token, &dir)).await??;
     become_member(server, &contact, options).await

@@ -12,7 +12,7 @@ const SKEW_MAX: u32 = 1;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JoinRequest {
-    /// The minor version of Kubernetes of the joining server, `1.36`.
+    /// The minor version of Kubernetes of the joining server, as [`version::SHORT`].
     pub kubernetes_version: String,
     /// The pin of the token, `sha256:HEX`.
     pub pin: String,
@@ -40,6 +40,9 @@ pub struct JoiningMember {
 pub struct SealedKeys {
     /// A bundle, sealed with the token, in base64.
     pub sealed: String,
+    /// The minor version of the etcd cluster, 5 for 3.5.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd_minor: Option<u32>,
 }
 
 impl JoinRequest {
@@ -80,18 +83,18 @@ mod tests {
     #[test]
     fn servers_may_be_one_minor_version_apart() {
         for (own, joining, accepted) in [
-            ("1.36", "1.36", true),
-            ("1.36", "1.37", true),
-            ("1.36", "1.35", true),
-            ("1.36", "1.38", false),
-            ("1.36", "1.34", false),
-            ("1.36", "2.36", false),
-            ("1.36", "", false),
+            ("1.20", "1.20", true),
+            ("1.20", "1.21", true),
+            ("1.20", "1.19", true),
+            ("1.20", "1.22", false),
+            ("1.20", "1.18", false),
+            ("1.20", "2.20", false),
+            ("1.20", "", false),
         ] {
             assert_eq!(check_versions(own, joining).is_ok(), accepted, "{own} {joining}");
         }
-        let rejected = check_versions("1.36", "1.40").unwrap_err();
-        assert!(rejected.contains("Kubernetes 1.40 and this one 1.36"), "{rejected}");
+        let rejected = check_versions("1.20", "1.40").unwrap_err();
+        assert!(rejected.contains("Kubernetes 1.40 and this one 1.20"), "{rejected}");
         assert_eq!(JoinRequest::new(String::new(), None).check_version(), Ok(()));
     }
 }

@@ -23,12 +23,18 @@ use crate::token;
 /// Adds a member to an etcd cluster.
 #[async_trait]
 pub trait Admits: Send + Sync {
+    /// As of [`Member::cluster_minor`].
+    fn cluster_minor(&self) -> Option<u32>;
     /// As of [`Member::admit`].
     async fn admit(&self, name: &str, peer_urls: &[String]) -> Result<InitialCluster, AdmitError>;
 }
 
 #[async_trait]
 impl Admits for Member {
+    fn cluster_minor(&self) -> Option<u32> {
+        Self::cluster_minor(self)
+    }
+
     async fn admit(&self, name: &str, peer_urls: &[String]) -> Result<InitialCluster, AdmitError> {
         Self::admit(self, name, peer_urls).await
     }
@@ -47,7 +53,8 @@ impl JoinService {
     }
 
     /// Seals the keys for the bootstrap token with which the user has authenticated.
-    async fn keys(&self, user: &UserInfo, pin: &str, is_vote: bool) -> Result<Value, Status> {
+    async fn keys(&self, user: &UserInfo, request: &JoinRequest, etcd_minor: Option<u32>) -> Result<Value, Status> {
+        let (pin, is_vote) = (&request.pin, request.vote);
         let Some(id) = user.name.strip_prefix(user::BOOTSTRAP_USER_PREFIX) else {
             let why = "a server joins with a token of `kelson token create --server`, not with other credentials";
             return Err(Status::failure(403, Reason::Forbidden, why));
@@ -64,7 +71,7 @@ impl JoinService {
             FILES.run(move || keys::sealed(&dir, &token, is_vote, Timestamp::now())).await.map_err(Status::internal)?;
         let sealed = sealed.map_err(|e| conflict(format!("{e:#}")))?;
         tracing::info!(token = id, vote = is_vote, "sent the keys of the cluster to a joining server");
-        to_value(&SealedKeys { sealed: STANDARD.encode(sealed) })
+        to_value(&SealedKeys { sealed: STANDARD.encode(sealed), etcd_minor })
     }
 
     /// Reads the secret half of a bootstrap token, as the administrator of this server.
@@ -86,10 +93,10 @@ impl JoinHandler for JoinService {
                 "this server has no etcd member, which servers share; restart it with --cluster-init, or use --etcd-servers on all servers",
             ));
         };
-        match request.member {
-            None => self.keys(user, &request.pin, request.vote).await,
+        match &request.member {
+            None => self.keys(user, &request, member.cluster_minor()).await,
             Some(JoiningMember { name, peer_urls }) => {
-                let initial = member.admit(&name, &peer_urls).await.map_err(|e| status_of(&e))?;
+                let initial = member.admit(name, peer_urls).await.map_err(|e| status_of(&e))?;
                 to_value(&initial)
             }
         }

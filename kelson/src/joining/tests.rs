@@ -32,6 +32,10 @@ struct Voter(AtomicUsize);
 
 #[async_trait]
 impl Admits for Voter {
+    fn cluster_minor(&self) -> Option<u32> {
+        Some(5)
+    }
+
     async fn admit(&self, name: &str, peer_urls: &[String]) -> Result<InitialCluster, AdmitError> {
         if name == "taken" {
             return Err(AdmitError::NameTaken { name: name.to_owned(), url: peer_urls[0].clone() });
@@ -112,7 +116,10 @@ async fn keys(contact: &Contact) -> Vec<u8> {
     let sealed = async {
         loop {
             match contact.keys().await {
-                Ok(sealed) => return sealed,
+                Ok((sealed, etcd_minor)) => {
+                    assert_eq!(etcd_minor, Some(5));
+                    return sealed;
+                }
                 Err(e) => assert!(e.to_string().contains("does not let this token"), "{e:#}"),
             }
             tokio::task::yield_now().await;
@@ -196,7 +203,7 @@ async fn the_token_of_a_vote_gives_the_etcd_ca_only() {
     let sealed = tokio::time::timeout(PATIENCE, async {
         loop {
             match contact.vote_keys().await {
-                Ok(sealed) => return sealed,
+                Ok((sealed, _)) => return sealed,
                 Err(e) => assert!(e.to_string().contains("does not let this token"), "{e:#}"),
             }
             tokio::task::yield_now().await;

@@ -1,8 +1,10 @@
 //! Three members: joins, promotion, loss of the leader and of a disk, removal.
 
-use kelson_members::{AdmitError, Cluster, Joiner, MemberError, Role, Start};
+use std::time::Duration;
 
-use super::fixture::{Machine, admit, has, kill, leader, put, voters};
+use kelson_members::{AdmitError, Cluster, InitialMember, Joiner, MemberError, Role, Start};
+
+use super::fixture::{Machine, PATIENCE, admit, has, kill, leader, put, voters};
 
 /// Three machines, whose second and third join at the same time.
 async fn three() -> ([Machine; 3], Vec<kelson_members::Member>) {
@@ -148,4 +150,23 @@ async fn a_server_that_waits_for_a_quorum_shows_who_is_missing() {
     assert!(has(&first, "one").await && has(&second, "one").await);
     first.shutdown().await;
     second.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_with_an_outdated_list_of_members_may_ask_again() {
+    let [a, b] = ["a", "b"].map(Machine::new);
+    let first = a.start(Start::Init).await.unwrap();
+    b.receive_ca(&a);
+    let joiner = Joiner::prepare(b.options.clone()).await.unwrap();
+    let mut initial = first.admit(joiner.name(), &joiner.peer_urls()).await.unwrap();
+    initial.members.push(InitialMember { name: "gone".into(), peer_urls: vec!["https://127.0.0.1:1".into()] });
+    let started = tokio::time::timeout(PATIENCE, joiner.start(initial)).await.expect("etcd says so soon");
+    let error = started.err();
+    assert!(matches!(error, Some(MemberError::StaleCluster)), "{error:?}");
+    // It is an error of the start alone: the process continues.
+    assert!(tokio::time::timeout(Duration::ZERO, b.options.tasks.failed()).await.is_err());
+    let second = b.join(&first).await;
+    b.until("both are voters", |rows| voters(rows) == ["a", "b"]).await;
+    second.shutdown().await;
+    first.shutdown().await;
 }

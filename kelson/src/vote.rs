@@ -105,14 +105,14 @@ pub fn run(args: &VoteArgs) -> anyhow::Result<()> {
 /// Starts the member with its settings on disk, or joins.
 async fn start(args: &VoteArgs, options: &MemberOptions) -> anyhow::Result<Member> {
     let Some(settings) = kelson_members::settings(&args.data_dir).await? else {
-        return joining::enter_as_vote(&args.join(), options).await.context("--server");
+        return joining::enter_as_vote(&args.join(), options).await;
     };
     match Member::start(options.clone(), Start::Resume).await {
         // The cluster removed the learner of an interrupted join, or has other members by now.
         Err(MemberError::Removed { .. } | MemberError::StaleCluster)
             if settings.phase == Phase::Joining && args.server.is_some() =>
         {
-            joining::enter_as_vote(&args.join(), options).await.context("--server")
+            joining::enter_as_vote(&args.join(), options).await
         }
         started => started.context("etcd member"),
     }

@@ -70,7 +70,7 @@ impl Contact {
         self.sealed(&JoinRequest::new(self.pin.clone(), None)).await
     }
 
-    /// Requests the keys that a vote needs, sealed with the token, and the minor version of the cluster's etcd.
+    /// Requests the keys that a vote needs, as [`Contact::keys`] does.
     ///
     /// # Errors
     /// The server rejects the request.

@@ -53,7 +53,8 @@ impl JoinService {
     }
 
     /// Seals the keys for the bootstrap token with which the user has authenticated.
-    async fn keys(&self, user: &UserInfo, pin: &str, etcd_minor: Option<u32>, is_vote: bool) -> Result<Value, Status> {
+    async fn keys(&self, user: &UserInfo, request: &JoinRequest, etcd_minor: Option<u32>) -> Result<Value, Status> {
+        let (pin, is_vote) = (&request.pin, request.vote);
         let Some(id) = user.name.strip_prefix(user::BOOTSTRAP_USER_PREFIX) else {
             let why = "a server joins with a token of `kelson token create --server`, not with other credentials";
             return Err(Status::failure(403, Reason::Forbidden, why));
@@ -92,10 +93,10 @@ impl JoinHandler for JoinService {
                 "this server has no etcd member, which servers share; restart it with --cluster-init, or use --etcd-servers on all servers",
             ));
         };
-        match request.member {
-            None => self.keys(user, &request.pin, member.cluster_minor(), request.vote).await,
+        match &request.member {
+            None => self.keys(user, &request, member.cluster_minor()).await,
             Some(JoiningMember { name, peer_urls }) => {
-                let initial = member.admit(&name, &peer_urls).await.map_err(|e| status_of(&e))?;
+                let initial = member.admit(name, peer_urls).await.map_err(|e| status_of(&e))?;
                 to_value(&initial)
             }
         }

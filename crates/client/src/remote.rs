@@ -333,7 +333,7 @@ impl Transport for Remote {
     }
 }
 
-/// An error with its causes; hyper's own text alone says little.
+/// An error with its causes; hyper's own message says little.
 fn chain(e: &dyn std::error::Error) -> String {
     let mut text = e.to_string();
     let mut source = e.source();

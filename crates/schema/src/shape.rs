@@ -25,7 +25,7 @@ pub enum Shape {
 pub enum ScalarType {
     /// A number, whole or not.
     Numeric,
-    /// Any string.
+    /// A string of any form.
     Text,
     /// `true` or `false`.
     Boolean,

@@ -15,7 +15,7 @@ export PATH := $(if $(shell command -v rustup),,$(CURDIR)/.cache/rust/bin:)$(PAT
 export KELSON_COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 # The date of the commit, not of the build: the same tree gives the same binary.
 export KELSON_BUILD_DATE ?= $(shell TZ=UTC git log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ 2>/dev/null)
-# Tests that read published definitions beside the repository fail without them unless told to do without; a clone has none.
+# Tests that read published definitions beside the repository fail without them, except with `KELSON_SHARED=none`; a clone has none.
 export KELSON_SHARED ?= $(if $(wildcard ../shared/reference),$(abspath ../shared),none)
 
 .PHONY: help run build static pgo release envtest test workspace lint unit blackbox lint-steps unit-steps blackbox-steps size clients test-clients test-install test-vm portable fuzz torture torture-ha torture-streams bench definitions images release-images deps deps-build deps-run deps-test clean

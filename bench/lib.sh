@@ -1,4 +1,4 @@
-# What the measurements share, for `source`: one server of a binary in a directory of its own, requests to it, loads, rows of the table.
+# What the measurements share, for `source`: one server of a binary in a new directory, requests to it, loads, rows of the table.
 # Who sources it sets `here` (this folder), and may add to what ends with it by a function named `also_at_end`.
 binary=${KELSON_BIN:-$here/../target/release/kelson}
 kubectl=${KUBECTL:-$(command -v "$here/../.cache/bin/kubectl" || command -v kubectl || true)}
@@ -55,7 +55,7 @@ ticks() { awk '{print $14 + $15}' "/proc/$pid/stat"; }
 
 api() { curl -sk --fail -o /dev/null -H "Authorization: Bearer $2" -H 'Content-Type: application/json' "${@:3}" "$1"; }
 
-# One load of wrk in the namespace `bench`; what it prints goes to $scratch/wrk, and refused requests are told. `spent` is what the
+# One load of wrk in the namespace `bench`; what it prints goes to $scratch/wrk, and rejected requests are reported. `spent` is what the
 # server used of processors meanwhile, in ticks.
 load() { # URL TOKEN CONNECTIONS SCRIPT
   local begun

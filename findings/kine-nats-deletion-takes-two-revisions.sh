@@ -6,7 +6,7 @@
 # watch is never at the current revision, and requests for progress are not answered until the next write. On SQLite the same
 # requests are answered at once.
 # Who is hit: a client that waits until its watch has reached the revision of a read (a consistent list from a watch cache) waits for
-# somebody else's write after each deletion.
+# another client's write after each deletion.
 set -euo pipefail
 dir=$(mktemp -d)
 trap 'chmod -R u+w "$dir"; rm -rf "$dir"' EXIT

@@ -111,8 +111,8 @@ command_line() {
     '' | -*) if [ -n "${KELSON_URL:-}" ]; then role=agent; else role=server; fi ;;
     *) die "the first word must be server or agent, or a flag: $1" ;;
   esac
-  is_told=false
-  [ -z "$exec$words$k3s_flags$k3s_server_flags" ] || is_told=true
+  has_settings=false
+  [ -z "$exec$words$k3s_flags$k3s_server_flags" ] || has_settings=true
   more=$k3s_flags
   [ "$role" = agent ] || more="$more$k3s_server_flags"
   plain "a variable of k3s" "$more"
@@ -210,7 +210,7 @@ check_free() { # PATH...: before anything is changed
 environment() {
   file=$(mktemp)
   if [ -f "$root$env_file" ] && ! is_ours "$env_file"; then
-    [ "$is_told$(settings)" = false ] || die "$root$env_file was not written by this script: set KELSON_ARGS and the rest there, or move it away"
+    [ "$has_settings$(settings)" = false ] || die "$root$env_file was not written by this script: set KELSON_ARGS and the rest there, or move it away"
     return 0
   fi
   if [ -f "$root$env_file" ]; then
@@ -218,7 +218,7 @@ environment() {
   else
     echo "# Read by the service kelson-$role. KELSON_ARGS are the flags of \`kelson $role\`; install.sh changes the keys that it is given." >"$file"
   fi
-  if [ "$is_told" = true ] || ! grep -q '^KELSON_ARGS=' "$file"; then set_key KELSON_ARGS "$args"; fi
+  if [ "$has_settings" = true ] || ! grep -q '^KELSON_ARGS=' "$file"; then set_key KELSON_ARGS "$args"; fi
   for key in $(settings) HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy; do
     eval "value=\${$key:-}"
     [ -z "$value" ] || set_key "$key" "$value"

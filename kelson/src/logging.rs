@@ -192,7 +192,7 @@ impl Visit for Fields {
 /// of the start. Returns the answer for clients of `/debug/flags/v`.
 ///
 /// # Errors
-/// The text is not a number; upstream's message.
+/// The string is not a number; upstream's message.
 pub fn set_verbosity(text: &str) -> Result<String, String> {
     let level = level(text)?;
     let (started_with, reload) = LOG.get().ok_or("logging is not initialized")?;

@@ -53,7 +53,7 @@ impl Service {
         self.parts.lock().push((part, Arc::new(check)));
     }
 
-    /// Reports that the process serves its clients, with `status` as the text.
+    /// Reports that the process serves its clients, with this `status`.
     pub fn ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={status}"));
     }

@@ -41,7 +41,7 @@ impl Account {
         self.k.ok(&["get", "sa", "tenant", "-o", "jsonpath={.metadata.namespace}"])
     }
 
-    /// Returns status code and text of the answer, which comes within half a minute.
+    /// Returns status code and body of the answer, which comes within half a minute.
     fn ask(
         &self,
         method: &str,

@@ -143,7 +143,7 @@ fn same(found: &BTreeSet<String>, expected: &BTreeSet<String>) -> Outcome {
     Ok(())
 }
 
-/// Splits a command into words; text in single quotes is one word.
+/// Splits a command into words; a string in single quotes is one word.
 fn words(command: &str) -> Vec<String> {
     let (mut out, mut word, mut quoted) = (Vec::new(), String::new(), false);
     for c in command.chars() {

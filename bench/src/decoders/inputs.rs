@@ -222,11 +222,11 @@ fn protobuf() -> Vec<Case> {
     cases.into_iter().map(|(name, kind, body)| (format!("protobuf, {name}"), Work::Protobuf(kind), body)).collect()
 }
 
-/// Sizes of texts of small objects that need nearly all the memory allowed for an object and a patch.
+/// Sizes of documents with small objects that need nearly all the memory allowed for an object and a patch.
 const OBJECT: usize = 310_000;
 const PATCH: usize = 177_000;
 
-/// The size of a text with nearly as many values as a patch may have.
+/// The size of a document with nearly as many values as a patch may have.
 const MANY: usize = 650_000;
 
 fn fitting(size: usize) -> Vec<u8> {

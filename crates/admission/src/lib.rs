@@ -1,6 +1,6 @@
 //! Kelson admission: the chain between authorization and storage, and its plugins.
 //!
-//! The first refusal ends a request. All mutating passes run before the validating ones. Plugins read other objects
+//! The first rejection ends a request. All mutating passes run before the validating ones. Plugins read other objects
 //! through [`kelson_auth::Objects`]; nothing here knows the store, and the network only through `kelson-webhook`.
 //!
 //! # Rooms

@@ -71,7 +71,7 @@ impl ServerToken {
         Self::new(&format!("sha256:{pin}"), id, secret)
     }
 
-    /// Returns the token as text.
+    /// Returns the token in its printed form.
     pub fn reveal(&self) -> Zeroizing<String> {
         Zeroizing::new(format!("{PREFIX}{}{USER}{}.{}", self.pin, self.id, *self.secret))
     }

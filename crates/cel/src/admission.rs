@@ -46,7 +46,7 @@ pub fn env(extent: Extent) -> &'static Env {
 /// Compiles an expression whose value must be of one of the types `wanted`.
 ///
 /// # Errors
-/// Returns the text for the cause of a 422 response.
+/// Returns the message for the cause of a 422 response.
 pub fn compile(env: &Env, source: &str, wanted: &[Type]) -> Result<Program, String> {
     let program = env.compile(source).map_err(|e| match e {
         crate::CompileError::Issues { .. } => format!("compilation failed: {e}"),

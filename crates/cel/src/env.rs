@@ -46,14 +46,14 @@ pub struct EnvBuilder(Inner);
 /// Why an expression cannot be compiled.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CompileError {
-    /// The expression has syntax or type errors. `Display` gives the text that upstream puts after `compilation failed: `.
+    /// The expression has syntax or type errors. `Display` gives the message that upstream puts after `compilation failed: `.
     Issues {
         /// The source of the expression, for messages.
         source: String,
         /// The errors, at least one.
         issues: Vec<Issue>,
     },
-    /// A constant in the expression cannot be computed. Upstream puts the text after `program instantiation failed: `.
+    /// A constant in the expression cannot be computed. Upstream puts the message after `program instantiation failed: `.
     Instantiation(EvalError),
 }
 

@@ -10,7 +10,7 @@
 //!
 //! | room | holds |
 //! |---|---|
-//! | `syntax/` | text to tree, and macros |
+//! | `syntax/` | the parser, and macros |
 //! | `types/` | types of expressions and of data |
 //! | `value/` | values of an evaluation; JSON is not copied |
 //! | `library/`, `re2/`, `cost/`, `check/` | one file for each library, where a row has signature, implementation and price; the price rules, before and during evaluation; the checker |

@@ -131,7 +131,7 @@ fn hold_here_too() {
             let mut differ = |what: String| wrong.push(format!("{expression}\n    {what}"));
             if let Some(error) = expected["error"].as_str() {
                 count += 1;
-                // The text that the validator of custom resources adds around the error is not part of it here.
+                // The string that the validator of custom resources adds around the error is not part of it here.
                 let error = error.strip_prefix("compile error: ").unwrap_or(error);
                 let error = error.split(" evaluating rule: ").next().unwrap_or_default();
                 match &found.outcome {

@@ -6,7 +6,7 @@ use tempfile::TempDir;
 use crate::finding::{Finding, Level};
 use crate::host::{Host, Purpose};
 
-/// A machine with these files; a text that begins with `-> ` is a link.
+/// A machine with these files; a content that begins with `-> ` is a link.
 pub fn machine(files: &[(&str, &str)], outputs: &[(&str, &str)]) -> (TempDir, Host) {
     let dir = tempfile::tempdir().unwrap();
     for (path, text) in files {

@@ -64,7 +64,7 @@ impl Host {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// The text of a file; empty where it cannot be read, which probes take for absent.
+    /// Returns the content of a file. Empty if it cannot be read, which probes treat as absent.
     pub fn text(&self, path: impl AsRef<Path>) -> String {
         std::fs::read(self.path(path)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }

@@ -44,7 +44,7 @@ impl ClientError {
         let names_none = |s: &Status| s.details.as_ref().is_some_and(|d| d.name.is_empty());
         self.status().is_some_and(|s| s.code == 404 && (s.reason != Reason::NotFound || names_none(s)))
     }
-    /// Whether the response was no `Status`: a proxy's page, or the text of a server that does not serve the path.
+    /// Whether the response was no `Status`: a proxy's page, or the page of a server that does not serve the path.
     pub fn is_unexpected(&self) -> bool {
         let details = self.status().and_then(|s| s.details.as_ref());
         details.is_some_and(|d| d.causes.iter().any(|cause| cause.reason == UNEXPECTED_RESPONSE))

@@ -48,7 +48,7 @@ pub fn plugin_message(e: &PluginError) -> String {
     bounded(text, MESSAGE_BYTES_MAX)
 }
 
-/// At most so many bytes of text, cut at a character.
+/// Truncates a string to this number of bytes, at a character boundary.
 pub fn bounded(mut text: String, bytes_max: usize) -> String {
     let mut end = bytes_max.min(text.len());
     while !text.is_char_boundary(end) {

@@ -129,7 +129,7 @@ struct PatternBucket {
     globs: Vec<(Shape, HashMap<Vec<u8>, Vec<Glob>>)>,
 }
 
-/// The common structure of patterns with globs whose fixed text is at the same positions of every host.
+/// The common structure of patterns with globs whose fixed parts are at the same positions of every host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
     /// A bit for each label that is a glob.
@@ -142,7 +142,7 @@ struct Shape {
     suffix: usize,
 }
 
-/// A pattern under the key of its fixed text.
+/// A pattern under the key of its fixed parts.
 #[derive(Debug)]
 struct Glob {
     labels: Vec<(usize, String)>,
@@ -163,10 +163,10 @@ impl Shape {
         Some(Self { globs, first, prefix: glob.find('*')?, suffix: glob.len() - glob.rfind('*')? - 1 })
     }
 
-    /// The fixed text of a host or pattern at this shape's places; `None` where the label is too short for it.
+    /// Returns the fixed parts of a host or pattern at this shape's positions. Returns `None` if the label is too short.
     fn key<'k>(&self, into: &'k mut Vec<u8>, labels: &[&str]) -> Option<&'k [u8]> {
         let glob = labels.get(self.first)?.as_bytes();
-        // The prefix and the suffix do not overlap in any text that matches.
+        // The prefix and the suffix do not overlap in any string that matches.
         if glob.len() < self.prefix + self.suffix {
             return None;
         }

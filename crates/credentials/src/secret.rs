@@ -1,4 +1,4 @@
-//! Text that must not be seen: passwords and tokens. What prints, logs or encodes by itself never gets at the inside.
+//! Strings that must not be printed: passwords and tokens. Printing, logging and encoding never show the content.
 use std::fmt;
 
 use zeroize::Zeroizing;
@@ -8,11 +8,11 @@ use zeroize::Zeroizing;
 pub struct Secret(Zeroizing<String>);
 
 impl Secret {
-    /// Takes over text that must not be printed; its memory is wiped when it goes.
+    /// Takes over a string that must not be printed. Its memory is wiped when it is dropped.
     pub fn new(text: impl Into<String>) -> Self {
         Self(Zeroizing::new(text.into()))
     }
-    /// The text itself; only for handing it to who must have it.
+    /// Returns the string, only to pass it to its recipient.
     pub fn reveal(&self) -> &str {
         &self.0
     }

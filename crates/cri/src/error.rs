@@ -1,4 +1,4 @@
-//! Errors of calls to the runtime. The text has gRPC's usual format, because it is shown in pod events and conditions
+//! Errors of calls to the runtime. The message has gRPC's usual format, because it is shown in pod events and conditions
 //! that people and programs read (`rpc error: code = NotFound desc = …`).
 
 use tonic::{Code, Status};

@@ -21,7 +21,7 @@ const UDP_QUESTION_MAX_BYTES: usize = 4096;
 /// The maximum size of a UDP response, regardless of the client's limit. Larger packets are fragmented and may be
 /// lost.
 const UDP_ANSWER_MAX_BYTES: u16 = 1232;
-/// The maximum number of concurrently forwarded queries; further ones are refused (RCODE REFUSED).
+/// The maximum number of concurrently forwarded queries; further ones get the response code REFUSED.
 const FORWARDED_MAX: usize = 1024;
 /// The maximum number of concurrently forwarded queries of one source.
 const FORWARDED_PER_SOURCE_MAX: usize = 128;

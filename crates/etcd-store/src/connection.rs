@@ -36,7 +36,7 @@ pub(crate) enum CallError {
     /// The revision is not there any more.
     #[error("etcdserver: mvcc: required revision has been compacted")]
     Compacted,
-    /// Etcd refused the call or could not be reached. It is unknown whether a write took effect.
+    /// Etcd rejected the call or could not be reached. It is unknown whether a write took effect.
     #[error("{0}")]
     Failed(String),
 }

@@ -65,7 +65,7 @@ pub enum Line {
 }
 
 impl Line {
-    /// Returns the line as text, which [`Line::parse`] reads.
+    /// Formats the line, as [`Line::parse`] reads it.
     pub fn text(&self) -> String {
         let version = |v: &Option<Version>| v.as_ref().map_or("-".into(), |(at, value)| format!("{at} {value}"));
         match self {

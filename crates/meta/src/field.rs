@@ -93,7 +93,7 @@ impl FieldErrorKind {
 }
 
 /// An error of one field. Clients see it in the message of a 422 response and as an entry of `status.details.causes`,
-/// so both its texts and its order match upstream's `field.Error`.
+/// so both its messages and its order match upstream's `field.Error`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
     /// The kind of the error. It decides the cause's reason and the first words of the message.

@@ -115,7 +115,7 @@ fn labeled(labels: &[(&str, &str)]) -> Metric {
     Metric::from_label(labels.iter().map(pair).collect())
 }
 
-/// The text of families, those without a sample left out.
+/// Formats families, without those that have no sample.
 pub(crate) fn encode(mut families: Vec<MetricFamily>) -> String {
     families.retain(|f| !f.get_metric().is_empty());
     let mut text = String::new();

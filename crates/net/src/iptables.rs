@@ -48,7 +48,7 @@ pub(crate) fn is_forward_allowed(bridge: &str) -> Result<bool, NetError> {
     })
 }
 
-/// Reverts [`allow_forward`].
+/// Removes the rule of [`allow_forward`].
 pub(crate) fn disallow_forward(bridge: &str) -> Result<(), NetError> {
     match forward_chain_owner() {
         None => Ok(()),

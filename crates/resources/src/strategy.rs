@@ -172,7 +172,7 @@ pub trait Strategy: Send + Sync {
         let _ = obj;
     }
 
-    /// Returns texts for `Warning: 299 - "..."`.
+    /// Returns the messages for `Warning: 299 - "..."`.
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
         let _ = (new, old);
         Vec::new()

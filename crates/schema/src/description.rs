@@ -1,10 +1,10 @@
-//! What types and fields mean, in Kelson's own words, for OpenAPI and so for `kubectl explain`. The texts are the files in
+//! What types and fields mean, in Kelson's own words, for OpenAPI and so for `kubectl explain`. The descriptions are the files in
 //! `descriptions/`, one per API group; they are parsed when a document is made and dropped with it. Facts (types, keys,
 //! defaults) are the table's.
 use crate::{Field, Kind, TypeId};
 use std::collections::HashMap;
 
-/// The texts: the last part but one of the package (`k8s.io/api/core/v1`), and its file.
+/// The descriptions: the last part but one of the package (`k8s.io/api/core/v1`), and its file.
 const FILES: &[(&str, &str)] = &[
     ("admission", include_str!("../descriptions/admission.txt")),
     ("admissionregistration", include_str!("../descriptions/admissionregistration.txt")),
@@ -95,7 +95,7 @@ fn group_version(package: &'static str) -> (&'static str, &'static str) {
 }
 
 impl Descriptions {
-    /// Parses the texts.
+    /// Parses the descriptions.
     pub fn load() -> Self {
         let mut exact: HashMap<_, Vec<Entry>> = HashMap::new();
         let mut patterns = Vec::new();
@@ -174,7 +174,7 @@ mod tests {
     use crate::Schema;
     use std::collections::HashSet;
 
-    /// Most characters of a text.
+    /// The limit of characters of a description.
     const TEXT_MAX: usize = 300;
 
     fn has(ty: TypeId, field: &str) -> bool {

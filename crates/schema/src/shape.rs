@@ -25,7 +25,7 @@ pub enum Shape {
 pub enum ScalarType {
     /// A number, whole or not.
     Numeric,
-    /// Text of any form.
+    /// A string of any form.
     Text,
     /// `true` or `false`.
     Boolean,
@@ -40,7 +40,7 @@ pub enum ValueForm {
     List,
     /// One value of one type.
     Scalar(ScalarType),
-    /// A number, a text or a boolean: a quantity, a time, an int-or-string.
+    /// A number, a string or a boolean: a quantity, a time, an int-or-string.
     AnyScalar,
     /// Any JSON value.
     Any,

@@ -9,7 +9,7 @@ fn text(packed: u32) -> &'static str {
     &POOL[start..start + len]
 }
 
-/// The text's bytes, without the checks that slicing text makes: for comparing on hot paths.
+/// Returns the string's bytes without the checks of slicing, for comparisons on hot paths.
 pub(crate) fn bytes(packed: u32) -> &'static [u8] {
     let (start, len) = ((packed >> 10) as usize, (packed & 0x3ff) as usize);
     &POOL.as_bytes()[start..start + len]
@@ -41,7 +41,7 @@ pub enum Kind {
     Int64,
     /// A 64-bit floating point number.
     Double,
-    /// Text, or one of a named set of words.
+    /// A string, or one of a named set of strings.
     String,
     /// Bytes; base64 in JSON.
     Bytes,
@@ -51,7 +51,7 @@ pub enum Kind {
     MicroTime,
     /// A `meta/v1.Duration` such as `1h2m3s`.
     Duration,
-    /// `resource.Quantity`: canonical text.
+    /// `resource.Quantity`: a string in canonical form.
     Quantity,
     /// `intstr.IntOrString`.
     IntOrString,
@@ -427,7 +427,7 @@ impl Field {
         Some(text(ENUMS[at].1).split(','))
     }
 
-    /// The published default as JSON text, if there is one.
+    /// The published default as JSON, if there is one.
     pub fn default(self) -> Option<&'static str> {
         Some(text(self.row().6)).filter(|d| !d.is_empty())
     }

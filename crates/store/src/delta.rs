@@ -94,7 +94,7 @@ fn common_end(a: &[u8], b: &[u8]) -> usize {
 /// Encodes `text` as a delta to `sample`. Returns `None` if less than half of it occurs in the sample.
 pub(crate) fn encode(sample: &[u8], anchors: &Anchors, text: &[u8]) -> Option<Box<[u8]>> {
     let mut out = Vec::with_capacity(text.len() / 8);
-    // The offset up to which the text is encoded, the end of the last run in the sample, and the number of literal bytes.
+    // The offset up to which the JSON is encoded, the end of the last run in the sample, and the number of literal bytes.
     let (mut encoded, mut end, mut own) = (0, 0, 0);
     let mut i = 0;
     while i < text.len() {
@@ -126,7 +126,7 @@ pub(crate) fn encode(sample: &[u8], anchors: &Anchors, text: &[u8]) -> Option<Bo
     (own * 2 <= text.len()).then(|| out.into())
 }
 
-/// Decodes a delta and passes the text to `take` piece by piece, until `take` breaks.
+/// Decodes a delta and passes the JSON to `take` piece by piece, until `take` breaks.
 pub(crate) fn decode(sample: &[u8], mut delta: &[u8], mut take: impl FnMut(&[u8]) -> ControlFlow<()>) {
     let mut end = 0i64;
     let from = &mut delta;

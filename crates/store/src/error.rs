@@ -93,7 +93,7 @@ pub enum StoreError {
     /// The store could not be opened.
     #[error("cannot open the store: {0}")]
     Open(Arc<EngineError>),
-    /// The shared storage that this store mirrors failed to perform the request (API: 500 with this text). It is not known whether a
+    /// The shared storage that this store mirrors failed to perform the request (API: 500 with this message). It is not known whether a
     /// write happened.
     #[error("{0}")]
     Elsewhere(String),

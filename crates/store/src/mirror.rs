@@ -242,7 +242,7 @@ impl Mirror {
         };
         let shown = self.get(key).filter(|record| record.revision() == revision);
         let record = shown.or_else(made).unwrap_or_else(|| {
-            // The deletion of a missing record is refused before it gets a revision.
+            // The deletion of a missing record is rejected before it gets a revision.
             Arc::new(Record::new(key.clone(), bytes::Bytes::new(), 0, revision, revision, RecordMeta::default()))
         });
         Committed { revision, record, previous: before }

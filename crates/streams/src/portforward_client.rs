@@ -53,7 +53,7 @@ impl PortForwardClient {
         &self.connection
     }
 
-    /// Opens a connection to a port of the pod. If the port refuses it, [`ForwardedConnection::failure`] returns the
+    /// Opens a connection to a port of the pod. If the connection fails, [`ForwardedConnection::failure`] returns the
     /// reason.
     pub async fn open(&self, port: u16) -> Result<ForwardedConnection, StreamError> {
         let request = self.next_request.fetch_add(1, Ordering::Relaxed).to_string();

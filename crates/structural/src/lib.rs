@@ -1,5 +1,5 @@
-//! Kelson structural: custom resources as far as no server is needed for them: schemas of custom resource definitions, and
-//! what objects become by them. Nothing here waits, opens sockets or knows of stores and catalogs.
+//! Kelson structural: the schemas of custom resource definitions, and the processing of custom resources by them, as
+//! far as no server is needed. Nothing here waits, opens sockets or knows stores and catalogs.
 //!
 //! # Rooms
 //! A file imports from its own row and from the rows above it; `cargo xtask tidy` checks it.
@@ -11,7 +11,7 @@
 //! | `rules/` | CEL rules: types, programs, verdicts; compiled when the first object needs them |
 //! | `definition/`, `validator` | what a CustomResourceDefinition may contain; all validation of an object, in order |
 //!
-//! Everything is passed in as trees. Nothing is looked up.
+//! All inputs are trees. Nothing is looked up.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod definition;

@@ -1,5 +1,5 @@
-//! All that a schema says of an object, in the order of upstream's strategy for custom resources
-//! (`pkg/registry/customresource/strategy.go`). What holds for objects of every kind (metadata, type) is the caller's.
+//! The validation of an object by its schema, in the order of upstream's strategy for custom resources
+//! (`pkg/registry/customresource/strategy.go`). The caller validates what is common to all kinds (metadata, type).
 use std::sync::OnceLock;
 
 use kelson_meta::path::{Errors, Path};
@@ -20,7 +20,7 @@ pub struct Validator {
 }
 
 impl Validator {
-    /// A validator by a schema that was accepted before.
+    /// Makes a validator for an accepted schema.
     pub fn new(schema: Structural) -> Self {
         Self { schema, rules: OnceLock::new() }
     }
@@ -29,7 +29,7 @@ impl Validator {
         &self.schema
     }
 
-    /// Whether rules are asked about objects: what they cost is for their author to say, within the bounds of expressions.
+    /// Reports whether there are rules. Their cost is bounded by the limits of expressions.
     pub fn has_rules(&self) -> bool {
         self.schema.declared().is(Flags::BELOW_RULES)
     }
@@ -48,7 +48,8 @@ impl Validator {
         self.ask(object, None, errors);
     }
 
-    /// Faults of a change. Answers what users should be warned of: rules that fail for parts which did not change.
+    /// Returns the errors of a change in `errors`. The result is warnings for users: rules that fail for unchanged
+    /// parts.
     pub fn check_update(
         &self,
         new: &Value,
@@ -66,7 +67,7 @@ impl Validator {
         self.ask(new, Some(old), errors)
     }
 
-    /// Faults of a change of `status` alone; warnings as of a change.
+    /// Validates a change of only `status`. Warnings are as for other changes.
     pub fn check_status_update(
         &self,
         new: &Value,
@@ -84,7 +85,7 @@ impl Validator {
         self.ask(new, Some(old), errors)
     }
 
-    /// Lists that were not unique before need not be now.
+    /// Validates lists. Lists that were not unique before may stay so.
     fn check_lists_of_update(&self, new: &Value, old: &Value, errors: &mut FieldErrors) {
         let faults = |object: &Value| {
             let mut e = Errors::new();

@@ -40,7 +40,7 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 pub struct TransportError(pub String);
 
 impl TransportError {
-    /// Keeps the text of another error; its type and causes are dropped.
+    /// Keeps the message of another error; its type and causes are dropped.
     pub fn new(e: impl std::fmt::Display) -> Self {
         Self(e.to_string())
     }

@@ -61,7 +61,7 @@ pub(crate) fn protobuf(data: &[u8]) {
     any(Encoding::Protobuf, data);
 }
 
-/// A definition of a kind is judged, and what passes has schemas that can be built.
+/// Validates a definition of a kind. The schemas of valid definitions can be built.
 pub(crate) fn definition(data: &[u8]) {
     let kind = Schema::builtin().by_gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
     let Ok(decoded) = decode(Encoding::Json, kind, data, false) else { return };

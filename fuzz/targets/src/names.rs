@@ -1,4 +1,4 @@
-//! Texts of requests: selectors, quantities, paths with their queries.
+//! Strings of requests: selectors, quantities, paths with their queries.
 use http::Method;
 use kelson_apiserver::RequestInfo;
 use kelson_meta::url::{Query, append_query, decode};

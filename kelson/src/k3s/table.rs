@@ -159,7 +159,7 @@ fn debug(value: &str) -> Converted {
 }
 
 fn verbosity(value: &str) -> Converted {
-    let v: u32 = value.parse().map_err(|_| format!("{value:?} is no number"))?;
+    let v: u32 = value.parse().map_err(|_| format!("{value:?} is not a number"))?;
     let level = match v {
         0..=3 => "info",
         4..=7 => "debug",

@@ -50,7 +50,7 @@ impl Cgroups {
         Ok(Self(all))
     }
 
-    /// The one cgroup whose last part has this text in it.
+    /// Returns the only cgroup whose last part contains this string.
     fn named(&self, part: &str) -> anyhow::Result<&str> {
         let found: Vec<&String> =
             self.0.keys().filter(|path| path.rsplit('/').next().is_some_and(|last| last.contains(part))).collect();

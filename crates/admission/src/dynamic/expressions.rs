@@ -24,7 +24,7 @@ pub const OUT_OF_BUDGET: &str =
 /// An expression: its source and its compiled form.
 #[derive(Debug)]
 pub struct Expression {
-    /// The source text.
+    /// The source of the expression.
     pub source: String,
     program: Result<Program, String>,
 }

@@ -23,7 +23,7 @@ const DISCARDED_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// The time for which a larger body is read and discarded.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Message to a client whose request was rejected for lack of resources (upstream's text).
+/// Message to a client whose request was rejected for lack of resources (upstream's message).
 pub const TOO_MANY: &str = "Too many requests, please try again later.";
 /// Seconds after which the client may retry.
 pub const RETRY_AFTER_S: i32 = 1;

@@ -109,7 +109,7 @@ impl Series {
 
 type LabelPairs<'a> = Vec<(&'a str, String)>;
 
-/// The labels at the beginning of a text, and what follows them.
+/// Returns the labels at the beginning of a string, and the rest.
 fn labels(text: &str) -> Option<(LabelPairs<'_>, &str)> {
     let mut all = Vec::new();
     let Some(mut rest) = text.strip_prefix('{') else { return Some((all, text)) };

@@ -232,7 +232,7 @@ fn is_known(api_version: &str, kind: &str) -> bool {
     kelson_schema::Schema::builtin().by_api_version(api_version, kind).is_some()
 }
 
-/// Error text for an object of another kind than the expected built-in one.
+/// The error message for an object of another kind than the expected built-in one.
 pub fn other_kind(api_version: &str, kind: &str, expected: &Gvk) -> String {
     if !is_known(api_version, kind) && !SEPARATE_SCHEMES.contains(&expected.group.as_str()) {
         return format!("no kind {kind:?} is registered for version {api_version:?} in scheme {SCHEME:?}");
@@ -277,7 +277,7 @@ fn unrecognized(expected: &Gvk, why: &str, body: &[u8]) -> Status {
     Status::bad_request(format!("the object provided is unrecognized (must be of type {kind}): {why} ({})", dump(body)))
 }
 
-/// Error text for a document without version and kind: a wrong type of these fields, or a syntax error.
+/// The error message for a document without version and kind: a wrong type of these fields, or a syntax error.
 fn no_kind(encoding: Encoding, body: &[u8], unread: &str) -> String {
     let json = match encoding {
         Encoding::Json => Ok(body.to_vec()),

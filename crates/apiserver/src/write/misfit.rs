@@ -1,4 +1,4 @@
-//! Error texts for a tree after a strategic merge patch that does not fit its type, in the words of upstream's converter
+//! Error messages for a tree after a strategic merge patch that does not fit its type, in the words of upstream's converter
 //! (apimachinery `pkg/runtime/converter.go`).
 use kelson_schema::{Kind, TypeId};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 /// Depth of nested objects and lists that is checked.
 const DEPTH_MAX: usize = 64;
 
-/// The error for the first value that does not fit; `None` if upstream's text comes from elsewhere (times, quantities).
+/// The error for the first value that does not fit; `None` if upstream's message comes from elsewhere (times, quantities).
 pub fn explain(ty: TypeId, value: &Value) -> Option<String> {
     any(Kind::Struct(ty), value, 0)
 }

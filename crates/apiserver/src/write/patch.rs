@@ -228,7 +228,7 @@ fn check_form(kind: PatchType, strict: bool, body: &Value) -> Result<(), Status>
     Err(unreadable(kind, strict, &DecodeError::Json(why)))
 }
 
-/// Error text for an element of a JSON patch that is not an operation.
+/// The error message for an element of a JSON patch that is not an operation.
 fn invalid_operation(element: &Value) -> Option<String> {
     let Some(fields) = element.as_object() else {
         let found = Some(kelson_codec::go_kind(element, "null")).filter(|_| !element.is_null())?;

@@ -62,7 +62,7 @@ pub fn check_name(cx: &RequestContext, object: &Value) -> Result<(), Status> {
     }
 }
 
-/// The error for an object without a name (upstream's text).
+/// The error for an object without a name (upstream's message).
 pub fn nameless(asked: &str) -> Status {
     let why = format!("the name of the object ({asked} based on URL) was undeterminable: name must be provided");
     Status::bad_request(why)

@@ -68,7 +68,7 @@ impl Authenticated {
     }
 }
 
-/// Why a credential is not valid. The client only sees `401 Unauthorized`; the text is for the log and for
+/// Why a credential is not valid. The client only sees `401 Unauthorized`; the message is for the log and for
 /// TokenReview's `status.error`. It never contains the credential.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]

@@ -69,7 +69,7 @@ pub struct TokenIssuer {
 pub struct MintedToken {
     /// The TokenRequest with `status.token` set. Secret.
     pub response: Value,
-    /// The texts of the client's `Warning` headers.
+    /// The values of the client's `Warning` headers.
     pub warnings: Vec<String>,
     /// The value of the audit annotation `authentication.kubernetes.io/issued-credential-id`.
     pub credential_id: String,

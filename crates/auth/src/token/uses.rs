@@ -59,7 +59,7 @@ impl TokenUses for Unheard {
 /// Warnings and annotations that accompany an identity.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Remarks {
-    /// The texts of `Warning` headers for the client.
+    /// The values of `Warning` headers for the client.
     pub warnings: Vec<&'static str>,
     /// Annotations of the audit event.
     pub annotations: Vec<(&'static str, String)>,

@@ -1,6 +1,6 @@
 //! The costs of expressions: one rule per overload, used for the worst case before the evaluation and for the actual cost during it.
 //! The numbers are those of cel-go 0.26 and of `apiserver/pkg/cel/library/cost.go`. They are part of the API, because the API server
-//! refuses an expression that is too expensive.
+//! rejects an expression that is too expensive.
 mod actual;
 mod calls;
 mod estimate;

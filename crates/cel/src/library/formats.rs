@@ -1,4 +1,4 @@
-//! Named formats (`format.dns1123Label().validate(s)`). Their errors have upstream's texts.
+//! Named formats (`format.dns1123Label().validate(s)`). Their errors have upstream's messages.
 use base64::Engine;
 use kelson_meta::{is_dns1035_label, is_dns1123_label, is_dns1123_subdomain, is_label_value, is_qualified_name};
 

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Class, Hir, HirKind};
 
-/// Go's error text for a pattern that is too large to compile.
+/// Go's error message for a pattern that is too large to compile.
 pub(super) const TOO_LARGE: &str = "expression too large";
 /// The most states of all patterns of one request together. It is about the number that the largest single pattern may have.
 const STATES_MAX: usize = 256 << 10;

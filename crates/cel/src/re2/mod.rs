@@ -17,7 +17,7 @@ const REPEATED: u32 = 1000;
 /// The nesting depth of groups.
 const DEPTH: u32 = 250;
 
-/// Compiles a pattern, or returns the error with Go's text. A recently compiled pattern is taken from the cache; any other is charged
+/// Compiles a pattern, or returns the error with Go's message. A recently compiled pattern is taken from the cache; any other is charged
 /// to the current [`PatternBudget`] of this thread.
 ///
 /// # Errors

@@ -42,7 +42,7 @@ impl Builder {
     pub fn member(&mut self, function: &str, target: Expr, args: Vec<Expr>) -> Expr {
         self.make(Kind::Call(Box::new(Call { function: function.into(), target: Some(target), args })))
     }
-    /// Copies the tree with new IDs. Beyond the limit of nodes the IDs are the same, since the expression is refused then.
+    /// Copies the tree with new IDs. Beyond the limit of nodes the IDs are the same, since the expression is rejected then.
     pub fn copy(&mut self, expr: &Expr) -> Expr {
         let mut copy = expr.clone();
         let mut count = 0;

@@ -10,7 +10,7 @@ const RESERVED_ACCU: &str = "__result__";
 const SORT_INPUT: &str = "@__sortBy_input__";
 const UNUSED: &str = "#unused";
 
-/// An error in the arguments of a macro: the ID of the node and the text.
+/// An error in the arguments of a macro: the ID of the node and the message.
 pub(crate) struct Wrong(pub super::expr::Id, pub String);
 type Expanded = Result<Expr, Wrong>;
 

@@ -1,6 +1,6 @@
 //! The source of an expression by code points, and the format of errors with their positions (`ERROR: <input>:1:5: … | …^`).
 
-/// One error in an expression. Its text is in the `message` of a cause that clients read.
+/// One error in an expression. Its message is in the `message` of a cause that clients read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issue {
     /// The number of code points before the position; `None` if the error is about the whole expression.

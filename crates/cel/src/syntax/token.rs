@@ -1,7 +1,7 @@
 //! The lexer. Positions are counted in code points, as in messages to clients.
 use super::source::Issue;
 
-/// The kind of a token. Its text is found by its range.
+/// The kind of a token. Its source is found by its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
     End,

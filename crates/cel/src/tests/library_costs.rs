@@ -43,7 +43,7 @@ fn are_those_of_upstream() {
     for line in include_str!("../../tests/facts/library_costs.jsonl").lines() {
         let (expression, min, max, actual): (String, u64, u64, u64) = serde_json::from_str(line).unwrap();
         let found = costs(&expression);
-        // Kubernetes refuses lists of mixed types. The published test ran without that check.
+        // Kubernetes rejects lists of mixed types. The published test ran without that check.
         if matches!(&found, Err(e) if e.contains("expected type")) {
             mixed += 1;
             continue;

@@ -2,7 +2,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-/// Why an evaluation ended. `Display` gives the text in upstream's messages.
+/// Why an evaluation ended. `Display` gives the string in upstream's messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EvalError {
     /// An error of the expression, such as a missing key. `||`, `&&` and loops may continue after it.

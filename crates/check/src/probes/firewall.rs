@@ -82,7 +82,7 @@ fn dropping(listing: &str) -> Vec<Dropping> {
     chains.map(chain).collect()
 }
 
-/// Whether a chain's text has a rule for the pod network's interface that accepts.
+/// Whether the listing of a chain has a rule for the pod network's interface that accepts.
 fn names_pods(chain: &str) -> bool {
     chain.lines().any(|line| line.contains(&format!("ifname \"{INTERFACE}")) && line.contains("accept"))
 }

@@ -31,7 +31,7 @@ const STATUS_CHARS_MAX: usize = 200_000;
 /// Longest reason in an event, in characters: the API takes 1024 bytes with the words before it.
 const MESSAGE_CHARS_MAX: usize = 700;
 
-/// A text with its end left out where it is too long.
+/// Truncates a string that is too long.
 fn shortened(text: &str, chars_max: usize) -> String {
     match text.char_indices().nth(chars_max) {
         Some((end, _)) => format!("{}…", &text[..end]),

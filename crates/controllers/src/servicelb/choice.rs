@@ -195,7 +195,7 @@ mod tests {
         }
     }
 
-    /// Each service's addresses and conflicts as text.
+    /// Returns each service's addresses and conflicts as a string.
     fn shown(demands: Vec<Demand>, nodes: &[Candidate]) -> Vec<String> {
         let show = |(key, a): (ObjectKey, Assignment)| {
             let addresses: Vec<String> = a.addresses.iter().map(ToString::to_string).collect();

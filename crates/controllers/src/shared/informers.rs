@@ -241,7 +241,7 @@ informers! {
     leases: LeaseView = InformerConfig { namespace: "kube-node-lease".into(), ..all() };
     services: ServiceView = all();
     endpoint_slices: EndpointSliceView = all();
-    /// `v1` Endpoints.
+    /// The Endpoints of `v1`.
     endpoints: EndpointsView = all();
     service_accounts: ServiceAccountView = all();
     /// The `kube-root-ca.crt` ConfigMap of each namespace.

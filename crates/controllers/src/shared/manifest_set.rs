@@ -56,7 +56,7 @@ pub enum ManifestError {
         /// The largest number of directories below each other that is read.
         max: usize,
     },
-    /// The text is neither YAML nor JSON. The decoder's error names the line.
+    /// The document is neither YAML nor JSON. The decoder's error names the line.
     #[error("{0}")]
     Syntax(String),
     /// A key is in a map twice. The decoder's finding names the line.

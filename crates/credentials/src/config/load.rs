@@ -36,7 +36,7 @@ pub fn load(path: &Path, bin_dir: &Path) -> Result<Config, ConfigError> {
     if faults.is_empty() { Ok(config) } else { Err(ConfigError(faults)) }
 }
 
-/// Loads a configuration from text, without looking at any bin directory.
+/// Parses a configuration without checking any bin directory.
 pub fn load_text(data: &[u8]) -> Result<Config, ConfigError> {
     let mut faults = Vec::new();
     let (config, _) = merge(vec![(PathBuf::new(), data.to_vec())], false, &mut faults);

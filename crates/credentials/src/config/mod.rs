@@ -44,7 +44,7 @@ pub enum ApiVersion {
 }
 
 impl ApiVersion {
-    /// All of them, sorted as error texts list them.
+    /// All of them, sorted as error messages list them.
     pub const ALL: [Self; 3] = [Self::V1, Self::V1Alpha1, Self::V1Beta1];
 
     /// Returns the value of `apiVersion`.
@@ -66,7 +66,7 @@ impl ApiVersion {
 pub struct ProviderConfig {
     /// Name, which is also the executable's in the bin directory.
     pub name: String,
-    /// Images it is asked for, with the text they were written as.
+    /// The patterns of images, with their spelling in the configuration.
     pub match_images: Vec<(String, Pattern)>,
     /// The time for which an answer without a duration is cached; zero disables caching.
     pub default_cache_duration: Duration,

@@ -267,7 +267,7 @@ fn shown_stderr(provider: &ProviderConfig, request: &Request, output: &Output) -
     scrub(text, &known, STDERR_SHOWN_BYTES_MAX)
 }
 
-/// All texts of a tree, keys left out.
+/// Returns all strings of a tree, without keys.
 fn leaves(v: &serde_json::Value, into: &mut Vec<String>) {
     match v {
         serde_json::Value::String(s) => into.push(s.clone()),

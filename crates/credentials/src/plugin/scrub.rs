@@ -1,7 +1,7 @@
 //! Removes credentials from a plugin's stderr before it is shown: the secrets whose values are known, and whatever
 //! looks like one. In doubt text is removed.
 
-/// Replaces removed text.
+/// The replacement of removed parts.
 const REDACTED: &str = "[redacted]";
 /// Shortest known secret that is looked for; shorter ones would take out ordinary words.
 const KNOWN_BYTES_MIN: usize = 4;

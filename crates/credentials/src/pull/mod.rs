@@ -348,7 +348,7 @@ fn without_secrets(mut text: String, candidates: &[Candidate]) -> String {
     text
 }
 
-/// The waiting state, and the text for the event.
+/// Returns the waiting state, and the message of the event.
 fn pull_error(image: &str, errors: &[String], credentials: &Credentials) -> (EnsureError, String) {
     let mut distinct: Vec<&str> = Vec::new();
     for e in errors {

@@ -675,7 +675,7 @@ fn whatever_happens() {
     let given = std::env::var("KELSON_SEED").ok().and_then(|s| s.parse().ok());
     let first: u64 = given.unwrap_or_else(rand::random);
     println!("KELSON_SEED={first}");
-    // Panics of the plugin are wanted; their text is not.
+    // Panics of the plug-in are expected; their messages are not printed.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         if !info.to_string().contains("as the test wants it") {

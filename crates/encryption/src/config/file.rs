@@ -87,7 +87,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Document, String> {
     }
 }
 
-/// A message of serde's without the texts it quotes.
+/// Returns a message of serde without the strings that it quotes.
 fn without_values(message: Zeroizing<String>) -> String {
     let odd = message.split('"').enumerate().filter(|(i, _)| i % 2 == 0).map(|(_, part)| part);
     odd.collect::<Vec<_>>().join("...")

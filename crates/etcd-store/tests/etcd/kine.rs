@@ -200,7 +200,7 @@ async fn serve(listener: UnixListener, etcd: PathBuf, backend: Backend, refusals
     }
 }
 
-/// The address of something like kine before an etcd, and how often it refused.
+/// The address of a proxy in front of etcd that behaves like kine, and the number of its rejections.
 fn kine(dir: &Path, etcd: &Etcd, backend: Backend) -> (String, Arc<AtomicUsize>) {
     let socket = dir.join("kine");
     let listener = UnixListener::bind(&socket).unwrap();

@@ -25,9 +25,9 @@ pub struct ProcessConfig {
     pub events: Option<Pacing>,
     /// `runtimeRequestTimeout`: timeout of ordinary CRI calls.
     pub runtime_request: Duration,
-    /// `protectKernelDefaults`: whether the kubelet refuses to start if kernel settings differ from the expected ones.
+    /// `protectKernelDefaults`: whether the kubelet does not start if kernel settings differ from the expected ones.
     pub protects_kernel: bool,
-    /// `failCgroupV1`: whether the kubelet refuses to start on cgroup v1. `true` by default in upstream; Kelson supports both versions.
+    /// `failCgroupV1`: whether the kubelet does not start on cgroup v1. `true` by default in upstream; Kelson supports both versions.
     pub refuses_cgroup_v1: bool,
 }
 

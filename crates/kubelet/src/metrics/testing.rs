@@ -1,6 +1,6 @@
 //! Helpers for tests of metrics.
 
-/// Asserts that the text has each of these lines.
+/// Asserts that the output has each of these lines.
 #[track_caller]
 pub(super) fn check(text: &str, lines: &[&str]) {
     for line in lines {

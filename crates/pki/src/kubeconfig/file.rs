@@ -212,7 +212,7 @@ impl KubeconfigFile {
 
     /// The file's YAML. Secret.
     pub fn to_yaml(&self) -> String {
-        // A struct of texts, lists and flags has a tree.
+        // A struct of strings, lists and flags has a tree.
         let mut tree = serde_json::to_value(self).unwrap_or_default();
         tree["apiVersion"] = "v1".into();
         tree["kind"] = "Config".into();
@@ -312,7 +312,7 @@ impl User {
         Source::new("client-key-data", self.client_key_data.as_ref(), self.client_key.as_ref(), base)
     }
 
-    /// The bearer token. A file wins over text, since its content is newer.
+    /// The bearer token. A file takes precedence over an inline token, since its content is newer.
     pub fn token(&self, base: &Path) -> Source {
         match (&self.token, &self.token_file) {
             (_, Some(file)) if !file.as_os_str().is_empty() => Source::File(base.join(file)),

@@ -57,7 +57,7 @@ pub struct Kubeconfig {
 }
 
 impl Kubeconfig {
-    /// The file's text (YAML). Secret.
+    /// Formats the file as YAML. The result is secret.
     pub fn to_yaml(&self) -> String {
         let user = match &self.credential {
             UserCredential::Certificate(issued) => User::with_certificate(&issued.cert_pem, &issued.key.to_typed_pem()),

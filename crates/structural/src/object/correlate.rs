@@ -1,5 +1,6 @@
-//! Which part of the old object a part of the new one is compared with (upstream `apiserver/pkg/cel/common`): fields and
-//! map entries by their key, elements of lists of type map by their keys, and of other lists nothing.
+//! Finds the part of the old object that corresponds to a part of the new one (upstream `apiserver/pkg/cel/common`):
+//! fields and map entries by their key, elements of lists of type map by their keys. Elements of other lists have no
+//! counterpart.
 use std::collections::HashMap;
 
 use kelson_schema::ListType;
@@ -12,17 +13,17 @@ use crate::schema::Node;
 pub struct Old<'a> {
     /// The old value.
     pub value: &'a Value,
-    /// The schema that says how lists are matched.
+    /// The schema that defines how lists are matched.
     pub node: &'a Node,
 }
 
 impl<'a> Old<'a> {
-    /// The old value of a field or map entry.
+    /// Returns the old value of a field or map entry.
     pub fn key(self, key: &str) -> Option<Self> {
         let node = self.node.field(key)?;
         Some(Self { value: self.value.as_object()?.get(key)?, node })
     }
-    /// The old elements of a list, to be found by the new ones; `None` where elements are not matched.
+    /// Returns the old elements of a list, for lookups by new ones. Returns `None` if elements are not matched.
     pub fn elements(self) -> Option<Elements<'a>> {
         if self.node.list_type() != Some(ListType::Map) {
             return None;
@@ -31,8 +32,8 @@ impl<'a> Old<'a> {
         let by_key = MapList::of(self.node, self.value.as_array()?);
         Some(Elements { node, by_key })
     }
-    /// Whether a new value says the same: order of elements that have keys does not count. What the schema does not
-    /// describe is never the same.
+    /// Reports whether a new value is equal. The order of elements with keys does not matter. Parts that the schema
+    /// does not describe are never equal.
     pub fn equals(self, new: &Value) -> bool {
         match (self.value, new) {
             (Value::Object(old), Value::Object(fields)) => {
@@ -60,7 +61,7 @@ pub struct Elements<'a> {
 }
 
 impl<'a> Elements<'a> {
-    /// The old element with the keys of a new one.
+    /// Returns the old element with the keys of a new one.
     pub fn get(&self, new: &Value) -> Option<Old<'a>> {
         let value = self.by_key.get(new)?;
         Some(Old { value, node: self.node })
@@ -74,7 +75,7 @@ pub struct MapList<'a> {
 }
 
 impl<'a> MapList<'a> {
-    /// The elements of a list at this place; of those with equal keys the first counts.
+    /// Indexes the elements of a list at this node. The first of several elements with equal keys counts.
     pub fn of(node: &'a Node, list: &'a [Value]) -> Self {
         let mut elements = HashMap::with_capacity(list.len());
         for element in list {
@@ -84,14 +85,14 @@ impl<'a> MapList<'a> {
         }
         Self { node, elements }
     }
-    /// The element with the same keys as this one.
+    /// Returns the element with the same keys as this one.
     pub fn get(&self, like: &Value) -> Option<&'a Value> {
         let keys = keys_of(self.node, like.as_object()?)?;
         self.elements.get(keys.as_slice()).copied()
     }
 }
 
-/// The values of an element's keys; `None` when one is absent or no scalar.
+/// Returns the values of an element's keys. Returns `None` if one is absent or not a scalar.
 fn keys_of<'v>(node: &Node, element: &'v Map<String, Value>) -> Option<Vec<&'v Value>> {
     let scalar = |v: &&Value| matches!(v, Value::Bool(_) | Value::Number(_) | Value::String(_));
     node.map_keys().iter().map(|key| element.get(key.as_ref()).filter(scalar)).collect()

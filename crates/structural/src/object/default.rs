@@ -1,4 +1,4 @@
-//! Defaults, and nulls that are none (upstream `pkg/apiserver/schema/defaulting`).
+//! Sets defaults, and drops nulls without meaning (upstream `pkg/apiserver/schema/defaulting`).
 use serde_json::Value;
 
 use crate::schema::{Flags, Node};

@@ -1,4 +1,4 @@
-//! Objects embedded in others have a version and a kind, and metadata as any object's (upstream
+//! Validates that embedded objects have a version, a kind, and valid metadata (upstream
 //! `pkg/apiserver/schema/objectmeta/validation.go`).
 use kelson_meta::metadata;
 use kelson_meta::path::{Errors, Path};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::schema::{Flags, Node};
 
-/// Faults of embedded objects, in this value and below it.
+/// Returns the errors of embedded objects, in this value and below it.
 pub fn check_embedded(value: &Value, node: &Node, path: &Path<'_>, e: &mut Errors) {
     if !node.is(Flags::BELOW_EMBEDDED) {
         return;
@@ -68,7 +68,7 @@ fn type_meta(object: &Value, path: &Path<'_>, e: &mut Errors) {
     });
 }
 
-/// Metadata's own rules. An embedded object needs no name, and is in a namespace when it says so.
+/// Validates metadata. An embedded object needs no name, and counts as namespaced if it has a namespace.
 fn object_meta(meta: &Value, path: &Path<'_>, e: &mut Errors) {
     for key in ["generateName", "name"] {
         let name = text(&meta[key]);

@@ -1,5 +1,5 @@
-//! What happens to an object by its schema, in the order of a request: fitted (metadata, unknown fields, nulls), defaulted,
-//! validated.
+//! The processing of an object by its schema, in the order of a request: conversion (metadata, unknown fields, nulls),
+//! defaults, validation.
 mod complete;
 mod correlate;
 mod default;
@@ -26,20 +26,20 @@ pub use metadata::coerce_at;
 pub use prune::{Unknown, prune};
 pub use validate::validate;
 
-/// Brings a decoded object into the form of its schema: metadata is of its type, unknown fields and nulls that mean nothing
-/// are dropped, embedded objects are checked. With `strict`, unknown fields are reported. (Upstream
-/// `unstructuredSchemaCoercer`.)
+/// Converts a decoded object to the form of its schema: metadata is converted to its type, unknown fields and nulls
+/// without meaning are dropped, and embedded objects are checked. With `strict`, unknown fields are reported. Upstream:
+/// `unstructuredSchemaCoercer`.
 ///
 /// # Errors
-/// For metadata, here or in embedded objects, that does not fit.
+/// Fails for metadata, here or in embedded objects, that does not match its type.
 pub fn fit(schema: &Structural, object: Value, preserve_unknown: bool, strict: bool) -> Result<Decoded, DecodeError> {
     fitted(schema, object, preserve_unknown, strict, true)
 }
 
-/// As [`fit`], for the result of an apply: nulls stay where null is not allowed.
+/// Works like [`fit`] for the result of an apply: nulls stay where null is not allowed.
 ///
 /// # Errors
-/// As of [`fit`].
+/// Fails like [`fit`].
 pub fn fit_applied(schema: &Structural, object: Value, preserve_unknown: bool) -> Result<Decoded, DecodeError> {
     fitted(schema, object, preserve_unknown, false, false)
 }
@@ -78,7 +78,7 @@ fn fitted(
     Ok(Decoded { value: object, strict: StrictErrors(found) })
 }
 
-/// The root's own metadata is in form already; a schema that describes it says nothing of nulls there.
+/// Drops nulls. The root's own metadata is already in canonical form, so the schema does not apply to it.
 fn drop_nulls_of_resource(object: &mut Value, node: &Node) {
     let metadata = object.get_mut("metadata").map(Value::take);
     drop_nulls(object, node);
@@ -87,7 +87,7 @@ fn drop_nulls_of_resource(object: &mut Value, node: &Node) {
     }
 }
 
-/// The name that Go's reflection has for a decoded value, as errors show it.
+/// Returns the name of a decoded value's type in Go's reflection, as errors show it.
 pub fn go_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "<nil>",

@@ -41,7 +41,7 @@ pub(super) fn is_meta(key: &str) -> bool {
     matches!(key, "apiVersion" | "kind" | "metadata")
 }
 
-/// Drops what the schema does not know. Of an embedded object, the fields that every object has are kept.
+/// Drops fields that the schema does not declare. The fields of every object are kept in embedded objects.
 pub fn prune(value: &mut Value, node: &Node, unknown: &mut Unknown) {
     drop_unknown(value, Some(node), &Path::new(""), unknown);
 }
@@ -78,7 +78,7 @@ fn drop_unknown(value: &mut Value, node: Option<&Node>, path: &Path<'_>, unknown
     }
 }
 
-/// In a part without a schema objects lose all their fields, and lists keep their scalars.
+/// Drops all fields of objects in a part without a schema. Lists keep their scalars.
 fn drop_all(value: &mut Value, path: &Path<'_>, unknown: &mut Unknown) {
     match value {
         Value::Object(fields) => {
@@ -96,7 +96,7 @@ fn drop_all(value: &mut Value, path: &Path<'_>, unknown: &mut Unknown) {
     }
 }
 
-/// Keeps everything, but prunes again below fields which the schema does describe.
+/// Keeps everything, and prunes again below fields that the schema describes.
 fn keep(value: &mut Value, node: &Node, path: &Path<'_>, unknown: &mut Unknown) {
     match value {
         Value::Object(fields) => {

@@ -1,10 +1,10 @@
-//! Cells of printer columns (upstream `pkg/registry/customresource/tableconvertor`): the first value that a column's path
-//! leads to, if it is of the column's type.
+//! Cells of printer columns (upstream `pkg/registry/customresource/tableconvertor`): the first value that a column's
+//! path selects, if it has the column's type.
 use serde_json::Value;
 
 use super::json_path::JsonPath;
 
-/// A printer column, ready to make cells.
+/// A printer column, which makes cells.
 #[derive(Clone, Debug)]
 pub struct Column {
     path: JsonPath,
@@ -22,7 +22,7 @@ enum Kind {
 }
 
 impl Column {
-    /// A column by its `type` and `jsonPath`; `None` when the path is none.
+    /// Makes a column by its `type` and `jsonPath`. Returns `None` if the path is invalid.
     pub fn new(ty: &str, path: &str) -> Option<Self> {
         let kind = match ty {
             "integer" => Kind::Integer,
@@ -52,7 +52,7 @@ impl Column {
     }
 }
 
-/// A value as text: scalars plainly, lists and objects as JSON.
+/// Formats a value: scalars plainly, lists and objects as JSON.
 fn printed(value: &Value) -> String {
     match value {
         Value::Null => "<no value>".to_owned(),

@@ -1,26 +1,26 @@
-//! JSON paths as printer columns have them (`k8s.io/client-go/util/jsonpath` without templates): fields, elements, slices,
+//! JSON paths of printer columns (`k8s.io/client-go/util/jsonpath` without templates): fields, elements, slices,
 //! unions, wildcards, filters, and `..`.
 use std::cmp::Ordering;
 
 use serde_json::Value;
 
-/// Values that a path may lead to; columns show the first.
+/// The limit of values that a path may select. Columns show the first one.
 const RESULTS_MAX: usize = 10_000;
-/// Filters in filters.
+/// The nesting depth of filters in filters.
 const FILTER_DEPTH_MAX: usize = 4;
 
-/// A path, read once.
+/// A parsed path.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JsonPath(Vec<Step>);
 
 #[derive(Clone, Debug, PartialEq)]
 enum Step {
-    /// Fields by name; several are a union.
+    /// The fields with these names. Several are a union.
     Fields(Vec<String>),
-    /// Elements from, to and in steps of; negative numbers count from the end.
+    /// Elements with start, end and step. Negative numbers count from the end.
     Elements(Vec<Slice>),
     All,
-    /// The value and all below it.
+    /// The value and all values below it.
     Descend,
     Filter(Box<Filter>),
 }
@@ -34,7 +34,7 @@ enum Slice {
 #[derive(Clone, Debug, PartialEq)]
 struct Filter {
     left: Operand,
-    /// None asks whether there is a left side.
+    /// The test. Without one, the filter checks that the left side exists.
     test: Option<(Test, Operand)>,
 }
 
@@ -54,7 +54,7 @@ enum Test {
     GreaterOrEqual,
 }
 
-/// Tests by how they are written, the longer first.
+/// The tests by their spelling, longer ones first.
 const TESTS: &[(&str, Test)] = &[
     ("==", Test::Equal),
     ("!=", Test::NotEqual),
@@ -65,7 +65,7 @@ const TESTS: &[(&str, Test)] = &[
 ];
 
 impl JsonPath {
-    /// Reads a path such as `.status.conditions[?(@.type=="Ready")].status`; `None` when it is none.
+    /// Parses a path such as `.status.conditions[?(@.type=="Ready")].status`. Returns `None` if it is invalid.
     pub fn parse(path: &str) -> Option<Self> {
         Self::parse_within(path, 0)
     }
@@ -82,7 +82,7 @@ impl JsonPath {
                         return None;
                     }
                     steps.push(Step::Descend);
-                    // What follows is a name or brackets, as after one dot.
+                    // A name or brackets follow, as after one dot.
                     if after[1..].starts_with('[') { &after[1..] } else { after }
                 }
                 Some(after) if after.is_empty() || after.starts_with('[') => after,
@@ -111,13 +111,13 @@ impl JsonPath {
     }
 }
 
-/// Whether a path that begins with neither a dot nor a bracket begins with a name.
+/// Reports whether a path that begins with neither a dot nor a bracket begins with a name.
 fn is_identifier(text: &str) -> bool {
     let end = text.find(['.', '[']).unwrap_or(text.len());
     text.starts_with(|c: char| c.is_alphanumeric() || c == '_') && !text[..end].contains(['\n', '\r', '{', '}'])
 }
 
-/// A name after a dot; a backslash takes a dot's meaning.
+/// Parses a name after a dot. A backslash escapes a dot.
 fn field<'p>(text: &'p str, steps: &mut Vec<Step>) -> Option<&'p str> {
     let mut name = String::new();
     let mut chars = text.char_indices();
@@ -156,7 +156,7 @@ fn brackets<'p>(text: &'p str, depth: usize, steps: &mut Vec<Step>) -> Option<&'
     Some(rest)
 }
 
-/// Returns where the brackets end, ignoring quoted and nested ones.
+/// Returns the end of the brackets, ignoring quoted and nested ones.
 fn closing(text: &str) -> Option<usize> {
     let (mut open, mut quote) = (0, None);
     for (i, c) in text.char_indices() {
@@ -256,7 +256,7 @@ impl Step {
     }
 }
 
-/// A value and all below it. Documents are of bounded depth.
+/// Collects a value and all values below it. The depth of documents is bounded.
 fn descend<'v>(value: &'v Value, out: &mut Vec<&'v Value>) {
     if out.len() >= RESULTS_MAX {
         return;

@@ -1,4 +1,4 @@
-//! What others read of a schema: its shape for patches and apply, documents, columns, paths.
+//! The forms of a schema for other code: its shape for patches and apply, documents, columns, paths.
 mod column;
 mod json_path;
 pub mod openapi;

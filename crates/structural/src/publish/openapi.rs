@@ -1,5 +1,6 @@
-//! A definition's schema as the API publishes it, in OpenAPI 3 and in Swagger 2, which can express less (upstream
-//! `pkg/controller/openapi/builder`). The texts and extensions of the author stay; fields that every object has come in.
+//! A definition's schema in the published form, in OpenAPI 3 and in Swagger 2, which supports less (upstream
+//! `pkg/controller/openapi/builder`). The author's descriptions and extensions stay, and the fields of every object are
+//! added.
 use kelson_meta::tree::{entries, flag, items};
 use kelson_schema::{Descriptions, Schema, TypeId};
 use serde_json::{Map, Value, json};
@@ -9,14 +10,14 @@ use crate::schema::is_int_or_string_pattern;
 /// The document in which a schema is published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// Swagger 2.0: no `nullable`, no `anyOf` and its like; what kubectl misreads is left out.
+    /// Swagger 2.0: without `nullable`, `anyOf` and similar keywords. Parts that kubectl misinterprets are left out.
     V2,
-    /// OpenAPI 3.0, which can say all that structural schemas can.
+    /// OpenAPI 3.0, which supports all of structural schemas.
     V3,
 }
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
-/// Keywords that are published as they are written.
+/// Keywords that are published unchanged.
 const KEPT: &[&str] = &[
     "description",
     "title",
@@ -53,8 +54,8 @@ const CLAUSES: &[&str] = &["allOf", "anyOf", "oneOf"];
 const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
 const INT_OR_STRING: &str = "x-kubernetes-int-or-string";
 
-/// The definition of a kind, without `x-kubernetes-group-version-kind`. `schema` is `openAPIV3Schema`; without one, all that
-/// is known is that it is an object. `preserve_unknown` is the old `spec.preserveUnknownFields`.
+/// Returns the definition of a kind, without `x-kubernetes-group-version-kind`. `schema` is `openAPIV3Schema`; without
+/// one, the kind is an object with unknown fields. `preserve_unknown` is the old `spec.preserveUnknownFields`.
 pub fn definition(schema: Option<&Value>, preserve_unknown: bool, dialect: Dialect, texts: &Descriptions) -> Value {
     let Some(schema) = schema else { return json!({"type": "object"}) };
     if dialect == Dialect::V2 && (preserve_unknown || flag(&schema[PRESERVE])) {
@@ -71,7 +72,8 @@ pub fn definition(schema: Option<&Value>, preserve_unknown: bool, dialect: Diale
     root.into()
 }
 
-/// The definition of a kind's list, without `x-kubernetes-group-version-kind`. `item` is the name of the kind's definition.
+/// Returns the definition of a kind's list, without `x-kubernetes-group-version-kind`. `item` is the name of the kind's
+/// definition.
 pub fn list_definition(
     kind: &str,
     list_kind: &str,
@@ -137,7 +139,7 @@ impl Writer<'_> {
         json!({"description": self.text(field), "type": "string"})
     }
 
-    /// A place of the schema, with those below it.
+    /// Converts a node of the schema, with those below it.
     fn place(&self, schema: &Value) -> Map<String, Value> {
         let mut out = Map::new();
         for &key in KEPT {
@@ -175,7 +177,7 @@ impl Writer<'_> {
         out
     }
 
-    /// `anyOf` and its like; an int-or-string says so there too.
+    /// Converts `anyOf` and similar keywords, including those of an int-or-string.
     fn clauses(&self, schema: &Value, out: &mut Map<String, Value>) {
         for &key in CLAUSES {
             let list = items(&schema[key]);
@@ -202,7 +204,7 @@ impl Writer<'_> {
         self.place(clause)
     }
 
-    /// The fields that every object has, in an object inside another.
+    /// Adds the fields of every object to an embedded object.
     fn embedded(&self, out: &mut Map<String, Value>) {
         let properties = own_fields(out);
         for key in ["apiVersion", "kind"] {
@@ -220,7 +222,7 @@ impl Writer<'_> {
     }
 }
 
-/// Makes a place sayable in Swagger 2, as kubectl reads it; answers whether its fields and elements can be described.
+/// Reduces a node to Swagger 2, as kubectl reads it. Returns whether its fields and elements can be described.
 fn simplify(schema: &Value, out: &mut Map<String, Value>) -> bool {
     let nullable = flag(&schema["nullable"]);
     let preserve = flag(&schema[PRESERVE]);
@@ -255,7 +257,7 @@ fn own_fields(place: &mut Map<String, Value>) -> &mut Map<String, Value> {
     properties.as_object_mut().expect("made an object above")
 }
 
-/// Whether a keyword says nothing; a default or example of zero does say something.
+/// Reports whether a keyword has no effect. A default or example of zero has one.
 fn unset(key: &str, value: &Value) -> bool {
     match value {
         Value::Null => true,

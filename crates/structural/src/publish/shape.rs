@@ -1,4 +1,4 @@
-//! A schema as those who merge and apply see it.
+//! The shape of a schema for merge and apply.
 use std::sync::Arc;
 
 use kelson_schema::shape::{DynamicShape, ScalarType, ValueForm};
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::schema::{Child, Flags, Node, Type};
 
-/// The shape of a place. Places are shared, so that this costs nothing.
+/// Returns the shape of a node. Nodes are shared, so this does not copy.
 pub fn shape(node: &Arc<Node>) -> Shape {
     Shape::Dynamic(node.clone())
 }
@@ -54,7 +54,7 @@ impl DynamicShape for Node {
             Type::Object => ValueForm::Map,
             Type::Array => ValueForm::List,
             Type::Integer | Type::Number => ValueForm::Scalar(ScalarType::Numeric),
-            // Upstream's converter takes a text in any other format for a value of any type.
+            // Upstream's converter accepts a value of any type for a string with another format.
             Type::String if has_other_format(self) => ValueForm::AnyScalar,
             Type::String => ValueForm::Scalar(ScalarType::Text),
             Type::Boolean => ValueForm::Scalar(ScalarType::Boolean),

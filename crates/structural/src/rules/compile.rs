@@ -1,4 +1,4 @@
-//! Rules of one place, made ready: checked against the types of the place, with what they can cost.
+//! Compiles the rules of one node: checks them against the types of the node, and estimates their cost.
 use kelson_cel::{CompileError, DeclType, Env, Program, Type};
 
 use super::field_path::{Brackets, field_path};
@@ -18,7 +18,7 @@ pub struct CompiledRule {
     pub error: Option<String>,
     /// Whether it compares with the old value.
     pub uses_old_self: bool,
-    /// The most that one evaluation can cost.
+    /// The maximum cost of one evaluation.
     pub cost_max: u64,
     /// The maximum number of occurrences of the position in a request, if nothing else bounds it.
     pub cardinality_max: u64,
@@ -26,9 +26,9 @@ pub struct CompiledRule {
     pub message: Option<Program>,
     /// Why there is no message program, if there should be one.
     pub message_error: Option<String>,
-    /// The most that the message can cost.
+    /// The maximum cost of the message.
     pub message_cost_max: u64,
-    /// The field that faults are reported at, as errors print it.
+    /// The field at which errors are reported, as errors print it.
     pub field_path: Option<String>,
 }
 

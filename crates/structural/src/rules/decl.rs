@@ -1,4 +1,4 @@
-//! The types that expressions see of a schema (upstream `apiserver/pkg/cel/common/schemas.go`).
+//! The types of a schema in expressions (upstream `apiserver/pkg/cel/common/schemas.go`).
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -8,15 +8,15 @@ use serde_json::Value;
 
 use crate::schema::{Flags, Node, Type};
 
-/// Types of places, each made once: places that are equal have one type.
+/// The types of nodes. Equal nodes share one type.
 #[derive(Default)]
 pub struct Decls {
     made: HashMap<(*const Node, bool), Option<Arc<DeclType>>>,
 }
 
 impl Decls {
-    /// The type of a place; `None` when expressions cannot see it. The root of an object has a kind, a version and a name,
-    /// said or not. The node must live as long as this table.
+    /// Returns the type of a node, or `None` if expressions cannot see it. The root of an object has a kind, a version
+    /// and a name even if the schema does not declare them. The node must live as long as this table.
     pub fn of(&mut self, node: &Node, root: bool) -> Option<Arc<DeclType>> {
         let key = (std::ptr::from_ref(node), root);
         if let Some(made) = self.made.get(&key) {
@@ -85,7 +85,7 @@ impl Decls {
         }
         let mut object = DeclType::object(fields.iter().map(|(name, decl, always)| (*name, (**decl).clone(), *always)));
         if let DeclKind::Object(_, made) = &mut object.kind {
-            // The copies were for sizes; what is kept is shared.
+            // The copies were only needed for the sizes. The stored types are shared.
             for (name, decl, _) in fields {
                 if let Some(field) = escape(name).and_then(|identifier| made.get_mut(identifier.as_ref())) {
                     field.decl = decl;
@@ -115,7 +115,7 @@ fn string(node: &Node) -> DeclType {
     }
 }
 
-/// Whether an author described all of the fields that every object has.
+/// Reports whether an author described all fields of every object.
 fn says_what_every_object_has(node: &Node) -> bool {
     let is = |node: &Node, name: &str, ty: Type| node.property(name).is_some_and(|p| p.ty() == ty);
     is(node, "kind", Type::String)

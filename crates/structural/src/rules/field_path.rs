@@ -1,5 +1,5 @@
-//! Paths that authors write of fields below a place, `.spec.replicas` or `.labels['a.b']`: for rules that report at another
-//! field, and for selectable fields.
+//! Paths of fields below a node, such as `.spec.replicas` or `.labels['a.b']`: for rules that report at another field,
+//! and for selectable fields.
 use kelson_meta::FieldPath;
 
 use crate::schema::Node;
@@ -7,16 +7,16 @@ use crate::schema::Node;
 /// Whether a path may have names in brackets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Brackets {
-    /// Allowed, in the field path of a rule.
+    /// They are allowed, in the field path of a rule.
     Allowed,
-    /// Rejected, in selectable fields.
+    /// They are rejected, in selectable fields.
     Refused,
 }
 
-/// The path as errors print it, and the place that it leads to.
+/// Parses a path. Returns it as errors print it, and the node that it selects.
 ///
 /// # Errors
-/// Why it leads to none.
+/// Returns why it selects no node.
 pub fn field_path<'n>(path: &str, node: &'n Node, brackets: Brackets) -> Result<(FieldPath, &'n Node), String> {
     let mut tokens = Tokens { rest: path };
     let (mut at, mut node) = (FieldPath::default(), node);
@@ -52,7 +52,7 @@ fn step<'n>(at: &FieldPath, node: &'n Node, name: &str) -> Result<(FieldPath, &'
     Ok((at.child(name), node.property(name).ok_or(NOWHERE)?))
 }
 
-/// Dots and brackets alone, and the text between them; a text in single quotes is one.
+/// Tokens: dots, brackets, and the strings between them. A string in single quotes is one token.
 struct Tokens<'a> {
     rest: &'a str,
 }

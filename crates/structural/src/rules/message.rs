@@ -5,10 +5,10 @@ use serde_json::Value;
 
 use crate::schema::Rule;
 
-/// A message that an expression makes may have so many bytes.
+/// The size limit of a message from an expression, in bytes.
 const MESSAGE_BYTES_MAX: usize = 5 * 1024;
 
-/// The rule as messages name it: by what its author says of it, else by itself.
+/// Returns the name of the rule in messages: its author's message, or else the rule itself.
 pub(super) fn name_of(rule: &Rule) -> &str {
     if rule.message.is_empty() { rule.rule.trim() } else { rule.message.trim() }
 }
@@ -22,13 +22,13 @@ pub(super) fn plain(rule: &Rule) -> String {
 pub(super) enum RuleMessage {
     /// The message for the client.
     Message(String),
-    /// None that can be shown: the plain one is.
+    /// The message cannot be shown; the plain message is used.
     Unusable,
-    /// It cost too much: no further rules are asked.
+    /// The message costs too much; no further rules are evaluated.
     TooDear(String),
 }
 
-/// Evaluates the expression for a message; `left` is what the request may still spend.
+/// Evaluates the expression for a message. `left` is the request's remaining budget.
 pub(super) fn evaluate<'a>(
     program: &'a Program,
     source: &str,
@@ -55,7 +55,7 @@ pub(super) fn evaluate<'a>(
     text.filter(usable).map_or(RuleMessage::Unusable, RuleMessage::Message)
 }
 
-/// The error of a failed rule, by the reason that its author chose. Of objects and lists the value is not shown.
+/// Makes the error of a failed rule with the reason of its author. Values of objects and lists are not shown.
 pub(super) fn error(path: String, value: &Value, detail: String, reason: &str) -> FieldError {
     let shown = (!value.is_object() && !value.is_array()).then(|| value.to_string());
     match reason {

@@ -1,5 +1,5 @@
-//! Validation rules in CEL (`x-kubernetes-validations`, KEP-2876; upstream `pkg/apiserver/schema/cel`): what their
-//! expressions may name, whether they compile, and what they say of an object.
+//! Validation rules in CEL (`x-kubernetes-validations`, KEP-2876; upstream `pkg/apiserver/schema/cel`): the names in
+//! their expressions, their compilation, and their evaluation.
 mod compile;
 mod decl;
 mod field_path;

@@ -8,7 +8,7 @@ use super::compile::{CompiledRule, compile};
 use super::decl::Decls;
 use crate::schema::{Flags, Name, Node};
 
-/// A place with rules at it or below.
+/// A node with rules at it or below.
 #[derive(Debug)]
 pub(super) struct RuleNode {
     pub node: Arc<Node>,
@@ -38,7 +38,7 @@ impl Rules {
         let mut maker = Maker { decls: Decls::default(), made: HashMap::new() };
         Self { root: maker.place(node, root) }
     }
-    /// Whether there are none.
+    /// Reports whether there are no rules.
     pub fn is_empty(&self) -> bool {
         self.root.is_none()
     }
@@ -68,7 +68,7 @@ impl Maker {
         let mut properties = Vec::new();
         for (name, property) in node.properties() {
             let embedded = property.is(Flags::EMBEDDED);
-            // At a root, only the metadata that every object has is visible.
+            // At a root, only the metadata of every object is visible.
             let seen = match escape(name) {
                 Some(identifier) => decl.field(&identifier).is_some(),
                 None => self.decls.of(property, embedded).is_some(),

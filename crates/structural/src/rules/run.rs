@@ -71,7 +71,7 @@ impl Rules {
     }
 }
 
-/// No further rule is asked.
+/// Ends the evaluation of rules.
 struct Ended;
 
 struct Run {
@@ -206,7 +206,7 @@ impl Run {
         Ok(true)
     }
 
-    /// Takes what was spent since `before` from the budget; whether there was enough.
+    /// Subtracts the cost since `before` from the budget. Returns whether there was enough.
     fn pay(&mut self, before: u64) -> bool {
         let cost = self.budget.spent().saturating_sub(before);
         let enough = cost <= self.verdict.left;
@@ -230,7 +230,7 @@ impl Run {
             Some(below) => format!("{at}.{below}"),
             None => at.to_owned(),
         };
-        // A rule that compares was asked because something changed, as far as it is concerned.
+        // A transition rule is evaluated because its value has changed, so its errors are not ignored.
         let overlooked = !compiled.uses_old_self && ratchet.unchanged();
         let mut reported = None;
         if let Some(program) = &compiled.message {

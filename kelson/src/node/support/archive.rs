@@ -1,4 +1,4 @@
-//! A tar.gz of bounded size whose texts have passed the redactor.
+//! A tar.gz of bounded size whose files have passed the redactor.
 #![allow(clippy::disallowed_methods, reason = "blocking: by a command that does nothing else")]
 
 use std::fmt::Display;
@@ -91,7 +91,7 @@ impl Archive {
     }
 }
 
-/// The last lines of a text that are not longer than `max` together.
+/// Returns the last lines of a string that are not longer than `max` together.
 pub fn tail(text: &str, max: usize) -> &str {
     let Some(cut) = text.len().checked_sub(max).filter(|cut| *cut > 0) else { return text };
     let bytes = &text.as_bytes()[cut - 1..];

@@ -1,4 +1,4 @@
-//! Takes secrets out of text: those that are known by their value, and what looks like one. Pure.
+//! Removes secrets from strings: known values, and values that look like secrets. Pure.
 use std::collections::BTreeSet;
 
 use regex::{Regex, RegexBuilder};
@@ -29,7 +29,7 @@ const HIDDEN_FIELDS: [&str; 11] = [
 /// Fields that are shown whatever their parent is: environment variables keep their names.
 const SHOWN_OF_ENV: &str = "name";
 
-/// Removes secrets from text.
+/// Removes secrets from strings.
 pub struct Redactor {
     known: Vec<Regex>,
     shapes: Vec<(Regex, &'static str)>,
@@ -69,7 +69,7 @@ impl Redactor {
         Ok(Self { known: compiled.collect::<Result<_, _>>()?, shapes })
     }
 
-    /// The text without secrets.
+    /// Returns the string without secrets.
     pub fn text(&self, text: &str) -> String {
         let mut text = without_end_of_key(text);
         for known in &self.known {

@@ -26,7 +26,7 @@ use configuration::SecurityConfiguration;
 use kelson_meta::tree::path::{at, strings, text};
 use level::PREFIX;
 
-/// The audit annotation with the enforced policy, and its text for a policy that cannot be read.
+/// The audit annotation with the enforced policy, and its value for a policy that cannot be read.
 const ENFORCED: &str = "pod-security.kubernetes.io/enforce-policy";
 const NO_DEMAND: &str = "privileged:latest";
 

@@ -9,7 +9,7 @@ use crate::catalog::Served;
 use crate::shared::context::RequestContext;
 use crate::write::decode;
 
-/// Warning for deleting a job without a propagation policy (upstream's text).
+/// Warning for deleting a job without a propagation policy (upstream's message).
 const PODS_STAY: &str = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them \
                          or set propagationPolicy=Orphan to suppress this warning";
 

@@ -325,7 +325,7 @@ fn flags_are_one_issuer() {
     assert!(Issuer::of_flags(&OidcFlags { signing_algs: vec!["HS256".into()], ..flags }).is_err());
 }
 
-/// Records the reported uses as text.
+/// Records the reported uses as strings.
 #[derive(Default)]
 struct RecordedIssuerUse(Mutex<Vec<String>>);
 

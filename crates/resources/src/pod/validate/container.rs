@@ -34,7 +34,7 @@ const EPHEMERAL_FIELDS: &[&str] = &[
     "targetContainerName",
 ];
 
-/// Validates `spec.containers`.
+/// Validates the list `spec.containers`.
 pub fn containers(spec: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut Errors) {
     let list = items(&spec["containers"]);
     if list.is_empty() {
@@ -53,7 +53,7 @@ pub fn containers(spec: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut Errors) {
     host_ports(list, 0, p, e);
 }
 
-/// Validates `spec.initContainers`.
+/// Validates the list `spec.initContainers`.
 pub fn init_containers(spec: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut Errors) {
     let list = items(&spec["initContainers"]);
     if list.is_empty() {
@@ -97,7 +97,7 @@ pub fn init_containers(spec: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut Errors
     }
 }
 
-/// Validates `spec.ephemeralContainers`.
+/// Validates the list `spec.ephemeralContainers`.
 pub fn ephemeral_containers(spec: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut Errors) {
     let list = items(&spec["ephemeralContainers"]);
     if list.is_empty() {

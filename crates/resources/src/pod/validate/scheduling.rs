@@ -11,7 +11,7 @@ use crate::tree::{entries, int, int0, items, present, text};
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
-/// Validates `spec.affinity`.
+/// Validates `spec.affinity` of a pod.
 pub fn affinity(a: &Value, p: &Path<'_>, e: &mut Errors) {
     let node = &a["nodeAffinity"];
     let at = p.child("nodeAffinity");
@@ -164,7 +164,7 @@ fn match_label_keys(t: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Validates `spec.topologySpreadConstraints`.
+/// Validates the list `spec.topologySpreadConstraints`.
 pub fn spread(list: &Value, p: &Path<'_>, e: &mut Errors) {
     let all = items(list);
     for (i, c) in all.iter().enumerate() {
@@ -202,7 +202,7 @@ pub fn spread(list: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// Validates `spec.tolerations`.
+/// Validates the list `spec.tolerations`.
 pub fn tolerations(list: &Value, p: &Path<'_>, e: &mut Errors) {
     for (i, t) in items(list).iter().enumerate() {
         let at = p.index(i);

@@ -1,4 +1,4 @@
-//! Numbers and codes: identifiers, books, cards, colours, base64, names.
+//! Numbers and codes: UUIDs, ISBNs, credit cards, colors, base64, names.
 
 /// Validates a UUID; with `version`, the digit at its position. Versions 4 and 5 have a variant too.
 pub fn is_uuid(text: &str, version: Option<u8>) -> bool {
@@ -97,7 +97,7 @@ pub fn is_rgb_color(text: &str) -> bool {
     parts.len() == 3 && parts.iter().all(part)
 }
 
-/// Base64 in whole groups of four, at least one.
+/// Validates base64 in complete groups of four, at least one.
 pub fn is_base64(text: &str) -> bool {
     let body = text.trim_end_matches('=');
     let padding = text.len() - body.len();
@@ -113,12 +113,12 @@ fn is_label(text: &str) -> bool {
     end(b.first()) && end(b.last()) && b.iter().all(|&c| c == b'-' || c.is_ascii_lowercase() || c.is_ascii_digit())
 }
 
-/// A name of up to 63 characters: a label in lower case.
+/// Validates a name of up to 63 characters: a label in lower case.
 pub fn is_short_name(text: &str) -> bool {
     text.len() <= 63 && is_label(text)
 }
 
-/// A name of up to 253 characters: labels in lower case, of any length, with dots between them.
+/// Validates a name of up to 253 characters: labels in lower case, of any length, with dots between them.
 pub fn is_long_name(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label)
 }

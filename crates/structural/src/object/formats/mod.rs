@@ -1,11 +1,11 @@
-//! What each format demands of a string (upstream `kube-openapi/pkg/validation/strfmt`).
+//! Validates strings by their format (upstream `kube-openapi/pkg/validation/strfmt`).
 mod codes;
 mod net;
 mod time;
 
 use crate::schema::Format;
 
-/// Whether a string is of a format; those of numbers demand nothing of strings.
+/// Reports whether a string has a format. Formats of numbers accept every string.
 pub fn is_valid(format: Format, text: &str) -> bool {
     match format {
         Format::Int32 | Format::Int64 | Format::Float | Format::Double | Format::Password => true,

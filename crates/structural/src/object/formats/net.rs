@@ -1,4 +1,4 @@
-//! Addresses: of hosts, networks, resources and people.
+//! Addresses of hosts, networks, resources and mail.
 use std::net::Ipv6Addr;
 use std::sync::LazyLock;
 
@@ -16,7 +16,7 @@ fn ipv4_with_zeros(text: &str) -> bool {
     parts.len() == 4 && parts.iter().all(part)
 }
 
-/// An address with a dot; an IPv6 address may end in an IPv4 one.
+/// Accepts any address with a dot. An IPv6 address may end with an IPv4 address.
 pub fn is_ipv4(text: &str) -> bool {
     text.contains('.') && (ipv4_with_zeros(text) || text.parse::<Ipv6Addr>().is_ok())
 }
@@ -33,7 +33,7 @@ pub fn is_cidr(text: &str) -> bool {
         && length.parse::<u32>().is_ok_and(|length| length <= max)
 }
 
-/// 6, 8 or 20 bytes: in pairs of digits with colons or dashes, or in fours with dots.
+/// Accepts 6, 8 or 20 bytes: pairs of digits with colons or dashes, or groups of four with dots.
 pub fn is_mac(text: &str) -> bool {
     let Some(separator) = text.chars().find(|c| !c.is_ascii_hexdigit()) else { return false };
     let (length, bytes) = match separator {
@@ -46,7 +46,7 @@ pub fn is_mac(text: &str) -> bool {
         && matches!(parts.len() * bytes, 6 | 8 | 20)
 }
 
-/// Letters and symbols of any script, as hostnames may have them.
+/// Letters and symbols of any script, which host names may have.
 static LETTER_OR_SYMBOL: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^[\p{S}\p{L}]$").ok());
 static LETTER: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\p{L}$").ok());
 
@@ -60,7 +60,7 @@ fn is_top_char(c: char) -> bool {
     c.is_ascii_alphabetic() || !c.is_ascii() && of_class(&LETTER, c)
 }
 
-/// A name of RFC 1034, which may begin with a digit and have letters and symbols of any script.
+/// Accepts a name of RFC 1034, which may begin with a digit and have letters and symbols of any script.
 pub fn is_hostname(text: &str) -> bool {
     const HOSTNAME_BYTES_MAX: usize = 255;
     const LABEL_BYTES_MAX: usize = 63;
@@ -81,7 +81,7 @@ pub fn is_hostname(text: &str) -> bool {
     labels.split('.').all(label) && top.chars().count() >= 2 && top.chars().all(is_top_char)
 }
 
-/// An absolute URI or an absolute path, as a request line may have it.
+/// Accepts an absolute URI or an absolute path, as in a request line.
 pub fn is_request_uri(text: &str) -> bool {
     if text.is_empty() || text.bytes().any(|c| c < 0x20 || c == 0x7f) {
         return false;
@@ -92,7 +92,7 @@ pub fn is_request_uri(text: &str) -> bool {
     let Some((scheme, rest)) = scheme(text) else { return false };
     let rest = rest.split_once('?').map_or(rest, |(path, _)| path);
     if !rest.starts_with('/') {
-        // What follows a scheme may be of any form.
+        // Anything may follow a scheme.
         return !scheme.is_empty();
     }
     let (authority, path) = match rest.strip_prefix("//") {
@@ -105,7 +105,7 @@ pub fn is_request_uri(text: &str) -> bool {
     is_authority(authority) && escapes_are_whole(path)
 }
 
-/// The scheme, which may be empty, and the rest; `None` where a colon has no scheme before it.
+/// Returns the scheme, which may be empty, and the rest. Returns `None` if there is no scheme before a colon.
 fn scheme(text: &str) -> Option<(&str, &str)> {
     for (i, c) in text.bytes().enumerate() {
         match c {
@@ -132,7 +132,7 @@ fn is_authority(text: &str) -> bool {
             if !port(after) {
                 return false;
             }
-            // A zone is the only part of an address that has escapes.
+            // Only the zone of an address may have escapes.
             let address = inside.split_once("%25").map_or(inside, |(address, _)| address);
             return address.parse::<Ipv6Addr>().is_ok();
         }
@@ -161,7 +161,7 @@ fn escapes_are_whole(text: &str) -> bool {
     })
 }
 
-/// An address of RFC 5322, alone or in angle brackets after a name.
+/// Accepts an address of RFC 5322, alone or in angle brackets after a name.
 pub fn is_email(text: &str) -> bool {
     let text = text.trim_matches([' ', '\t']);
     if is_addr_spec(text) {
@@ -179,7 +179,7 @@ fn is_dot_atom(text: &str) -> bool {
     text.split('.').all(|atom| !atom.is_empty() && atom.chars().all(is_atom_char))
 }
 
-/// The rest after a quoted text; `None` when there is none.
+/// Returns the rest after a quoted string. Returns `None` if there is none.
 fn after_quoted(text: &str) -> Option<&str> {
     let inner = text.strip_prefix('"')?;
     let mut escaped = false;
@@ -208,7 +208,7 @@ fn is_addr_spec(text: &str) -> bool {
     is_dot_atom(local) && domain
 }
 
-/// Words and quoted texts before an address; none at all is fine.
+/// Accepts words and quoted strings before an address, or nothing.
 fn is_phrase(text: &str) -> bool {
     let mut rest = text;
     while !rest.is_empty() {

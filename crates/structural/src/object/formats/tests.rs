@@ -1,4 +1,4 @@
-//! For each format, texts that are of it and texts that are not.
+//! For each format, strings that have it and strings that do not.
 use super::is_valid;
 use crate::schema::Format;
 

@@ -23,7 +23,7 @@ pub fn is_date(text: &str) -> bool {
     (1..=days).contains(&day)
 }
 
-/// A date, a `t`, and a time with its zone; letters of either case, and any character before a fraction.
+/// Accepts a date, a `t`, and a time with its zone, in either case and with any character before a fraction.
 pub fn is_date_time(text: &str) -> bool {
     let lower = text.to_lowercase();
     let mut parts = lower.split('t');
@@ -57,7 +57,7 @@ fn is_zone(text: &str) -> bool {
     }
 }
 
-/// Names of units; the last of a line may have an ending, as in `minutes`.
+/// The names of units. The last one of a line may have an ending, as in `minutes`.
 const UNITS: &[&[&str]] = &[
     &["ns", "nano"],
     &["us", "µs", "micro"],
@@ -69,12 +69,12 @@ const UNITS: &[&[&str]] = &[
     &["w", "wk", "week"],
 ];
 
-/// A duration as Go prints them, or numbers with units in words, `3 days`.
+/// Accepts a duration in Go's format, or numbers with units, such as `3 days`.
 pub fn is_duration(text: &str) -> bool {
     kelson_codec::parse_duration(text).is_ok() || worded_duration(text)
 }
 
-/// Whether the text has, anywhere, a number with a unit; each number that has letters after it must be a number of 64 bits.
+/// Reports whether the string contains a number with a unit. Each number with letters after it must fit 64 bits.
 fn worded_duration(text: &str) -> bool {
     let mut found = false;
     let mut rest = text;

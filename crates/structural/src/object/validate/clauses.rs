@@ -79,7 +79,7 @@ impl Check<'_> {
         }
     }
 
-    /// The faults of the alternative that holds most, when none holds.
+    /// Reports the errors of the alternative that matches best, if none matches.
     fn nearest(&mut self, clauses: &[Child], value: &Value, old: Option<Old<'_>>, path: &Path<'_>) {
         if self.out.is_quiet() {
             return;

@@ -1,4 +1,4 @@
-//! What validation finds, in the words that clients know.
+//! The errors of validation, with upstream's messages.
 use kelson_meta::path::Path;
 use kelson_meta::{FieldError, FieldErrorKind, too_long_detail, too_many_detail};
 use serde::Serialize;
@@ -29,11 +29,11 @@ impl Outcome {
     pub fn is_valid(&self) -> bool {
         !self.failed
     }
-    /// Whether nothing can be learned by going on.
+    /// Reports whether further checks cannot change the result.
     pub fn full(&self) -> bool {
         self.errors.len() >= FAULTS_MAX || self.quiet && self.failed
     }
-    /// Records that there is an error; returns whether it need not be reported.
+    /// Records an error. Returns whether it need not be reported.
     fn fail(&mut self) -> bool {
         self.failed = true;
         self.full()
@@ -51,7 +51,7 @@ impl Outcome {
             self.add(error);
         }
     }
-    /// Adds an error unless it is there already.
+    /// Adds an error unless it exists already.
     fn add(&mut self, error: FieldError) {
         if !self.fail() && !self.errors.contains(&error) {
             self.errors.push(error);
@@ -59,12 +59,12 @@ impl Outcome {
     }
 }
 
-/// A path as text; empty for the validated value itself.
+/// Formats a path. Empty for the validated value itself.
 pub(super) fn text_of(path: &Path<'_>) -> String {
     path.field().as_str().to_owned()
 }
 
-/// A float as Go's `%v` prints it.
+/// Formats a float like Go's `%v`.
 pub(super) fn go_float(float: f64) -> String {
     let magnitude = float.abs();
     if magnitude != 0.0 && !(1e-4..1e21).contains(&magnitude) {
@@ -107,11 +107,11 @@ impl<'a> Faults<'a> {
         self.add(out, kind, &at, Some(print(&value)), format!("{at} in body {why}"));
     }
 
-    /// A value that breaks a keyword.
+    /// Adds the error of a value that violates a keyword.
     pub fn invalid(&self, out: &mut Outcome, path: &Path<'_>, value: impl Serialize, why: &str) {
         self.reported(out, FieldErrorKind::Invalid, path, value, why);
     }
-    /// A value of the wrong type or format; `found` is its type, or the text that has not the format.
+    /// Adds the error of a value of the wrong type or format. `found` is its type, or the string without the format.
     pub fn wrong_type(&self, out: &mut Outcome, path: &Path<'_>, wanted: &str, found: &str) {
         self.reported(out, FieldErrorKind::TypeInvalid, path, found, &format!("must be of type {wanted}: {found:?}"));
     }

@@ -20,8 +20,8 @@ use crate::schema::{Additional, Flags, Node, Values, pattern};
 /// rejected.
 const STEPS_MAX: u64 = 20_000_000;
 
-/// Faults of a value. `at` is the path of the value in its object. With `old`, faults of what did not change are
-/// overlooked.
+/// Returns the errors of a value. `at` is the path of the value in its object. With `old`, errors of unchanged parts
+/// are ignored.
 pub fn validate(value: &Value, node: &Node, old: Option<Old<'_>>, at: &Path<'_>) -> FieldErrors {
     let at = at.field();
     let mut check = Check { faults: Faults::new(at.as_str()), steps: STEPS_MAX, out: Outcome::default() };
@@ -39,7 +39,7 @@ pub(super) struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// A value that may have an old one: when both are the same, nothing is wrong with it.
+    /// Validates a value that may have an old one. An unchanged value has no errors.
     fn matched(&mut self, value: &Value, node: &Node, old: Option<Old<'_>>, path: &Path<'_>) {
         if old.is_some_and(|old| old.equals(value)) {
             return;
@@ -47,7 +47,7 @@ impl Check<'_> {
         self.place(value, node, old, path);
     }
 
-    /// All that a schema says of a value.
+    /// Validates a value by all keywords of a node.
     fn place(&mut self, value: &Value, node: &Node, old: Option<Old<'_>>, path: &Path<'_>) {
         if self.steps == 0 || self.enough() {
             return;
@@ -73,7 +73,7 @@ impl Check<'_> {
         self.out.matched(1);
     }
 
-    /// Whether nothing can be learned by going on.
+    /// Reports whether further checks cannot change the result.
     fn enough(&self) -> bool {
         self.out.full()
     }
@@ -180,13 +180,14 @@ impl Check<'_> {
         }
     }
 
-    /// The old value of a field. The kind and version of the object itself are those of the request, new and old alike.
+    /// Returns the old value of a field. The kind and version of the object itself are those of the request, new and
+    /// old alike.
     fn old_of<'o>(&self, old: Option<Old<'o>>, key: &str, root: bool) -> Option<Old<'o>> {
         if root && matches!(key, "kind" | "apiVersion") { None } else { old?.key(key) }
     }
 }
 
-/// Whether a place takes an integer or a string, and says so without a type.
+/// Reports whether a node accepts an integer or a string without a `type`.
 fn is_either(node: &Node) -> bool {
     node.is(Flags::INT_OR_STRING)
 }

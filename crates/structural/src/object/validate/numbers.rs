@@ -1,5 +1,5 @@
-//! Bounds of numbers, and whether they fit the type they are said to have. Bounds are floats; for an integer they are cut to
-//! one, as the reference does.
+//! Validates the bounds of numbers and their type. Bounds are floats; for an integer they are truncated, as in the
+//! reference.
 use kelson_meta::path::Path;
 use serde_json::Number;
 
@@ -8,7 +8,7 @@ use super::faults::go_float;
 use super::types::is_whole;
 use crate::schema::{Flags, Format, Node, Type, Values};
 
-/// The number as the reference holds it.
+/// The number in the form of the reference.
 #[derive(Clone, Copy)]
 enum NumberValue {
     Int(i64),

@@ -1,11 +1,11 @@
-//! `type`, with `nullable` and what a format says of it.
+//! Validates `type`, with `nullable` and the effect of a format.
 use kelson_meta::path::Path;
 use serde_json::{Number, Value};
 
 use super::{Check, is_either};
 use crate::schema::{Flags, Node, Type};
 
-/// The type of a value, as messages name it.
+/// Returns the type of a value, as messages name it.
 pub(super) fn word(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -43,7 +43,7 @@ impl Check<'_> {
         let found = word(value);
         let fault = match (value, format) {
             (Value::Null, _) => (!untyped && !node.is(Flags::NULLABLE)).then_some((wanted, "null")),
-            // A place with a format for strings takes lists too.
+            // A node with a format for strings accepts lists too.
             (Value::String(_) | Value::Array(_), Some(_)) if !is(Type::Number) && !is(Type::Integer) => None,
             _ => {
                 let fits = is(Type::of(found)) || self.number_fits(value, is(Type::Integer), is(Type::Number));
@@ -65,7 +65,7 @@ impl Check<'_> {
         }
     }
 
-    /// A whole float is an integer, and every integer a number.
+    /// A whole float counts as an integer, and every integer as a number.
     fn number_fits(&self, value: &Value, integer: bool, number: bool) -> bool {
         let Value::Number(n) = value else { return false };
         if n.is_i64() { number } else { integer && as_float(n).is_some_and(is_whole) }

@@ -304,20 +304,5 @@ impl Transport for Remote {
     }
 }
 
-<<<<<<< HEAD
-=======
-/// An error with its causes; hyper's own message says little.
-fn chain(e: &dyn std::error::Error) -> String {
-    let mut text = e.to_string();
-    let mut source = e.source();
-    while let Some(s) = source {
-        text.push_str(": ");
-        text.push_str(&s.to_string());
-        source = s.source();
-    }
-    text
-}
-
->>>>>>> 9d1a5dddca7f0abd44c42f850fcc9e390495b114
 #[cfg(test)]
 mod tests;

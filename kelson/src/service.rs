@@ -184,7 +184,8 @@ mod tests {
         let alive = kelson_tasks::scoped("watchdog", service.clone().lives(limit));
         for minute in 0..5 {
             tokio::time::sleep(limit).await;
-            assert!(manager.recv(&mut [0; 64]).is_ok(), "no notification in minute {minute}");
+            let notified = std::iter::from_fn(|| manager.recv(&mut [0; 64]).ok()).count();
+            assert!(notified > 0, "no notification in minute {minute}");
         }
         drop(alive);
     }

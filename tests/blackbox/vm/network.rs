@@ -2,7 +2,7 @@
 use anyhow::{Context as _, ensure};
 use kelson_blackbox::{Outcome, Subject, eventually};
 
-use super::guest::{Guest, Machine};
+use super::guest::{BUSY_HOST, Guest, Machine};
 use super::{KUBELET, PATIENCE, pod};
 
 /// A firewall as distributions set it up: what is not named is dropped.
@@ -83,7 +83,7 @@ pub fn two_machines(_: &Subject) -> Outcome {
     agent.sh(&format!(
         "cp /payload/*.service /etc/systemd/system/; mkdir -p /etc/kelson
 printf 'KELSON_URL=https://10.77.0.1:6443\nKELSON_TOKEN={}\nKELSON_ARGS=\"--node-name node-2 --node-ip 10.77.0.2\"\n' >/etc/kelson/kelson.env
-systemctl daemon-reload; systemctl enable -q --now kelson-agent",
+{BUSY_HOST}; systemctl enable -q --now kelson-agent",
         token.trim()
     ))?;
     let k = server.kubectl();

@@ -8,6 +8,7 @@ use crate::cli::ServerArgs;
 use crate::control_plane::ControlPlane;
 use crate::host::{self, NodeIdentity};
 use crate::lock::DataDirLock;
+use crate::node::vip::Vip;
 use crate::{liveness, logging, node, process};
 
 /// Runs `kelson server` until it ends.
@@ -28,12 +29,14 @@ pub fn server(args: ServerArgs) -> anyhow::Result<()> {
             true => kelson_ranges::settle(&args.data_dir, given).await?,
             false => node::run::settle(&args.data_dir, given).await?,
         };
+        let vip = Vip::prepare(&args, &ranges).await?;
         // A start may wait for other servers as long as it takes; a signal ends it.
         let tasks = process.tasks.clone();
         let control_plane = tokio::select! {
             started = ControlPlane::start(&args, ranges, &tasks) => started?,
             ended = process.ended() => return ended,
         };
+        let vip = vip.start(&control_plane, &tasks);
         let text = ready(control_plane.local_url(), &args.data_dir, !args.disable_agent);
         // The log has this as well, so a server whose output is closed continues.
         let _ = std::io::stdout().write_all(text.as_bytes());
@@ -44,6 +47,10 @@ pub fn server(args: ServerArgs) -> anyhow::Result<()> {
             true => process.ended().await,
             false => node::run::beside(&control_plane, &args.data_dir, &args.node, &me, process).await,
         };
+        if let Some(vip) = vip {
+            // Before the API ends, so that its clients find another server at once.
+            vip.shutdown().await;
+        }
         control_plane.shutdown().await;
         ended
     })

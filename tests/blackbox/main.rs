@@ -49,6 +49,7 @@ mod streaming;
 mod support;
 mod told;
 mod upgrade;
+mod vip;
 mod vm;
 mod volume_kinds;
 mod volumes;
@@ -113,6 +114,7 @@ fn main() {
         joining::tests(),
         durability::tests(),
         availability::tests(),
+        vip::tests(),
         members::tests(),
         restore::tests(),
         envtest::tests(),

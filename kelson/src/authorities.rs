@@ -3,6 +3,7 @@
 //! issued by it.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -44,9 +45,21 @@ pub fn administrator(args: &ServerArgs, pki: &ClusterPki, url: &str, now: Timest
     pki.ensure_admin_kubeconfig(&admin, url, now)?;
     if let Some(out) = &args.kubeconfig_out {
         let text = std::fs::read(&admin).with_context(|| format!("read {}", admin.display()))?;
-        kelson_pki::write_secret(out, &text, false)?;
+        kelson_pki::write_secret(out, &for_clients(text, args, url), false)?;
     }
     Ok(admin)
+}
+
+/// Returns a kubeconfig for clients outside of this machine: with the shared address of the servers, if they have one.
+fn for_clients(kubeconfig: Vec<u8>, args: &ServerArgs, url: &str) -> Vec<u8> {
+    let port = url.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+    match (args.vip.addresses().first(), port, String::from_utf8(kubeconfig)) {
+        (Some(ip), Some(port), Ok(text)) => {
+            text.replace(url, &format!("https://{}", SocketAddr::new(*ip, port))).into_bytes()
+        }
+        (_, _, Ok(text)) => text.into_bytes(),
+        (_, _, Err(other)) => other.into_bytes(),
+    }
 }
 
 /// Returns the CAs with which controllers sign and which they publish.

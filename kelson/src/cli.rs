@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use ipnet::IpNet;
+use kelson_controllers::AddressPool;
 use kelson_serving::Port;
 
 use crate::admission::AdmissionArgs;
@@ -17,8 +18,13 @@ use crate::identity::IdentityArgs;
 use crate::k3s::MigrateCommand;
 use crate::member::MemberCommand;
 use crate::member_flags::MemberArgs;
+<<<<<<< HEAD
 use crate::node::args::{NodeArgs, NodeCommand};
 use crate::snapshot_flags::{ScheduleArgs, SnapshotCommand};
+=======
+use crate::node::args::{NodeArgs, NodeCommand, VipArgs};
+use crate::snapshot_flags::SnapshotCommand;
+>>>>>>> 9fd70d20b8d54cc2cb722beba5f47ffa1727eaed
 use crate::tracing_flags::TracingArgs;
 use crate::{config, flags, k3s};
 
@@ -163,6 +169,12 @@ pub struct ServerArgs {
     /// addresses of nodes for services of type LoadBalancer).
     #[arg(long, value_name = "PARTS", value_delimiter = ',')]
     pub disable: Vec<BuiltIn>,
+    /// Addresses for services of type LoadBalancer, of which each service gets its own. One node announces them with ARP
+    /// or NDP. The same on every server [default: services get the addresses of nodes]
+    #[arg(long, value_name = "FIRST-LAST|CIDR", value_delimiter = ',')]
+    pub load_balancer_pool: Vec<AddressPool>,
+    #[command(flatten)]
+    pub vip: VipArgs,
     /// Delete objects that came from a file in DIR/manifests when no file there has them any more; without it only those with the
     /// annotation `manifests.kelson.dev/prune: "true"`.
     #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]

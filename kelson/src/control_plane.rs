@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use jiff::Timestamp;
 use kelson_apiserver::{ApiServer, Config, KubeletConfig, KubeletTrust, Running, ServiceAccountConfig, ServingConfig};
 use kelson_auth::{UserInfo, user};
-use kelson_client::Client;
+use kelson_client::{Client, Transport};
 use kelson_controllers::{Authorities, ReservedNames};
 use kelson_etcd_store::migrate::place;
 use kelson_members::Member;
@@ -30,9 +30,10 @@ use crate::certificates::{self, Certificates, CurrentPki};
 use crate::cli::{BuiltIn, ServerArgs};
 use crate::cluster::{Bundles, CLUSTER_DOMAIN, ClusterSettings};
 use crate::elected::Elected;
+use crate::election::Election;
 use crate::host::nth;
 use crate::identity_files::IdentityFiles;
-use crate::leading::Part;
+use crate::leading::{Elector, Part};
 use crate::own_objects::OwnObjects;
 use crate::process::within;
 use crate::snapshot_schedule::ScheduledSnapshots;
@@ -179,6 +180,17 @@ impl ControlPlane {
     /// Returns a client for a component that runs in this process as `user`.
     pub fn client(&self, user: &str, component: &str) -> Client {
         client(&self.api, identity(user), component)
+    }
+
+    /// Returns the connection of an administrator in this process.
+    pub fn administrator(&self) -> Arc<dyn Transport> {
+        self.api.in_process(UserInfo::new(user::API_SERVER, [user::MASTERS]))
+    }
+
+    /// Returns this server's side of an election for a lease in `kube-system`; `None` if no other server has its store.
+    pub fn elector(&self, lease: &str) -> Option<Elector> {
+        let identity = self.controllers.identity()?.to_owned();
+        Some(Elector { transport: self.administrator(), identity, election: Election::of(lease) })
     }
 
     /// Returns the group of its tasks.
@@ -412,6 +424,7 @@ fn machine_names(args: &ServerArgs, address: IpAddr) -> Vec<San> {
     names.extend(host::name().map(San::Dns));
     names.extend(args.host.node_name.clone().map(San::Dns));
     names.extend(args.tls_san.iter().map(|s| s.parse().map_or_else(|_| San::Dns(s.clone()), San::Ip)));
+    names.extend(args.vip.addresses().into_iter().map(San::Ip));
     names
 }
 

@@ -4,12 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::bail;
 use jiff::tz::TimeZone;
 use kelson_apiserver::Running;
 use kelson_auth::token::{IssuerOptions, TokenIssuer};
 use kelson_auth::user;
 use kelson_client::{Client, Transport};
-use kelson_controllers::{Authorities, Controllers, ManifestSet, ReservedNames};
+use kelson_controllers::{AddressPool, Authorities, Controllers, ManifestSet, ReservedNames};
 use kelson_meta::SystemClock;
 use kelson_metrics::Registry;
 use kelson_pki::ClusterPki;
@@ -121,10 +122,24 @@ impl Elected<'_> {
             feature_gates: Arc::new(feature_gates(&args.feature_gates, |_| true)?),
             time_zone: TimeZone::system(),
             service_load_balancer: !args.disable.contains(&BuiltIn::ServiceLb),
+            load_balancer_pools: pools(args, self.ranges)?,
             manifests: self.manifests.clone(),
             ..kelson_controllers::Config::default()
         })
     }
+}
+
+/// Returns the address pools of services.
+fn pools(args: &ServerArgs, ranges: &Ranges) -> anyhow::Result<Vec<AddressPool>> {
+    if !args.load_balancer_pool.is_empty() && args.disable.contains(&BuiltIn::ServiceLb) {
+        bail!("--load-balancer-pool must not be set with --disable servicelb, which gives services no addresses");
+    }
+    for pool in &args.load_balancer_pool {
+        if let Some(range) = [ranges.cluster, ranges.service].into_iter().find(|range| pool.overlaps(range)) {
+            bail!("--load-balancer-pool: {pool} must not overlap {range}, a range of pods or services of the cluster");
+        }
+    }
+    Ok(args.load_balancer_pool.clone())
 }
 
 /// Returns a registry for one start of a component. Its metrics are shown in place of those of the start before.

@@ -9,7 +9,12 @@ use crate::cli::ServerArgs;
 use crate::control_plane::ControlPlane;
 use crate::host::{self, NodeIdentity};
 use crate::lock::DataDirLock;
+<<<<<<< HEAD
 use crate::{control_plane, etcd_member, liveness, logging, node, process};
+=======
+use crate::node::vip::Vip;
+use crate::{liveness, logging, node, process};
+>>>>>>> 9fd70d20b8d54cc2cb722beba5f47ffa1727eaed
 
 /// Runs `kelson server` until it ends.
 pub fn server(args: ServerArgs) -> anyhow::Result<()> {
@@ -24,14 +29,28 @@ pub fn server(args: ServerArgs) -> anyhow::Result<()> {
     // A restore that was interrupted is completed before anything is read.
     kelson_bundle::complete(&args.data_dir)?;
     process::run(async |process| {
+<<<<<<< HEAD
+=======
+        let given = Given { cluster: args.cluster_cidr, service: args.service_cidr };
+        let ranges = match args.disable_agent {
+            true => kelson_ranges::settle(&args.data_dir, given).await?,
+            false => node::run::settle(&args.data_dir, given).await?,
+        };
+        let vip = Vip::prepare(&args, &ranges).await?;
+>>>>>>> 9fd70d20b8d54cc2cb722beba5f47ffa1727eaed
         // A start may wait for other servers as long as it takes; a signal ends it.
         let tasks = process.tasks.clone();
         let control_plane = tokio::select! {
             started = start(&args, &tasks) => started?,
             ended = process.ended() => return ended,
         };
+<<<<<<< HEAD
         let has = (!args.disable_agent, control_plane.has_member());
         let text = ready(control_plane.local_url(), &args.data_dir, has);
+=======
+        let vip = vip.start(&control_plane, &tasks);
+        let text = ready(control_plane.local_url(), &args.data_dir, !args.disable_agent);
+>>>>>>> 9fd70d20b8d54cc2cb722beba5f47ffa1727eaed
         // The log has this as well, so a server whose output is closed continues.
         let _ = std::io::stdout().write_all(text.as_bytes());
         process.service.watch("API server", liveness::of_api(args.data_dir.clone()));
@@ -41,6 +60,10 @@ pub fn server(args: ServerArgs) -> anyhow::Result<()> {
             true => process.ended().await,
             false => node::run::beside(&control_plane, &args.data_dir, &args.node, &me, process).await,
         };
+        if let Some(vip) = vip {
+            // Before the API ends, so that its clients find another server at once.
+            vip.shutdown().await;
+        }
         control_plane.shutdown().await;
         ended
     })

@@ -2,7 +2,9 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use kelson_blackbox::{Machine, Needs::Node, Needs::OwnServer, Outcome, Process, Subject, Test, eventually, repo_root};
+use kelson_blackbox::{
+    Machine, Needs::Node, Needs::OwnNode, Needs::OwnServer, Outcome, Process, Subject, Test, eventually, repo_root, sh,
+};
 
 use crate::pods::IMAGE;
 
@@ -11,6 +13,7 @@ pub fn tests() -> Vec<Test> {
         Test { name: "load_balancers::reached_from_outside", needs: Node, run: from_outside },
         Test { name: "load_balancers::a_port_is_given_once", needs: Node, run: conflicts },
         Test { name: "load_balancers::disabled_services_are_released", needs: OwnServer, run: disabled },
+        Test { name: "load_balancers::addresses_of_a_pool_are_announced", needs: OwnNode, run: pool },
     ]
 }
 
@@ -93,6 +96,57 @@ fn from_outside(s: &Subject) -> Outcome {
         ensure!(ask(18871).is_err(), "it still answers");
         Ok(())
     })
+}
+
+fn pool(_: &Subject) -> Outcome {
+    let machine = Machine::start(32)?;
+    // A network in which this machine and the other one have addresses, beside that of the cable.
+    let net = format!("198.19.{}", std::process::id() % 254 + 1);
+    let cable = sh(&format!("ip -o -4 addr show to {} | awk '{{print $2}}'", machine.gateway()?))?;
+    sh(&format!("ip addr add {net}.1/24 dev {}", cable.trim()))?;
+    machine.sh(&format!("ip addr add {net}.2/24 dev up0"))?;
+    let range = format!("{net}.100-{net}.101");
+    let server = Process::start(&["--load-balancer-pool", &range], &repo_root().join(".cache/images"))?;
+    let k = server.kubectl().fresh_namespace("lb-pool")?;
+    k.apply(&web("web", 80, "  externalTrafficPolicy: Local\n"))?;
+    k.ok(&["rollout", "status", "deployment/web", "--timeout=120s"])?;
+    let ask = || machine.sh(&format!("curl -sf -m 3 http://{net}.100/cgi-bin/who"));
+    eventually("the address answers another machine, whose address is kept", LIMIT, || {
+        let answer = ask()?;
+        ensure!(answer.contains(&format!("{net}.2")), "{answer}");
+        Ok(())
+    })?;
+    let entry = machine.sh(&format!("ip neigh show {net}.100"))?;
+    let own = sh(&format!("cat /sys/class/net/{}/address", cable.trim()))?;
+    ensure!(entry.contains(own.trim()), "the neighbour is this machine: {entry}");
+    ensure!(!sh("ip -o addr")?.contains(&format!(" {net}.100/")), "no interface has the address");
+    k.apply(&service("asking", 80, &format!("  loadBalancerIP: {net}.101\n")))?;
+    k.apply(&service("late", 80, ""))?;
+    let reason = |name: &str, wanted: &str| {
+        eventually(&format!("{name} has the condition {wanted}"), LIMIT, || {
+            let reason = k.ok(&["get", "service", name, "-o", "jsonpath={.status.conditions[*].reason}"])?;
+            ensure!(reason == wanted, "{reason}");
+            Ok(())
+        })
+    };
+    reason("asking", "Allocated")?;
+    reason("late", "AddressPoolExhausted")?;
+    let node = k.ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"])?;
+    let forgotten = || {
+        machine.sh("ip neigh flush dev up0")?;
+        ensure!(ask().is_err(), "it still answers");
+        Ok(())
+    };
+    let label = "node.kubernetes.io/exclude-from-external-load-balancers";
+    k.ok(&["label", "node", &node, &format!("{label}=")])?;
+    eventually("an excluded node does not announce it", LIMIT, forgotten)?;
+    k.ok(&["label", "node", &node, &format!("{label}-")])?;
+    eventually("it answers again", LIMIT, ask)?;
+    server.kill()?;
+    eventually("nothing answers for a node that was killed", LIMIT, forgotten)?;
+    server.launch()?;
+    eventually("it answers after the restart", LIMIT, ask)?;
+    server.finish(false)
 }
 
 fn service_local() -> String {

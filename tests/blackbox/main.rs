@@ -50,6 +50,7 @@ mod stages;
 mod streaming;
 mod support;
 mod upgrade;
+mod vip;
 mod vm;
 mod volume_kinds;
 mod volumes;
@@ -114,6 +115,7 @@ fn main() {
         joining::tests(),
         durability::tests(),
         availability::tests(),
+        vip::tests(),
         members::tests(),
         joining_servers::tests(),
         restore::tests(),

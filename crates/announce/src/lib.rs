@@ -24,13 +24,13 @@ mod answer;
 mod arp;
 mod error;
 mod ethernet;
-#[cfg(test)]
-mod kernel_tests;
 mod links;
 mod ndp;
 mod services;
 mod shared;
 mod speaker;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 pub use announcer::Announcer;

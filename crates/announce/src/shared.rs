@@ -113,7 +113,9 @@ pub async fn remove_leftovers(data_dir: &Path) -> Result<(), AnnounceError> {
     // A file whose write was interrupted was written before anything was on the interface.
     if let Ok(record) = serde_json::from_slice::<Record>(&text) {
         let links = Links::open()?;
-        for link in links.all().await?.iter().filter(|link| link.name == record.interface) {
+        let mut named = links.all().await?;
+        named.retain(|link| link.name == record.interface);
+        for link in named {
             for net in &record.addresses {
                 if links.remove(link.index, *net).await? {
                     tracing::info!(address = %net, interface = link.name, "removed a shared address of an earlier run");

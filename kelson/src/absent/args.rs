@@ -1,11 +1,23 @@
 //! Empty flags, and the names of the node's commands.
 use std::ffi::OsString;
+use std::net::IpAddr;
 
 use clap::{Args, Subcommand};
 
 /// The flags of a server's node: none.
 #[derive(Args, Debug, Clone)]
 pub struct NodeArgs {}
+
+/// The flags of addresses that servers share: none.
+#[derive(Args, Debug, Clone)]
+pub struct VipArgs {}
+
+impl VipArgs {
+    /// Returns no address.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        Vec::new()
+    }
+}
 
 /// The arguments of a command that is not available, including `--help`.
 #[derive(Args, Debug)]

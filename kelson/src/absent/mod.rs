@@ -5,3 +5,4 @@
 pub mod args;
 pub mod components;
 pub mod run;
+pub mod vip;

@@ -56,6 +56,7 @@ pub struct Elector {
 pub struct Part {
     name: &'static str,
     end_max: Duration,
+    identity: Option<String>,
     running: Running,
 }
 
@@ -71,14 +72,21 @@ impl Part {
     pub fn start(component: Candidate, elector: Option<Elector>, tasks: &Tasks) -> Self {
         let Candidate { name, end_max, .. } = component;
         let Some(elector) = elector else {
-            return Self { name, end_max, running: Running::Alone((component.start)(&Term::unlimited())) };
+            let running = Running::Alone((component.start)(&Term::unlimited()));
+            return Self { name, end_max, identity: None, running };
         };
+        let identity = Some(elector.identity.clone());
         let group = tasks.child("leader-election");
         let asked = group.clone();
         group.spawn_graceful("leader-election", OnPanic::EndProcess, async move {
             while lead(&component, &elector, &asked).await == TermEnd::Lost {}
         });
-        Self { name, end_max: end_max + RELEASE_MAX, running: Running::Elected(group) }
+        Self { name, end_max: end_max + RELEASE_MAX, identity, running: Running::Elected(group) }
+    }
+
+    /// Returns the identity of this server in elections; `None` if there is no election.
+    pub fn identity(&self) -> Option<&str> {
+        self.identity.as_deref()
     }
 
     /// Stops the component, and then releases its lease, so that another server continues at once.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
-use kelson_client::leader::Times;
+use kelson_client::leader::{LEASE, Times};
 use kelson_client::{BoxFuture, Request, Response, Transport, TransportError};
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -53,6 +53,14 @@ impl Term {
             Some(lease) => Arc::new(Guarded { lease: Arc::clone(lease), transport }),
             None => transport,
         }
+    }
+
+    /// Returns for how long the leader may still act; zero outside of the term.
+    pub fn remaining(&self) -> Duration {
+        let Some(lease) = &self.0 else { return LEASE };
+        let state = lease.state.lock();
+        let until = state.until.filter(|_| !state.ended);
+        until.map(|until| until.saturating_duration_since(Instant::now())).unwrap_or_default()
     }
 
     /// Ends the term now.

@@ -186,3 +186,23 @@ async fn without_an_election_a_component_starts_at_once() {
     assert_eq!(*started.lock(), 1, "before anything is awaited");
     part.shutdown().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_time_that_is_left_counts_from_the_last_renewal() {
+    assert_eq!(Term::unlimited().remaining(), LEASE);
+    let term = Term::of(kelson_client::leader::Times::default());
+    assert_eq!(term.remaining(), Duration::ZERO, "nothing was renewed yet");
+    let api = Arc::new(Api::default());
+    let connection = term.observe(Arc::new(Connection { api, server: "a", is_cut: Arc::default() }));
+    let renew = || connection.send(http::Request::post("/work").body(Bytes::new()).unwrap());
+    renew().await.unwrap();
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(term.remaining(), LEASE - Duration::from_secs(5));
+    renew().await.unwrap();
+    assert_eq!(term.remaining(), LEASE);
+    sleep(LEASE * 2).await;
+    assert_eq!(term.remaining(), Duration::ZERO);
+    renew().await.unwrap();
+    term.end();
+    assert_eq!(term.remaining(), Duration::ZERO);
+}

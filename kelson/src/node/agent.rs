@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use kelson_announce::ServiceAnnouncer;
 use kelson_bootstrap::{ClientCertificate, Discovery, Paths};
 use kelson_check::Host;
 use kelson_client::Client;
@@ -161,7 +162,8 @@ impl Node {
         proxy.health_bind = free(SocketAddr::from((Ipv4Addr::UNSPECIFIED, PROXY_HEALTH_PORT)), "health");
         proxy.metrics_bind = metrics_bind(args.proxy_metrics_port)?;
         proxy.more_metrics.extend(policies.as_ref().map(|p| p.registry().clone()).into_iter().chain(beside));
-        let proxy = Proxy::start(proxy, client("proxy")?, clock, tasks);
+        let proxy = Proxy::start(proxy, client("proxy")?, Arc::clone(&clock), tasks);
+        ServiceAnnouncer::start(name, address, client("announcer")?, clock, tasks)?;
         tracing::info!(node = name, %address, port = kubelet.port(), "node agent is running");
         Ok(Self { kubelet, proxy, policies, containerd, tasks: tasks.clone() })
     }

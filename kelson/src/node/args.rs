@@ -1,8 +1,11 @@
 //! Flags and commands of the node.
+use std::net::IpAddr;
 use std::path::PathBuf;
+use std::str::FromStr as _;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use ipnet::IpNet;
 use kelson_kubelet::RegisterTaint;
 
 use super::check::CheckArgs;
@@ -111,6 +114,31 @@ pub struct ImageArgs {
     /// Time without progress after which an image pull is cancelled.
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
     pub image_pull_progress_deadline: Duration,
+}
+
+/// Flags of the addresses that servers share.
+#[derive(Args, Debug, Clone, Default)]
+pub struct VipArgs {
+    /// Addresses of the API server for clients outside the cluster. One of several servers has them on its interface,
+    /// announces them with ARP or NDP, and passes them on when it stops. In the server's certificate and in
+    /// --kubeconfig-out [default prefix: 32, for IPv6 128]
+    #[arg(long, value_name = "IP[/PREFIX]", value_delimiter = ',', value_parser = shared_address)]
+    pub vip: Vec<IpNet>,
+    /// Interface for --vip [default: the one in whose network the address is]
+    #[arg(long, value_name = "NAME", requires = "vip")]
+    pub vip_interface: Option<String>,
+}
+
+impl VipArgs {
+    /// Returns the addresses.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        self.vip.iter().map(IpNet::addr).collect()
+    }
+}
+
+fn shared_address(text: &str) -> Result<IpNet, String> {
+    let alone = IpAddr::from_str(text).map(IpNet::from).ok();
+    alone.or_else(|| text.parse().ok()).ok_or_else(|| "must be an IP address, or one with a prefix length".to_owned())
 }
 
 #[derive(Args, Debug, Clone)]
@@ -238,4 +266,20 @@ pub enum NetworkCommand {
         #[arg(long, value_name = "FILE")]
         kubeconfig: Option<PathBuf>,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_with_or_without_its_prefix_length() {
+        let shown = |text: &str| shared_address(text).map(|net| net.to_string());
+        assert_eq!(shown("192.0.2.9"), Ok("192.0.2.9/32".into()));
+        assert_eq!(shown("192.0.2.9/24"), Ok("192.0.2.9/24".into()), "the address of a machine, not of the network");
+        assert_eq!(shown("2001:db8::9"), Ok("2001:db8::9/128".into()));
+        for text in ["", "kelson.example", "192.0.2.9/33", "192.0.2.9:6443"] {
+            assert!(shown(text).unwrap_err().contains("must be an IP address"), "{text}");
+        }
+    }
 }

@@ -34,6 +34,7 @@ pub fn runtime_endpoint(dir: &Path) -> Option<String> {
 /// control plane alone creates nothing there.
 pub async fn remove(dir: &Path, endpoint: Option<&str>) -> Vec<String> {
     let mut errors = Vec::new();
+    errors.extend(kelson_announce::remove_leftovers(dir).await.err().map(|e| e.to_string()));
     if has_node(dir) {
         let kubelet = dir.join("kubelet");
         let noted = std::fs::read_to_string(dir.join(RUNTIME_FILE)).ok();

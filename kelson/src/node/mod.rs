@@ -1,6 +1,6 @@
 //! This machine as a node of a cluster, on Linux: its commands and flags, and the node that a server starts next to its
-//! control plane. On other systems the module `absent` replaces it, with the same interface: `args`, `components` and
-//! `run`.
+//! control plane. On other systems the module `absent` replaces it, with the same interface: `args`, `components`,
+//! `run` and `vip`.
 mod agent;
 pub mod args;
 mod check;
@@ -26,3 +26,4 @@ mod status;
 mod support;
 mod trust;
 mod upgrade;
+pub mod vip;

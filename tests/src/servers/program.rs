@@ -34,6 +34,11 @@ impl Program {
         self.args = args;
     }
 
+    /// Adds arguments for later starts.
+    pub fn add_args(&mut self, more: &[&str]) {
+        self.args.extend(more.iter().map(|arg| (*arg).to_owned()));
+    }
+
     /// Starts it unless it is running.
     pub fn start(&mut self) -> anyhow::Result<()> {
         if self.is_running() {

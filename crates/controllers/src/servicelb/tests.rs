@@ -214,7 +214,7 @@ async fn addresses_of_pools_survive_a_restart_and_local_traffic_decides_the_node
     node(&api, "a", "10.0.0.1").await;
     node(&api, "b", "10.0.0.2").await;
     service(&api, "web", 80, json!({"loadBalancerIP": "192.0.2.15", "externalTrafficPolicy": "Local"})).await;
-    service(&api, "other", 80, json!({})).await;
+    service(&api, "other", 81, json!({})).await;
     assert_eq!(pooled(&api, "web").await, "192.0.2.15 - Allocated", "no node has an endpoint");
     let slice = json!({"metadata": {"name": "web-1", "namespace": "n", "labels": {SERVICE_NAME_LABEL: "web"}},
         "addressType": "IPv4", "ports": [{"port": 8080}],

@@ -18,13 +18,8 @@ use crate::identity::IdentityArgs;
 use crate::k3s::MigrateCommand;
 use crate::member::MemberCommand;
 use crate::member_flags::MemberArgs;
-<<<<<<< HEAD
-use crate::node::args::{NodeArgs, NodeCommand};
-use crate::snapshot_flags::{ScheduleArgs, SnapshotCommand};
-=======
 use crate::node::args::{NodeArgs, NodeCommand, VipArgs};
-use crate::snapshot_flags::SnapshotCommand;
->>>>>>> 9fd70d20b8d54cc2cb722beba5f47ffa1727eaed
+use crate::snapshot_flags::{ScheduleArgs, SnapshotCommand};
 use crate::tracing_flags::TracingArgs;
 use crate::{config, flags, k3s};
 

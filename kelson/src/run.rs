@@ -3,18 +3,14 @@ use std::io::Write as _;
 use std::path::Path;
 
 use kelson_ranges::ConfiguredRanges;
-use kelson_tasks::Tasks;
+use kelson_tasks::{Part, Tasks};
 
 use crate::cli::ServerArgs;
 use crate::control_plane::ControlPlane;
 use crate::host::{self, NodeIdentity};
 use crate::lock::DataDirLock;
-<<<<<<< HEAD
-use crate::{control_plane, etcd_member, liveness, logging, node, process};
-=======
 use crate::node::vip::Vip;
-use crate::{liveness, logging, node, process};
->>>>>>> 9fd70d20b8d54cc2cb722beba5f47ffa1727eaed
+use crate::{control_plane, etcd_member, liveness, logging, node, process};
 
 /// Runs `kelson server` until it ends.
 pub fn server(args: ServerArgs) -> anyhow::Result<()> {
@@ -29,28 +25,14 @@ pub fn server(args: ServerArgs) -> anyhow::Result<()> {
     // A restore that was interrupted is completed before anything is read.
     kelson_bundle::complete(&args.data_dir)?;
     process::run(async |process| {
-<<<<<<< HEAD
-=======
-        let given = Given { cluster: args.cluster_cidr, service: args.service_cidr };
-        let ranges = match args.disable_agent {
-            true => kelson_ranges::settle(&args.data_dir, given).await?,
-            false => node::run::settle(&args.data_dir, given).await?,
-        };
-        let vip = Vip::prepare(&args, &ranges).await?;
->>>>>>> 9fd70d20b8d54cc2cb722beba5f47ffa1727eaed
         // A start may wait for other servers as long as it takes; a signal ends it.
         let tasks = process.tasks.clone();
-        let control_plane = tokio::select! {
+        let (control_plane, vip) = tokio::select! {
             started = start(&args, &tasks) => started?,
             ended = process.ended() => return ended,
         };
-<<<<<<< HEAD
         let has = (!args.disable_agent, control_plane.has_member());
         let text = ready(control_plane.local_url(), &args.data_dir, has);
-=======
-        let vip = vip.start(&control_plane, &tasks);
-        let text = ready(control_plane.local_url(), &args.data_dir, !args.disable_agent);
->>>>>>> 9fd70d20b8d54cc2cb722beba5f47ffa1727eaed
         // The log has this as well, so a server whose output is closed continues.
         let _ = std::io::stdout().write_all(text.as_bytes());
         process.service.watch("API server", liveness::of_api(args.data_dir.clone()));
@@ -69,8 +51,8 @@ pub fn server(args: ServerArgs) -> anyhow::Result<()> {
     })
 }
 
-/// Joins a cluster if the flags say so, and starts the control plane.
-async fn start(args: &ServerArgs, tasks: &Tasks) -> anyhow::Result<ControlPlane> {
+/// Joins a cluster if the flags say so, and starts the control plane and what announces the servers' shared address.
+async fn start(args: &ServerArgs, tasks: &Tasks) -> anyhow::Result<(ControlPlane, Option<Part>)> {
     etcd_member::receive(args, control_plane::advertised(args), tasks).await?;
     // A cluster that this server joins has decided about its ranges.
     let given = ConfiguredRanges { cluster: args.cluster_cidr, service: args.service_cidr };
@@ -78,7 +60,10 @@ async fn start(args: &ServerArgs, tasks: &Tasks) -> anyhow::Result<ControlPlane>
         true => kelson_ranges::settle(&args.data_dir, given).await?,
         false => node::run::settle(&args.data_dir, given).await?,
     };
-    ControlPlane::start(args, ranges, tasks).await
+    let vip = Vip::prepare(args, &ranges).await?;
+    let control_plane = ControlPlane::start(args, ranges, tasks).await?;
+    let vip = vip.start(&control_plane, tasks);
+    Ok((control_plane, vip))
 }
 
 /// Returns the text printed when the server is ready: its address, and next steps.

@@ -3,11 +3,12 @@ use std::io::Write as _;
 use std::path::Path;
 
 use kelson_ranges::ConfiguredRanges;
-use kelson_tasks::{Part, Tasks};
+use kelson_tasks::Tasks;
 
 use crate::cli::ServerArgs;
 use crate::control_plane::ControlPlane;
 use crate::host::{self, NodeIdentity};
+use crate::leading::Part;
 use crate::lock::DataDirLock;
 use crate::node::vip::Vip;
 use crate::{control_plane, etcd_member, liveness, logging, node, process};

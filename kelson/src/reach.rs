@@ -33,7 +33,7 @@ pub enum Fault {
     Wait(anyhow::Error),
     /// It can, soon or never.
     Soon(anyhow::Error),
-    /// It cannot.
+    /// The error is permanent.
     Never(anyhow::Error),
 }
 

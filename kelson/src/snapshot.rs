@@ -61,7 +61,7 @@ struct Saved {
 
 /// A snapshot that was written.
 pub struct SavedBundle {
-    /// Its file.
+    /// The file that holds it.
     pub file: PathBuf,
     /// What it contains.
     pub contents: Contents,

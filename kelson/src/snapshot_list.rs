@@ -17,7 +17,7 @@ const EXTENSION: &str = ".bundle";
 /// A snapshot in a directory or a bucket.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SnapshotFile {
-    /// Its name.
+    /// The name of the file, with the time and the revision.
     pub name: String,
     /// The revision of its objects.
     pub revision: u64,

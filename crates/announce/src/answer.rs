@@ -13,12 +13,12 @@ enum Packet {
 
 /// What a frame of another machine means.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum ReceivedFrame {
     /// A question about one of our addresses, and the frame that answers it.
     Question(Vec<u8>),
     /// Another machine uses one of our addresses.
     Conflict {
-        /// The address.
+        /// The address that both machines use.
         ip: IpAddr,
         /// The hardware address of the other machine.
         mac: Mac,
@@ -44,19 +44,21 @@ fn packet(frame: &[u8], own: Mac) -> Option<(Mac, Packet)> {
 }
 
 /// Returns what a frame means for the machine at `own`, whose addresses are those for which `is_ours` is true.
-pub fn hear(frame: &[u8], own: Mac, is_ours: impl Fn(IpAddr) -> bool) -> Option<Heard> {
+pub fn hear(frame: &[u8], own: Mac, is_ours: impl Fn(IpAddr) -> bool) -> Option<ReceivedFrame> {
     let (mac, packet) = packet(frame, own)?;
     match packet {
-        Packet::Arp(arp) if is_ours(arp.sender_ip.into()) => Some(Heard::Conflict { ip: arp.sender_ip.into(), mac }),
+        Packet::Arp(arp) if is_ours(arp.sender_ip.into()) => {
+            Some(ReceivedFrame::Conflict { ip: arp.sender_ip.into(), mac })
+        }
         Packet::Arp(arp) if arp.is_request && is_ours(arp.target_ip.into()) => {
-            Some(Heard::Question(arp.reply(own).frame()))
+            Some(ReceivedFrame::Question(arp.reply(own).frame()))
         }
         Packet::Ndp(ndp) if is_ours(ndp.target.into()) => match ndp.is_solicitation {
             true => {
                 let to = Some(mac).filter(|_| !ndp.source.is_unspecified());
-                Some(Heard::Question(ndp.reply(own).frame(own, to)))
+                Some(ReceivedFrame::Question(ndp.reply(own).frame(own, to)))
             }
-            false => Some(Heard::Conflict { ip: ndp.target.into(), mac }),
+            false => Some(ReceivedFrame::Conflict { ip: ndp.target.into(), mac }),
         },
         _ => None,
     }
@@ -105,7 +107,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn heard(frame: &[u8], ours: &[&str]) -> Option<Heard> {
+    fn heard(frame: &[u8], ours: &[&str]) -> Option<ReceivedFrame> {
         hear(frame, OWN, |one| ours.iter().any(|own| ip(own) == one))
     }
 
@@ -117,23 +119,23 @@ mod tests {
     #[test]
     fn questions_about_our_addresses_are_answered() {
         let question = request("192.0.2.1", "192.0.2.10");
-        let answer = Heard::Question(question.reply(OWN).frame());
+        let answer = ReceivedFrame::Question(question.reply(OWN).frame());
         assert_eq!(heard(&question.frame(), &["192.0.2.10"]), Some(answer));
         assert_eq!(heard(&question.frame(), &["192.0.2.11"]), None);
         let probed = request("0.0.0.0", "192.0.2.10");
-        assert_eq!(heard(&probed.frame(), &["192.0.2.10"]), Some(Heard::Question(probed.reply(OWN).frame())));
+        assert_eq!(heard(&probed.frame(), &["192.0.2.10"]), Some(ReceivedFrame::Question(probed.reply(OWN).frame())));
         let IpAddr::V6(v6) = ip("2001:db8::10") else { unreachable!() };
         let asked = Ndp { source: "fe80::1".parse().unwrap(), mac: Some(OTHER), ..Ndp::probe(v6) };
-        let answer = Heard::Question(asked.reply(OWN).frame(OWN, Some(OTHER)));
+        let answer = ReceivedFrame::Question(asked.reply(OWN).frame(OWN, Some(OTHER)));
         assert_eq!(heard(&asked.frame(OTHER, None), &["2001:db8::10"]), Some(answer));
-        let answer = Heard::Question(Ndp::announcement(OWN, v6).frame(OWN, None));
+        let answer = ReceivedFrame::Question(Ndp::announcement(OWN, v6).frame(OWN, None));
         assert_eq!(heard(&Ndp::probe(v6).frame(OTHER, None), &["2001:db8::10"]), Some(answer));
     }
 
     #[test]
     fn another_machine_with_our_address_is_a_conflict() {
         for address in ["192.0.2.10", "2001:db8::10"] {
-            let conflict = Heard::Conflict { ip: ip(address), mac: OTHER };
+            let conflict = ReceivedFrame::Conflict { ip: ip(address), mac: OTHER };
             for frame in announcements(OTHER, ip(address)) {
                 assert_eq!(heard(&frame, &[address]), Some(conflict.clone()), "{address}");
                 assert_eq!(user_of(&frame, OWN, ip(address)), Some(OTHER), "{address}");

@@ -25,7 +25,7 @@ pub enum AnnounceError {
     /// The address cannot be announced.
     #[error("{ip}: {why}")]
     Invalid {
-        /// The address.
+        /// The address as it was given.
         ip: IpAddr,
         /// What is expected, and what was found.
         why: String,
@@ -36,7 +36,7 @@ pub enum AnnounceError {
     /// Another machine has the address.
     #[error("{ip} is in use by the machine with the hardware address {mac}")]
     Conflict {
-        /// The address.
+        /// The address that is in use.
         ip: IpAddr,
         /// The other machine.
         mac: Mac,

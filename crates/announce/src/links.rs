@@ -17,7 +17,7 @@ use crate::ethernet::Mac;
 pub struct Link {
     /// The number of the interface.
     pub index: u32,
-    /// Its name.
+    /// The name of the interface, such as `eth0`.
     pub name: String,
     /// Its hardware address.
     pub mac: Mac,

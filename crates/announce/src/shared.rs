@@ -12,7 +12,7 @@ use kelson_tasks::{FILES, Scoped, scoped};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::answer::{Heard, hear};
+use crate::answer::{ReceivedFrame, hear};
 use crate::error::AnnounceError;
 use crate::links::{Link, Links, link_for};
 use crate::speaker::{announce, announce_often, probe_free};
@@ -177,19 +177,19 @@ impl SharedAddresses {
     }
 }
 
-/// One term.
+/// The addresses of one term, from the probe until their removal.
 struct Holding<'a> {
     shared: &'a SharedAddresses,
     events: EventRecorder,
     about: ObjectRef,
-    held: Vec<Held>,
+    held: Vec<AssignedAddress>,
     /// When a conflict was last reported.
     reported: Option<Instant>,
     recorded: bool,
 }
 
 /// An address on the interface.
-struct Held {
+struct AssignedAddress {
     net: IpNet,
     index: u32,
     /// The task that announces it.
@@ -282,7 +282,7 @@ impl Holding<'_> {
             return Ok(());
         }
         // Before the request: the end of this term may come while it is under way, and then removes the address.
-        self.held.push(Held { net, index: link.index, announcing: None });
+        self.held.push(AssignedAddress { net, index: link.index, announcing: None });
         if let Err(error) = self.shared.links.hold(link.index, net, left).await {
             self.held.pop();
             return Err(error);
@@ -303,7 +303,7 @@ impl Holding<'_> {
     /// Another machine that uses a held address is reported, and the address is announced again (RFC 5227, section 2.4).
     async fn on_frame(&mut self, wire: &PacketWire, frame: &[u8]) {
         let held = |ip: IpAddr| self.held.iter().any(|held| held.net.addr() == ip);
-        if let Some(Heard::Conflict { ip, mac }) = hear(frame, wire.mac(), held)
+        if let Some(ReceivedFrame::Conflict { ip, mac }) = hear(frame, wire.mac(), held)
             && self.report(&AnnounceError::Conflict { ip, mac })
         {
             // A failure of the interface is seen by the next read.
@@ -330,7 +330,7 @@ impl Holding<'_> {
 
     async fn remove_all(&mut self) {
         // One stays in the list until it is removed, since the end of the term may interrupt this.
-        while let Some(Held { net, index, .. }) = self.held.last() {
+        while let Some(AssignedAddress { net, index, .. }) = self.held.last() {
             match self.shared.links.remove(*index, *net).await {
                 Ok(_) => tracing::info!(address = %net, "this server does not have the shared address any more"),
                 Err(error) => {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use crate::answer::{Heard, announcements, hear, probe, user_of};
+use crate::answer::{ReceivedFrame, announcements, hear, probe, user_of};
 use crate::error::AnnounceError;
 use crate::ethernet::Mac;
 use crate::ndp::solicited_node;
@@ -29,7 +29,7 @@ const PROBE_PAUSE: Duration = Duration::from_millis(250);
 /// Another machine uses an address of this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rival {
-    /// The address.
+    /// The address that both machines use.
     pub ip: IpAddr,
     /// The hardware address of the other machine.
     pub mac: Mac,
@@ -122,8 +122,8 @@ pub async fn speak(
             }
             () = due => speaker.announce_due().await?,
             frame = wire.receive() => match hear(&frame?, wire.mac(), |ip| speaker.known.contains_key(&ip)) {
-                Some(Heard::Question(answer)) => wire.send(&answer).await?,
-                Some(Heard::Conflict { ip, mac }) => drop(rivals.try_send(Rival { ip, mac })),
+                Some(ReceivedFrame::Question(answer)) => wire.send(&answer).await?,
+                Some(ReceivedFrame::Conflict { ip, mac }) => drop(rivals.try_send(Rival { ip, mac })),
                 None => {}
             },
         }

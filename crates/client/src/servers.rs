@@ -17,7 +17,7 @@ pub enum ServerUrlError {
     /// It cannot be parsed.
     #[error("server {url:?}: {why}")]
     Malformed {
-        /// The text.
+        /// The URL as it was given.
         url: String,
         /// The reason, from the parser.
         why: String,

@@ -45,9 +45,9 @@ pub enum Lookup {
     /// By a host name at Amazon, otherwise in the path.
     #[default]
     Auto,
-    /// `https://BUCKET.ENDPOINT/FILE`.
+    /// By a host name: `https://BUCKET.ENDPOINT/FILE`.
     Dns,
-    /// `https://ENDPOINT/BUCKET/FILE`.
+    /// In the path: `https://ENDPOINT/BUCKET/FILE`.
     Path,
 }
 

@@ -6,7 +6,7 @@ use crate::cli::ServerArgs;
 use crate::control_plane::ControlPlane;
 use crate::leading::Part;
 
-/// No addresses.
+/// The shared addresses of servers, which this system cannot announce.
 pub struct Vip;
 
 impl Vip {

@@ -33,7 +33,7 @@ pub(super) enum Ending {
     Broken,
 }
 
-/// Opens probes.
+/// Opens the connections on which servers are probed.
 pub(super) trait Prober: Send + Sync {
     /// What it opens.
     type Probe: Probe;

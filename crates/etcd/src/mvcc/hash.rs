@@ -88,7 +88,7 @@ impl Crc32c {
         Self(!sum)
     }
 
-    /// Adds bytes.
+    /// Adds bytes to the checksum.
     pub fn update(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.0 = (self.0 >> 8) ^ Self::TABLE[usize::from((self.0 as u8) ^ byte)];

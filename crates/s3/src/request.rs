@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::CONTENT_LENGTH;
 use http::{Method, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use kelson_client::{Response, Transport};
@@ -53,8 +54,13 @@ async fn once(transport: &dyn Transport, method: &Method, body: &Bytes, url: &Ur
         Some(query) => format!("{}?{query}", url.path()),
         None => url.path().to_owned(),
     };
+    let mut request = http::Request::builder().method(method).uri(target);
+    if [Method::PUT, Method::POST].contains(method) {
+        // Servers of S3 answer 411 without it, also where the body is empty; HTTP clients leave it out there.
+        request = request.header(CONTENT_LENGTH, body.len());
+    }
     // The error of the builder could have the signature.
-    let request = http::Request::builder().method(method).uri(target).body(body.clone());
+    let request = request.body(body.clone());
     let request = request.map_err(|_| S3Error::Options("the name of the file is not valid in a URL".to_owned()))?;
     match tokio::time::timeout(ANSWER_MAX, transport.send(request)).await {
         Ok(answer) => answer.map_err(|error| S3Error::Unreachable(error.to_string())),

@@ -48,6 +48,9 @@ impl Transport for Server {
         assert!(query.contains("X-Amz-Signature=") && query.contains("%2Fs3%2Faws4_request"), "{query}");
         let rest: Vec<&str> = query.split('&').filter(|pair| !pair.starts_with("X-Amz-")).collect();
         let line = format!("{} {} {}", request.method(), request.uri().path(), rest.join("&"));
+        let sends = ["PUT", "POST"].contains(&request.method().as_str());
+        let length = request.headers().get(header::CONTENT_LENGTH).map(|length| length.to_str().unwrap().to_owned());
+        assert_eq!(length, sends.then(|| request.body().len().to_string()), "{line}");
         self.seen.lock().push((line, request.body().len()));
         let answer = self.answers.lock().pop_front();
         Box::pin(async move {

@@ -246,7 +246,9 @@ pub fn that_asks_who_calls(_: &Subject) -> Outcome {
     };
     configure("ValidatingWebhookConfiguration", server.port)?;
     creating(&k, &map("known"), "configmap/known created")?;
-    ensure!(server.asked().len() == 1, "the server was asked");
+    // The server makes config maps itself, such as those with the CA of each namespace.
+    let asked_about = |name: &str| server.asked().iter().filter(|a| a.object()["metadata"]["name"] == name).count();
+    ensure!(asked_about("known") == 1, "the server was asked");
     let stranger = WebhookServer::start_for(&client, &issued, allow)?;
     configure("ValidatingWebhookConfiguration", stranger.port)?;
     let refused = said(&k, &["create", "-f", "-"], &map("unknown"))?;
@@ -255,7 +257,7 @@ pub fn that_asks_who_calls(_: &Subject) -> Outcome {
     configure("MutatingWebhookConfiguration", server.port)?;
     let refused = said(&k, &["create", "-f", "-"], &map("other"))?;
     ensure!(
-        refused.contains("failed calling webhook") && server.asked().len() == 1,
+        refused.contains("failed calling webhook") && asked_about("other") == 0,
         "another plugin has none: {refused}"
     );
     process.finish(false)

@@ -20,12 +20,12 @@ pub(crate) fn judge(status: StatusCode, headers: &HeaderMap, body: Bytes) -> Res
         }
         return Ok(body);
     }
-    if let Ok(shown_reason) = kelson_meta::from_json::<Status>(&body)
-        && shown_reason.code >= 400
-        && !shown_reason.success
-        && !shown_reason.message.is_empty()
+    if let Ok(status) = kelson_meta::from_json::<Status>(&body)
+        && status.code >= 400
+        && !status.success
+        && !status.message.is_empty()
     {
-        return Err(CallError::Status(Box::new(shown_reason)));
+        return Err(CallError::Status(Box::new(status)));
     }
     let text = content_type.is_empty() || content_type.starts_with("text/");
     let shown = &body[..body.len().min(REPEATED_BYTES_MAX)];
@@ -128,8 +128,8 @@ mod tests {
             (
                 500,
                 "application/json",
-                r#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"shown_reason","code":422}"#,
-                Err((422, "told".to_owned())),
+                r#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"denied by policy","code":422}"#,
+                Err((422, "denied by policy".to_owned())),
             ),
         ] {
             assert_eq!(judged(code, kind, body), want, "{code} {body}");

@@ -20,12 +20,12 @@ pub(crate) fn judge(status: StatusCode, headers: &HeaderMap, body: Bytes) -> Res
         }
         return Ok(body);
     }
-    if let Ok(status) = kelson_meta::from_json::<Status>(&body)
-        && status.code >= 400
-        && !status.success
-        && !status.message.is_empty()
+    if let Ok(failure) = kelson_meta::from_json::<Status>(&body)
+        && failure.code >= 400
+        && !failure.success
+        && !failure.message.is_empty()
     {
-        return Err(CallError::Status(Box::new(status)));
+        return Err(CallError::Status(Box::new(failure)));
     }
     let text = content_type.is_empty() || content_type.starts_with("text/");
     let shown = &body[..body.len().min(REPEATED_BYTES_MAX)];

@@ -50,7 +50,7 @@ pub struct Trust {
     serving: watch::Sender<Demand>,
     /// The last bundle from the cluster. A node that was disconnected during a rotation finds the new one by its token,
     /// and must not go back to this one.
-    shown_reason: Mutex<String>,
+    reported: Mutex<String>,
 }
 
 impl Trust {
@@ -66,7 +66,7 @@ impl Trust {
             data_dir: data_dir.to_owned(),
             client: watch::Sender::new(Demand::default()),
             serving: watch::Sender::new(Demand::default()),
-            shown_reason: Mutex::default(),
+            reported: Mutex::default(),
         };
         trust.write(ca_pem)?;
         Ok(trust)
@@ -98,22 +98,22 @@ impl Trust {
             fields: format!("metadata.name={map}"),
             ..InformerConfig::default()
         };
-        let shown_reason = Informer::<AuthoritiesMap>::new(client.clone(), config).start_in(tasks);
-        let node = std::sync::Arc::new((self, client, name.to_owned(), shown_reason));
+        let published = Informer::<AuthoritiesMap>::new(client.clone(), config).start_in(tasks);
+        let node = std::sync::Arc::new((self, client, name.to_owned(), published));
         tasks.supervise("node-authorities", move || {
             let node = std::sync::Arc::clone(&node);
             async move {
-                let (trust, client, name, shown_reason) = &*node;
-                trust.run(client, name, shown_reason).await;
+                let (trust, client, name, published) = &*node;
+                trust.run(client, name, published).await;
             }
         });
     }
 
-    async fn run(&self, client: &Client, name: &str, shown_reason: &InformerHandle<AuthoritiesMap>) {
+    async fn run(&self, client: &Client, name: &str, published: &InformerHandle<AuthoritiesMap>) {
         let mut reported = String::new();
         let key = ObjectKey::new(AUTHORITIES.0, AUTHORITIES.1);
         loop {
-            let bundles = shown_reason.get(&key).and_then(|map| Bundles::read(&map.data));
+            let bundles = published.get(&key).and_then(|map| Bundles::read(&map.data));
             if let Err(error) = self.look(bundles.as_ref()).await {
                 tracing::error!(error = format!("{error:#}"), "applying the cluster's new CAs failed; retrying");
             } else if let Some(wanted) = bundles.as_ref().and_then(|bundles| bundles.report().ok())
@@ -135,7 +135,7 @@ impl Trust {
     /// Applies the cluster's bundle, and requests certificates that the cluster or the operator wants.
     async fn look(&self, bundles: Option<&Bundles>) -> anyhow::Result<()> {
         let (dir, data_dir, file) = (cert_dir(&self.data_dir), self.data_dir.clone(), self.ca_file());
-        let ca = bundles.map(|bundles| bundles.ca.clone()).filter(|ca| *ca != *self.shown_reason.lock());
+        let ca = bundles.map(|bundles| bundles.ca.clone()).filter(|ca| *ca != *self.reported.lock());
         let news = ca.clone();
         let since = FILES.run(move || {
             if let Some(ca) = news
@@ -147,7 +147,7 @@ impl Trust {
         });
         let since = since.await??;
         if let Some(ca) = ca {
-            *self.shown_reason.lock() = ca;
+            *self.reported.lock() = ca;
         }
         let [client, serving] = bundles.map_or_else(Default::default, |b| [b.ca.clone(), b.kubelet_serving.clone()]);
         for (demands, issuer_pem) in [(&self.client, client), (&self.serving, serving)] {

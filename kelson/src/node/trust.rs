@@ -50,7 +50,7 @@ pub struct Trust {
     serving: watch::Sender<Demand>,
     /// The last bundle from the cluster. A node that was disconnected during a rotation finds the new one by its token,
     /// and must not go back to this one.
-    reported: Mutex<String>,
+    published: Mutex<String>,
 }
 
 impl Trust {
@@ -66,7 +66,7 @@ impl Trust {
             data_dir: data_dir.to_owned(),
             client: watch::Sender::new(Demand::default()),
             serving: watch::Sender::new(Demand::default()),
-            reported: Mutex::default(),
+            published: Mutex::default(),
         };
         trust.write(ca_pem)?;
         Ok(trust)
@@ -135,7 +135,7 @@ impl Trust {
     /// Applies the cluster's bundle, and requests certificates that the cluster or the operator wants.
     async fn look(&self, bundles: Option<&Bundles>) -> anyhow::Result<()> {
         let (dir, data_dir, file) = (cert_dir(&self.data_dir), self.data_dir.clone(), self.ca_file());
-        let ca = bundles.map(|bundles| bundles.ca.clone()).filter(|ca| *ca != *self.reported.lock());
+        let ca = bundles.map(|bundles| bundles.ca.clone()).filter(|ca| *ca != *self.published.lock());
         let news = ca.clone();
         let since = FILES.run(move || {
             if let Some(ca) = news
@@ -147,7 +147,7 @@ impl Trust {
         });
         let since = since.await??;
         if let Some(ca) = ca {
-            *self.reported.lock() = ca;
+            *self.published.lock() = ca;
         }
         let [client, serving] = bundles.map_or_else(Default::default, |b| [b.ca.clone(), b.kubelet_serving.clone()]);
         for (demands, issuer_pem) in [(&self.client, client), (&self.serving, serving)] {

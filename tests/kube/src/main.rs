@@ -82,7 +82,8 @@ async fn scenario(client: &Client) -> anyhow::Result<()> {
     let events: Api<Event> = Api::namespaced(client.clone(), NAMESPACE);
     eventually("told by an event", || async {
         let all = events.list(&ListParams::default()).await?;
-        let reported = |e: &Event| e.reason.as_deref() == Some("Arranged") && e.regarding.as_ref().is_some_and(of_tulips);
+        let reported =
+            |e: &Event| e.reason.as_deref() == Some("Arranged") && e.regarding.as_ref().is_some_and(of_tulips);
         ensure!(all.iter().any(reported), "{} others", all.items.len());
         Ok(())
     })

@@ -21,7 +21,7 @@ const PORT: u16 = 6443;
 const PEER_PORT: u16 = 2380;
 /// The lines of a server's log in an error.
 const TAIL: usize = 30;
-/// The servers.
+/// The number of servers, and of members of etcd.
 const SERVERS: usize = 3;
 
 pub fn tests() -> Vec<Test> {

@@ -1,4 +1,4 @@
-//! ARP for IPv4 on Ethernet (RFC 826): probes and announcements (RFC 5227), replies.
+//! ARP packets for IPv4 on Ethernet (RFC 826): replies, and the probes and announcements of RFC 5227.
 use std::net::Ipv4Addr;
 
 use crate::ethernet::{self, Mac};
@@ -32,8 +32,8 @@ impl Arp {
         Self { is_request: true, sender_mac: mac, sender_ip, target_mac, target_ip: ip }
     }
 
-    /// Returns the packets that announce `ip` at `mac`: a request (RFC 5227, section 2.3), and a reply for machines that
-    /// update their caches only by replies.
+    /// Returns the packets that announce `ip` at `mac`: a request (RFC 5227, section 2.3), and a reply, because
+    /// some machines update their caches only when they receive a reply.
     pub fn announcements(mac: Mac, ip: Ipv4Addr) -> [Self; 2] {
         let request = Self { is_request: true, sender_mac: mac, sender_ip: ip, target_mac: Mac::ZERO, target_ip: ip };
         [request, Self { is_request: false, target_mac: Mac::BROADCAST, ..request }]

@@ -42,12 +42,12 @@ const AMAZON: &str = "amazonaws.com";
 /// How a bucket is named in a URL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lookup {
-    /// By a host name at Amazon, otherwise in the path.
+    /// The host name contains the bucket at Amazon, and the path contains it elsewhere.
     #[default]
     Auto,
-    /// By a host name: `https://BUCKET.ENDPOINT/FILE`.
+    /// The host name contains the bucket: `https://BUCKET.ENDPOINT/FILE`.
     Dns,
-    /// In the path: `https://ENDPOINT/BUCKET/FILE`.
+    /// The path contains the bucket: `https://ENDPOINT/BUCKET/FILE`.
     Path,
 }
 

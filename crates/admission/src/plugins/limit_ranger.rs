@@ -46,7 +46,7 @@ fn concerns(a: &Attributes<'_>) -> bool {
         || a.is_main("", "persistentvolumeclaims")
 }
 
-/// Applies the defaults of one LimitRange to every container; returns the value of the annotation.
+/// Applies the defaults of one LimitRange to every container that may request resources, and records them in the pod's annotation.
 fn apply_defaults(range: &Value, pod: &mut Value) {
     let defaults = |field: &str| -> BTreeMap<String, String> {
         list(range, &["spec", "limits"])

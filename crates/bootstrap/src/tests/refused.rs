@@ -106,7 +106,7 @@ async fn a_token_that_is_not_taken_either_is_tried_again_until_it_is() {
     assert!(node.during(HOUR).await.is_some());
     assert_eq!(world.made(), 1);
     assert!(!node.metrics.text().contains("kubelet_certificate_manager_client_expiration_renew_errors 0"));
-    let said = world.node(Some("bootstrap")).obtain_again().await.expect_err("nobody knows it").to_string();
+    let said = world.node(Some("bootstrap")).obtain_again().await.expect_err("the token is unknown").to_string();
     assert!(said.contains("it needs a new token"), "{said}");
     *world.server.knows_token.lock() = true;
     assert!(node.during(Duration::from_secs(600)).await.is_none(), "an operator has given the token a longer life");

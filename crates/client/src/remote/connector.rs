@@ -16,12 +16,12 @@ use super::tls::Tls;
 use crate::kubeconfig::Proxy;
 use crate::servers::Servers;
 
-/// Where connections lead.
+/// The server that a new connection reaches.
 #[derive(Clone)]
 pub(super) enum Route {
-    /// To the host of the request.
+    /// Every connection reaches the host of its request.
     One(Way),
-    /// To the first of these that answers.
+    /// Every connection reaches the first of several API servers that answers.
     Several(Arc<Servers>, Proxy),
 }
 

@@ -185,7 +185,7 @@ async fn issuers_come_and_go_and_one_that_does_not_answer_changes_nothing() {
     let made = token(&world.server.key, &es256(), &good());
     let issuer = Arc::clone(&world.issuers.issuers.read()[0].issuer);
     world.issuers.replace(Vec::new()).await.unwrap();
-    assert_eq!(prove(&world, &made).await, Ok(None), "nobody knows it");
+    assert_eq!(prove(&world, &made).await, Ok(None), "no issuer matches the token");
     world.issuers.replace(vec![issuer]).await.unwrap();
     assert!(world.issuers.as_async(&made, &[]).is_none(), "its keys are there before it is believed");
     assert_eq!(prove(&world, &made).await.unwrap().expect("known").name, "ex:jane");

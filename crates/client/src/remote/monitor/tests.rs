@@ -20,7 +20,7 @@ enum State {
 /// The longest time until a ping of a silent server is missed.
 const MISSED: Duration = Duration::from_millis(750);
 
-/// Scripted servers.
+/// API servers whose state a test sets, by URL.
 #[derive(Default)]
 struct Scripted {
     states: Mutex<HashMap<String, (State, Instant)>>,

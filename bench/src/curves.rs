@@ -1,7 +1,8 @@
 //! How the cost of reads, watches and decisions grows: the CPU time of the server for one request, at three sizes each, so that a bend
 //! is visible.
 //!
-//! `curves [SIZE]...` (default 1000 10000 50000 pods). Without `SUBJECT_URL` the API server runs in this process, whose CPU time then
+//! `curves [ROWS]... [SIZE]...` (default: all rows, 1000 10000 50000 pods). ROWS names a part: `lists`, `single`, `listers`, `watchers`, or
+//! what needs no pods: `bindings` and `collections` (a tenth of the size), `roles` (a fortieth), `resumed` (a hundredth). Without `SUBJECT_URL` the API server runs in this process, whose CPU time then
 //! includes the client's. `SUBJECT_URL`, `SUBJECT_TOKEN` and `SUBJECT_PIDS` name a running server, its administrator's token and its
 //! processes (comma-separated, such as those of a kube-apiserver and its etcd); `PEER_URL`, `PEER_TOKEN` and `PEER_PIDS` a second one, for
 //! the same rows. Both must be empty, and API servers alone (`kelson kube-apiserver`): where controllers run, pods of nodes that do not
@@ -29,34 +30,61 @@ const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
 
 /// Measures the rows of all sizes.
 pub fn run(args: &[String]) -> anyhow::Result<()> {
-    let sizes: Vec<usize> = args.iter().map(|size| size.parse().context("a size")).collect::<Result<_, _>>()?;
+    let (rows, sizes): (Vec<&str>, Vec<&str>) =
+        args.iter().map(String::as_str).partition(|arg| !arg.starts_with(|first: char| first.is_ascii_digit()));
+    if let Some(unknown) = rows.iter().find(|row| !OF_PODS.contains(row) && !OF_OTHERS.contains(row)) {
+        anyhow::bail!("{unknown}: no such rows; there are {OF_PODS:?} and {OF_OTHERS:?}");
+    }
+    let sizes: Vec<usize> = sizes.iter().map(|size| size.parse().context("a size")).collect::<Result<_, _>>()?;
     let sizes = if sizes.is_empty() { vec![1000, 10_000, 50_000] } else { sizes };
-    block_on(2, measure(&sizes))
+    block_on(2, measure(&rows, &sizes))
 }
 
-async fn measure(sizes: &[usize]) -> anyhow::Result<()> {
+/// Parts whose size is a number of pods.
+const OF_PODS: [&str; 4] = ["lists", "single", "listers", "watchers"];
+/// Parts that need no pods.
+const OF_OTHERS: [&str; 4] = ["bindings", "roles", "resumed", "collections"];
+
+async fn measure(rows: &[&str], sizes: &[usize]) -> anyhow::Result<()> {
     let subject = match Side::named("SUBJECT")? {
         Some(subject) => subject,
         None => Side { client: Cluster::start(false).await?.client, pids: vec![std::process::id()] },
     };
     let sides: Vec<Side> = std::iter::once(subject).chain(Side::named("PEER")?).collect();
     println!("CPU time of one request in ms, of the subject{}", if sides.len() > 1 { " and of the peer" } else { "" });
+    let is_chosen = |part: &str| rows.is_empty() || rows.contains(&part);
     let mut made = 0;
-    for size in sizes {
+    for size in sizes.iter().filter(|_| OF_PODS.into_iter().any(is_chosen)) {
         for side in &sides {
             fill(side, made, *size).await?;
         }
         made = made.max(*size);
-        lists(&sides, *size).await?;
-        growth::single(&sides, *size).await?;
-        growth::beside_listers(&sides, *size).await?;
-        watchers(&sides, (*size / 10).max(10)).await?;
+        if is_chosen("lists") {
+            lists(&sides, *size).await?;
+        }
+        if is_chosen("single") {
+            growth::single(&sides, *size).await?;
+        }
+        if is_chosen("listers") {
+            growth::beside_listers(&sides, *size).await?;
+        }
+        if is_chosen("watchers") {
+            watchers(&sides, (*size / 10).max(10)).await?;
+        }
     }
     for size in sizes.iter().map(|size| size / 10) {
-        bindings(&sides, size).await?;
-        roles(&sides, size / 4).await?;
-        growth::resumed(&sides, size.div_ceil(10)).await?;
-        growth::collection(&sides, size).await?;
+        if is_chosen("bindings") {
+            bindings(&sides, size).await?;
+        }
+        if is_chosen("roles") {
+            roles(&sides, size / 4).await?;
+        }
+        if is_chosen("resumed") {
+            growth::resumed(&sides, size.div_ceil(10)).await?;
+        }
+        if is_chosen("collections") {
+            growth::collection(&sides, size).await?;
+        }
     }
     std::process::exit(0)
 }

@@ -1,22 +1,37 @@
 //! Limits that change or are exceeded: in-place resize, out of memory, eviction.
 use anyhow::{Context as _, ensure};
 use kelson_blackbox::{Outcome, eventually};
+use serde_json::json;
 
 use super::cgroups::Cgroups;
 use super::guest::Guest;
 use super::{IMAGE, PATIENCE, kubelet, pod};
 
-/// CPU and memory of a Guaranteed pod, up and down again, without a restart.
+/// CPU and memory of a Burstable pod, up and down again, without a restart. The static CPU manager rejects that of a Guaranteed pod.
 pub fn resize(guest: &mut Guest) -> Outcome {
-    guest.apply(&pod("resized", &[("main", "{limits: {cpu: 100m, memory: 32Mi}}")], ""), &["resized"])?;
+    let burstable = "{requests: {cpu: 20m, memory: 16Mi}, limits: {cpu: 100m, memory: 32Mi}}";
+    let guaranteed = "{limits: {cpu: 100m, memory: 16Mi}}";
+    let pods = [pod("resized", &[("main", burstable)], ""), pod("guaranteed", &[("main", guaranteed)], "")].concat();
+    guest.apply(&pods, &["resized", "guaranteed"])?;
     let k = guest.kubectl();
+    let resize = |name: &str, requests: [&str; 2], limits: [&str; 2]| {
+        let [requests, limits] = [requests, limits].map(|[cpu, memory]| json!({"cpu": cpu, "memory": memory}));
+        let containers = json!([{"name": "main", "resources": {"requests": requests, "limits": limits}}]);
+        let patch = json!({"spec": {"containers": containers}}).to_string();
+        k.ok(&["patch", "pod", name, "--subresource", "resize", "-p", &patch])
+    };
+    resize("guaranteed", ["200m", "16Mi"], ["200m", "16Mi"])?;
+    eventually("a rejected resize", PATIENCE, || {
+        let pod = k.json(&["get", "pod", "guaranteed"])?;
+        let conditions = pod["status"]["conditions"].as_array().context("conditions")?;
+        let pending = conditions.iter().find(|c| c["type"] == "PodResizePending").context("no PodResizePending")?;
+        ensure!(pending["reason"] == "Infeasible", "{pending}");
+        Ok(())
+    })?;
     for (cpu, memory, quota, bytes) in
         [("200m", "64Mi", "20000 100000", 64 << 20), ("50m", "48Mi", "5000 100000", 48 << 20)]
     {
-        let patch = format!(
-            r#"{{"spec":{{"containers":[{{"name":"main","resources":{{"requests":{{"cpu":"{cpu}","memory":"{memory}"}},"limits":{{"cpu":"{cpu}","memory":"{memory}"}}}}}}]}}}}"#
-        );
-        k.ok(&["patch", "pod", "resized", "--subresource", "resize", "-p", &patch])?;
+        resize("resized", ["20m", "16Mi"], [cpu, memory])?;
         eventually("the new limits", PATIENCE, || {
             let pod = k.json(&["get", "pod", "resized"])?;
             let cgroups = Cgroups::read(guest)?;

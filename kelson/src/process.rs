@@ -12,6 +12,9 @@ use crate::{logging, parent, program, rest};
 
 /// The stack size of a worker thread. Recursion is bounded everywhere, and idle threads should take little memory.
 const STACK_BYTES: usize = 2 << 20;
+/// The number of polls of tasks between two looks at the sockets. With tokio's default, 61, a request that arrives while lists are sent
+/// waits for as many pieces of them.
+const EVENT_INTERVAL: u32 = 8;
 /// The timeout for tasks that are not stopped by name.
 const TASKS_END_MAX: Duration = Duration::from_secs(5);
 /// The timeout for blocking work after everything else has ended.
@@ -74,6 +77,7 @@ where
         .enable_all()
         .thread_stack_size(STACK_BYTES)
         .thread_name("kelson")
+        .event_interval(EVENT_INTERVAL)
         .on_thread_unpark(rest::wakes)
         .on_thread_park(rest::sleeps)
         .build()

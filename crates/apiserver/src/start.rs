@@ -11,7 +11,8 @@ use kelson_resources::GatedFields;
 use kelson_tasks::{FairLane, OnPanic};
 use kelson_transport::Transport;
 use kelson_webhook::{Credentials, ServiceResolver, WebhookClient};
-use tokio::sync::watch;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, watch};
 
 use crate::aggregate::registry::Aggregation;
 use crate::aggregate::remote::ConnectionParts;
@@ -109,6 +110,7 @@ impl ApiServer {
             bodies: Pool::new(BODIES_BYTES_MAX),
             answers: Pool::new(ANSWERS_BYTES_MAX),
             heavy: FairLane::new("heavy requests", HEAVY_WIDTH, HEAVY_RESERVE),
+            list_pieces: Arc::new(Semaphore::new(Handle::current().metrics().num_workers())),
             backends: Pool::new(config.backends_max),
             rejections: LogLimit::default(),
             tasks,

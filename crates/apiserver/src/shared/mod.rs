@@ -35,6 +35,7 @@ use kelson_meta::Clock;
 use kelson_resources::GatedFields;
 use kelson_store::Store;
 use kelson_tasks::{FairLane, Tasks};
+use tokio::sync::Semaphore;
 
 use allocations::Services;
 use dialer::KubeletDialer;
@@ -114,6 +115,8 @@ pub struct Server {
     pub answers: Arc<Pool>,
     /// The threads for heavy requests.
     pub heavy: Arc<FairLane>,
+    /// Pieces of lists that may be made at the same time: one for each thread of the runtime.
+    pub list_pieces: Arc<Semaphore>,
     /// Limit of connections to kubelets, pods and services.
     pub backends: Arc<Pool>,
     /// Rate limit of log lines about rejected credentials and connections.

@@ -2,6 +2,9 @@
 // Helpers of a test panic on errors, like the test itself.
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
 use crate::common::{Api, Lines, admin};
 use futures::StreamExt as _;
 use http_body_util::BodyExt as _;
@@ -91,6 +94,56 @@ async fn large_lists_are_streamed_completely() {
     let response = api.raw("GET", &format!("{MAPS}/m00"), &[("accept", "application/yaml")], "").await;
     let bytes = response.into_body().collect().await.unwrap().to_bytes();
     assert!(bytes.starts_with(b"apiVersion: v1\n"));
+}
+
+/// One thread serves all. A read that is ready waits for a few pieces of other clients' lists, not for one of each list.
+#[test]
+fn a_read_waits_for_few_pieces_of_lists() {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    // As the server's runtime, which looks at its sockets that often.
+    let runtime = runtime.enable_all().event_interval(8).build().unwrap();
+    runtime.block_on(async { tokio::spawn(read_beside_lists()).await.unwrap() });
+}
+
+async fn read_beside_lists() {
+    const LISTS: usize = 32;
+    const READS: usize = 10;
+    const PIECES_MAX: usize = LISTS / 2;
+    let api = Arc::new(Api::start().await);
+    let text = "x".repeat(30_000);
+    for i in 0..40 {
+        let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("m{i:02}")}, "data": {"t": text}});
+        api.create(MAPS, body).await;
+    }
+    let (pieces, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let listers = (0..LISTS).map(|_| {
+        let (api, pieces, ended) = (Arc::clone(&api), Arc::clone(&pieces), Arc::clone(&ended));
+        tokio::spawn(async move {
+            while !ended.load(Ordering::Relaxed) {
+                let mut body = api.raw("GET", MAPS, &[], "").await.into_body();
+                while body.frame().await.is_some() {
+                    pieces.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        })
+    });
+    let listers: Vec<_> = listers.collect();
+    while pieces.load(Ordering::Relaxed) < LISTS {
+        tokio::task::yield_now().await;
+    }
+    let mut waited = Vec::new();
+    for _ in 0..READS {
+        let before = pieces.load(Ordering::Relaxed);
+        // The read's turn comes when the runtime looks for events, as for one that arrives at a socket.
+        tokio::task::yield_now().await;
+        api.get(&format!("{MAPS}/m00")).await;
+        waited.push(pieces.load(Ordering::Relaxed) - before);
+    }
+    ended.store(true, Ordering::Relaxed);
+    for lister in listers {
+        lister.await.unwrap();
+    }
+    assert!(waited.iter().all(|pieces| *pieces <= PIECES_MAX), "pieces of lists during each read: {waited:?}");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use kelson_codec::json::Indenter;
 use kelson_meta::{Gvk, Status};
 use serde_json::{Value, json};
 
-use super::run::{ListPieces, Run};
+use super::run::{HasRun, ListPieces, Run};
 use crate::read::page::PIECE_BYTES;
 use crate::read::table;
 use crate::request::answer;
@@ -112,6 +112,9 @@ impl ListPieces for JsonPieces {
     fn next(&mut self) -> BoxFuture<'_, Result<Option<Bytes>, Status>> {
         Box::pin(self.piece())
     }
+}
+
+impl HasRun for JsonPieces {
     fn run(&self) -> &Run {
         &self.run
     }

@@ -2,6 +2,7 @@
 mod json;
 mod protobuf;
 mod run;
+mod threads;
 mod yaml;
 
 use std::sync::Arc;
@@ -11,11 +12,11 @@ use futures::{StreamExt as _, stream};
 use http::StatusCode;
 use kelson_codec::Encoding;
 use kelson_meta::Status;
-use kelson_tasks::{FairLane, Turns};
 use kelson_traces::{KeyValue, child};
 use kelson_transport::TransportError;
 
 use run::{ListPieces, Run};
+use threads::Threads;
 
 use crate::catalog::Served;
 use crate::read::choose;
@@ -27,7 +28,6 @@ use crate::request::selectors::Selectors;
 use crate::request::version_param::ListParams;
 use crate::request::view::ViewOptions;
 use crate::shared::context::RequestContext;
-use crate::shared::pool::Class;
 
 /// Serves a list of a kind's objects that match the selectors.
 ///
@@ -83,9 +83,9 @@ pub(crate) async fn write(
     let converted = matches!(view, View::Table(_)) || view == View::Whole && served.converts();
     let computed = converted || accepted.pretty || accepted.encoding == Encoding::Yaml;
     let run = Run { served: Arc::clone(served), view, options, page, computed, next: 0, ended: false };
-    let threads = Threads { lane: Arc::clone(&cx.server.heavy), turns: Class::of(&cx.user, false).turns(&cx.user) };
+    let threads = Threads::of(cx);
     let body = match accepted.encoding {
-        Encoding::Protobuf => stream_pieces(protobuf::ProtobufPieces::new(run).await?, threads).await?,
+        Encoding::Protobuf => stream_pieces(protobuf::ProtobufPieces::new(run, &threads).await?, threads).await?,
         Encoding::Json => stream_pieces(json::JsonPieces::new(run, accepted.pretty), threads).await?,
         Encoding::Yaml => stream_pieces(yaml::YamlPieces::new(run)?, threads).await?,
     };
@@ -95,25 +95,22 @@ pub(crate) async fn write(
 /// Makes the body of a list. The first piece is made before the response begins, so that a failed conversion is an error status. If a
 /// later piece fails, the body is aborted, so that clients do not take it as complete.
 async fn stream_pieces<P: ListPieces>(pieces: P, threads: Threads) -> Result<ApiBody, Status> {
-    let (mut pieces, mut first, mut bytes) = (pieces, Vec::new(), 0);
+    let (mut pieces, mut first, mut bytes, mut is_first) = (pieces, Vec::new(), 0, true);
     // Pieces may be small, or empty where few records match.
     while bytes < PIECE_BYTES {
-        let (next, piece) = threads.next(pieces).await?;
+        let (next, piece) = threads.run(pieces, std::mem::take(&mut is_first), ListPieces::next).await?;
         pieces = next;
         bytes += piece.as_ref().map_or(0, Bytes::len);
         first.extend(piece);
         if pieces.run().ended {
             return Ok(ApiBody::parts(first));
         }
-        tokio::task::yield_now().await;
     }
     let rest = stream::unfold(Some((pieces, threads)), |state| async move {
         let (mut pieces, threads) = state?;
         let served = Arc::clone(&pieces.run().served);
         loop {
-            // The socket of a fast reader takes one piece after the other, so other requests have their turn between them.
-            tokio::task::yield_now().await;
-            match threads.next(pieces).await {
+            match threads.run(pieces, false, ListPieces::next).await {
                 Ok((next, Some(piece))) if piece.is_empty() => pieces = next,
                 Ok((pieces, piece)) => return piece.map(|piece| (Ok(piece), Some((pieces, threads)))),
                 Err(error) => {
@@ -124,24 +121,4 @@ async fn stream_pieces<P: ListPieces>(pieces: P, threads: Threads) -> Result<Api
         }
     });
     Ok(ApiBody::stream(stream::iter(first.into_iter().map(Ok::<Bytes, TransportError>)).chain(rest)))
-}
-
-/// The threads for pieces that compute for long: those of large objects that are converted or formatted.
-struct Threads {
-    lane: Arc<FairLane>,
-    turns: Turns,
-}
-
-impl Threads {
-    async fn next<P: ListPieces>(&self, mut pieces: P) -> Result<(P, Option<Bytes>), Status> {
-        let heavy = pieces.run().is_heavy();
-        let work = async move {
-            let piece = pieces.next().await?;
-            Ok::<_, Status>((pieces, piece))
-        };
-        if !heavy {
-            return work.await;
-        }
-        self.lane.drive(self.turns.clone(), work).await.unwrap_or_else(|error| Err(Status::internal(error)))
-    }
 }

@@ -11,7 +11,8 @@ use kelson_meta::Status;
 use kelson_store::Record;
 use serde_json::Value;
 
-use super::run::{ListPieces, Run};
+use super::run::{HasRun, ListPieces, Run};
+use super::threads::Threads;
 use crate::catalog::{ObjectSchema, record};
 use crate::read::page::PIECE_BYTES;
 use crate::read::table;
@@ -50,39 +51,63 @@ fn is_plain(run: &Run) -> bool {
     run.view == View::Whole && !run.served.converts()
 }
 
+/// A list whose messages are measured, since the length of a list precedes it.
+struct Measured {
+    run: Run,
+    object: ObjectSchema,
+    lengths: VecDeque<u32>,
+    /// The first batches of messages that were made for their lengths, at most [`HELD_BYTES_MAX`].
+    held: VecDeque<Vec<Bytes>>,
+    held_bytes: usize,
+}
+
+impl Measured {
+    /// Measures the next batch, which takes half a millisecond if its messages are not cached.
+    async fn measure(&mut self) -> Result<(), Status> {
+        let records = self.run.records();
+        if is_plain(&self.run) {
+            // Messages are cached in their records, so they are not encoded twice.
+            for record in &records {
+                self.lengths.push_back(length(record::message_len(&self.run.served.storage_schema, record)?)?);
+            }
+            return Ok(());
+        }
+        let made = messages(&self.run, &self.object, &records).await?;
+        for message in &made {
+            self.lengths.push_back(length(message.len())?);
+            self.held_bytes += message.len();
+        }
+        if self.held_bytes <= HELD_BYTES_MAX {
+            self.held.push_back(made);
+        }
+        Ok(())
+    }
+}
+
+impl HasRun for Measured {
+    fn run(&self) -> &Run {
+        &self.run
+    }
+}
+
 impl ProtobufPieces {
     /// Computes the lengths of all messages.
     ///
     /// # Errors
     /// 406 for kinds without a protobuf form, 500 if an object cannot be converted.
-    pub async fn new(mut run: Run) -> Result<Self, Status> {
+    pub async fn new(run: Run, threads: &Threads) -> Result<Self, Status> {
         let (object, list) = match run.view {
             View::Whole => (run.served.schema.clone(), run.served.list_schema.clone()),
             View::Partial(version) => (ObjectSchema::partial(version, false), ObjectSchema::partial(version, true)),
             View::Table(_) => return Err(Status::not_acceptable(&["application/json"])),
         };
         let ty = list.type_id().ok_or_else(no_protobuf)?;
-        let (mut lengths, mut held, mut held_bytes) = (VecDeque::new(), VecDeque::new(), 0);
-        while !run.ended {
-            let records = run.records();
-            if is_plain(&run) {
-                // Messages are cached in their records, so they are not encoded twice.
-                for record in &records {
-                    lengths.push_back(length(record::message_len(&run.served.storage_schema, record)?)?);
-                }
-            } else {
-                let made = messages(&run, &object, &records).await?;
-                for message in &made {
-                    lengths.push_back(length(message.len())?);
-                    held_bytes += message.len();
-                }
-                if held_bytes <= HELD_BYTES_MAX {
-                    held.push_back(made);
-                }
-            }
-            // A batch that is encoded takes half a millisecond, and other requests have their turn after each.
-            tokio::task::yield_now().await;
+        let mut measured = Measured { run, object, lengths: VecDeque::new(), held: VecDeque::new(), held_bytes: 0 };
+        while !measured.run.ended {
+            let is_first = measured.lengths.is_empty();
+            (measured, ()) = threads.run(measured, is_first, |list| Box::pin(list.measure())).await?;
         }
+        let Measured { mut run, object, lengths, held, .. } = measured;
         run.rewind();
         let gvk = table::list_kind(&run.served, run.view);
         let each = lengths.iter().map(|n| *n as usize);
@@ -180,6 +205,9 @@ impl ListPieces for ProtobufPieces {
     fn next(&mut self) -> BoxFuture<'_, Result<Option<Bytes>, Status>> {
         Box::pin(self.piece())
     }
+}
+
+impl HasRun for ProtobufPieces {
     fn run(&self) -> &Run {
         &self.run
     }

@@ -18,9 +18,13 @@ use crate::shared::HEAVY_BYTES_MIN;
 const COMPUTED_PART: usize = 4;
 
 /// Encodes a list piece by piece.
-pub trait ListPieces: Send + Sized + 'static {
+pub trait ListPieces: HasRun {
     /// The next piece; `None` after the last one.
     fn next(&mut self) -> BoxFuture<'_, Result<Option<Bytes>, Status>>;
+}
+
+/// A list that is prepared or sent.
+pub trait HasRun: Send + Sized + 'static {
     /// The state of the list.
     fn run(&self) -> &Run;
 }

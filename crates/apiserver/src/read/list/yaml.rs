@@ -5,7 +5,7 @@ use kelson_codec::Encoding;
 use kelson_meta::Status;
 use serde_json::{Value, json};
 
-use super::run::{ListPieces, Run};
+use super::run::{HasRun, ListPieces, Run};
 
 /// A list that is being sent as YAML.
 pub(super) struct YamlPieces {
@@ -72,6 +72,9 @@ impl ListPieces for YamlPieces {
     fn next(&mut self) -> BoxFuture<'_, Result<Option<Bytes>, Status>> {
         Box::pin(self.piece())
     }
+}
+
+impl HasRun for YamlPieces {
     fn run(&self) -> &Run {
         &self.run
     }

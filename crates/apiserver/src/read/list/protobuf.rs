@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use futures::future::BoxFuture;
-use kelson_codec::EncodeError;
 use kelson_codec::proto::ListEncoder;
 use kelson_meta::Status;
 use kelson_store::Record;
-use serde_json::Value;
 
 use super::run::{ListPieces, Run};
 use crate::catalog::{ObjectSchema, record};
 use crate::read::page::PIECE_BYTES;
+use crate::read::partial::{PartialMessages, no_protobuf, refused};
 use crate::read::table;
 use crate::request::negotiate::View;
 
@@ -25,24 +24,15 @@ pub(super) struct ProtobufPieces {
     run: Run,
     /// The schema of the items.
     object: ObjectSchema,
+    /// Encodes items that are metadata.
+    partials: Option<PartialMessages>,
     encoder: ListEncoder,
     /// Lengths of the messages.
     lengths: VecDeque<u32>,
-    /// The first messages, grouped as the batches of records.
-    held: VecDeque<Vec<Bytes>>,
+    /// The first messages, grouped as the batches of records; `None` for batches whose messages are cut from the records.
+    held: VecDeque<Option<Vec<Bytes>>>,
     begun: bool,
     done: bool,
-}
-
-fn no_protobuf() -> Status {
-    Status::not_acceptable(&["application/json", "application/yaml"])
-}
-
-fn refused(error: EncodeError) -> Status {
-    match error {
-        EncodeError::NoProtobuf => no_protobuf(),
-        other => Status::internal(other.to_string()),
-    }
 }
 
 /// Whether the stored message of a record is the served object.
@@ -62,6 +52,10 @@ impl ProtobufPieces {
             View::Table(_) => return Err(Status::not_acceptable(&["application/json"])),
         };
         let ty = list.type_id().ok_or_else(no_protobuf)?;
+        let mut partials = match run.view {
+            View::Partial(version) => Some(PartialMessages::new(&run.served, version)?),
+            View::Whole | View::Table(_) => None,
+        };
         let (mut lengths, mut held, mut held_bytes) = (VecDeque::new(), VecDeque::new(), 0);
         while !run.ended {
             let records = run.records();
@@ -70,6 +64,13 @@ impl ProtobufPieces {
                 for record in &records {
                     lengths.push_back(length(record::message_len(&run.served.storage_schema, record)?)?);
                 }
+            } else if let Some(partials) = partials.as_mut().filter(|_| are_cut(&run, &records)) {
+                for record in &records {
+                    lengths.push_back(length(partials.length(record)?)?);
+                }
+                if held_bytes <= HELD_BYTES_MAX {
+                    held.push_back(None);
+                }
             } else {
                 let made = messages(&run, &object, &records).await?;
                 for message in &made {
@@ -77,7 +78,7 @@ impl ProtobufPieces {
                     held_bytes += message.len();
                 }
                 if held_bytes <= HELD_BYTES_MAX {
-                    held.push_back(made);
+                    held.push_back(Some(made));
                 }
             }
             // A batch that is encoded takes half a millisecond, and other requests have their turn after each.
@@ -88,7 +89,7 @@ impl ProtobufPieces {
         let each = lengths.iter().map(|n| *n as usize);
         let encoder = ListEncoder::new(ty, &gvk.api_version(), &gvk.kind, &run.page.metadata(false), each);
         let encoder = encoder.map_err(refused)?;
-        Ok(Self { run, object, encoder, lengths, held, begun: false, done: false })
+        Ok(Self { run, object, partials, encoder, lengths, held, begun: false, done: false })
     }
 
     async fn piece(&mut self) -> Result<Option<Bytes>, Status> {
@@ -100,9 +101,10 @@ impl ProtobufPieces {
         if !std::mem::replace(&mut self.begun, true) {
             out.put_slice(self.encoder.header());
         }
-        match self.held.pop_front() {
+        match self.held.pop_front().flatten() {
             Some(held) => self.put(&held, &mut out)?,
             None if is_plain(&self.run) => self.put_records(&records, &mut out)?,
+            None if self.partials.is_some() && are_cut(&self.run, &records) => self.put_metadata(&records, &mut out)?,
             None => {
                 let made = messages(&self.run, &self.object, &records).await?;
                 self.put(&made, &mut out)?;
@@ -138,14 +140,39 @@ impl ProtobufPieces {
         Ok(())
     }
 
+    /// Appends the metadata of records, which is cut from their bytes into `out`.
+    fn put_metadata(&mut self, records: &[Arc<Record>], out: &mut BytesMut) -> Result<(), Status> {
+        let Some(partials) = &mut self.partials else { return Ok(()) };
+        for record in records {
+            let length = self.lengths.pop_front().unwrap_or_default() as usize;
+            self.encoder.put_item_prefix(length, out);
+            let begin = out.len();
+            partials.put(record, out)?;
+            if out.len() - begin != length {
+                return Err(changed());
+            }
+        }
+        Ok(())
+    }
+
     /// Appends the prefix of the next item, which must have the length that the header was made with.
     fn put_prefix(&mut self, bytes: usize, out: &mut BytesMut) -> Result<(), Status> {
         if self.lengths.pop_front().map(|n| n as usize) != Some(bytes) {
-            return Err(Status::internal("an object's conversion is not deterministic"));
+            return Err(changed());
         }
         self.encoder.put_item_prefix(bytes, out);
         Ok(())
     }
+}
+
+/// The error for an item whose length is not that of the first pass.
+fn changed() -> Status {
+    Status::internal("an object's conversion is not deterministic")
+}
+
+/// Whether the metadata of all these records is that of the served version.
+fn are_cut(run: &Run, records: &[Arc<Record>]) -> bool {
+    records.iter().all(|record| run.metadata_is_plain(record))
 }
 
 fn length(bytes: usize) -> Result<u32, Status> {
@@ -154,26 +181,8 @@ fn length(bytes: usize) -> Result<u32, Status> {
 
 /// Records as protobuf messages of the requested view.
 async fn messages(run: &Run, object: &ObjectSchema, records: &[Arc<Record>]) -> Result<Vec<Bytes>, Status> {
-    if let View::Partial(version) = run.view
-        && records.iter().all(|r| run.metadata_is_plain(r))
-    {
-        return records.iter().map(|record| partial(version, object, run.has_metadata_first(), record)).collect();
-    }
     let items = run.items(records).await?;
     items.iter().map(|item| object.message(item).map(Bytes::from).map_err(refused)).collect()
-}
-
-/// The message of a `PartialObjectMetadata`. Its one field is the first field of the object's message, from which it is cut if there is
-/// one.
-fn partial(version: &str, object: &ObjectSchema, is_first: bool, record: &Record) -> Result<Bytes, Status> {
-    let mut out = BytesMut::new();
-    if is_first && record.put_metadata_message(&mut out).is_some() {
-        return Ok(out.freeze());
-    }
-    let metadata =
-        if record.put_metadata(&mut out) { kelson_meta::from_json(&out).unwrap_or_default() } else { Value::Null };
-    let metadata = serde_json::Map::from_iter([("metadata".to_owned(), metadata)]);
-    object.message(&table::partial(version, Value::Object(metadata))).map(Bytes::from).map_err(refused)
 }
 
 impl ListPieces for ProtobufPieces {

@@ -194,10 +194,14 @@ impl JsonWalk {
     }
 }
 
+/// The longest tag and length of a first field.
+const HEAD_BYTES_MAX: usize = 11;
+
 /// Reads the metadata from an object's protobuf message, which is field 1 of every kind that has one, and so the first.
 pub(crate) struct FirstField {
-    /// The tag, the length and what follows.
-    head: Vec<u8>,
+    /// The first bytes of the message, until they contain the length.
+    head: [u8; HEAD_BYTES_MAX],
+    head_len: usize,
     /// Bytes of the field with its tag and length, once they are known.
     length: Option<usize>,
     taken: usize,
@@ -205,7 +209,7 @@ pub(crate) struct FirstField {
 
 impl FirstField {
     pub fn new() -> Self {
-        Self { head: Vec::new(), length: None, taken: 0 }
+        Self { head: [0; HEAD_BYTES_MAX], head_len: 0, length: None, taken: 0 }
     }
 
     /// The length of the field with its tag and length; `None` if the message does not begin with it.
@@ -220,20 +224,35 @@ impl FirstField {
 
     /// Takes the next piece, and appends what of it belongs to the field. Breaks after its end, or where it cannot be read.
     pub fn feed(&mut self, piece: &[u8], out: &mut impl BufMut) -> ControlFlow<()> {
-        if let Some(length) = self.length {
-            let taken = piece.len().min(length - self.taken);
-            out.put_slice(&piece[..taken]);
-            self.taken += taken;
-            return if self.is_done() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-        }
-        self.head.extend_from_slice(piece);
-        match first_field(&self.head) {
+        let length = match self.length {
+            Some(length) => length,
+            None => {
+                let before = self.head_len;
+                let step = self.measure(piece);
+                let Some(length) = self.length else { return step };
+                // What of the head was in this piece follows with its rest.
+                out.put_slice(&self.head[..before]);
+                self.taken = before;
+                length
+            }
+        };
+        let taken = piece.len().min(length - self.taken);
+        out.put_slice(&piece[..taken]);
+        self.taken += taken;
+        if self.is_done() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Takes the next piece only to find the length. Breaks when it is known, or where it cannot be read.
+    pub fn measure(&mut self, piece: &[u8]) -> ControlFlow<()> {
+        let taken = piece.len().min(HEAD_BYTES_MAX - self.head_len);
+        self.head[self.head_len..self.head_len + taken].copy_from_slice(&piece[..taken]);
+        self.head_len += taken;
+        match first_field(&self.head[..self.head_len]) {
             FieldHead::Short => ControlFlow::Continue(()),
             FieldHead::Other => ControlFlow::Break(()),
             FieldHead::Length(length) => {
                 self.length = Some(length);
-                let head = std::mem::take(&mut self.head);
-                self.feed(&head, out)
+                ControlFlow::Break(())
             }
         }
     }
@@ -339,6 +358,10 @@ mod tests {
                     }
                 }
                 assert!(cutter.is_done());
+                let mut measured = FirstField::new();
+                let pieces = message.chunks(size).take_while(|piece| measured.measure(piece).is_continue()).count();
+                assert!((pieces + 1) * size < size + 11, "no more pieces than the tag and the length are in");
+                assert_eq!(measured.length(), cutter.length());
                 assert_eq!((cutter.length(), out), (Some(field.len()), field.clone()), "{length} by {size}");
             }
         }

@@ -234,7 +234,17 @@ pub(crate) fn pack_number(into: &mut Vec<u8>, mut number: u64) {
 }
 
 /// Takes a LEB128 number off the front. Returns `None` if the bytes end early or the number does not fit.
+#[inline]
 pub(crate) fn take_number(from: &mut &[u8]) -> Option<u64> {
+    // Most numbers have one byte.
+    if let [byte @ 0..0x80, rest @ ..] = *from {
+        *from = rest;
+        return Some(u64::from(*byte));
+    }
+    take_long_number(from)
+}
+
+fn take_long_number(from: &mut &[u8]) -> Option<u64> {
     let mut number = 0u64;
     for shift in (0..64).step_by(7) {
         let (&byte, rest) = from.split_first()?;

@@ -88,6 +88,7 @@ impl Record {
     pub fn put_metadata(&self, out: &mut BytesMut) -> bool {
         let mut texts = self.texts.lock();
         let (mut cutter, begin) = (MetadataCutter::new(self.revision_at, texts.metadata_end), out.len());
+        out.reserve(texts.metadata_end as usize);
         texts.json_pieces(|piece| cutter.feed(piece, out));
         texts.metadata_end = cutter.end();
         drop(texts);
@@ -95,6 +96,21 @@ impl Record {
             out.truncate(begin);
         }
         cutter.is_done()
+    }
+
+    /// The length of the metadata's message, which is the first field of the protobuf form if there is one, and otherwise the length
+    /// that was noted with [`Record::set_metadata_message_len`]. No more than the field's tag and length are decoded.
+    #[must_use]
+    pub fn metadata_message_len(&self) -> Option<usize> {
+        let mut field = FirstField::new();
+        let texts = self.texts.lock();
+        texts.protobuf_pieces(|piece| field.measure(piece));
+        field.length().or_else(|| texts.metadata_message_len())
+    }
+
+    /// Notes the length of the metadata's message, with its tag and length, of a record without a protobuf form.
+    pub fn set_metadata_message_len(&self, length: usize) {
+        self.texts.lock().set_metadata_message_len(length);
     }
 
     /// Appends the first field of the protobuf form, with its tag and length, to `out`: the metadata. The rest is not decoded. Returns

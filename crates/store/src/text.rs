@@ -64,6 +64,9 @@ pub(crate) struct Texts {
     protobuf: Option<Text>,
     /// The length of the protobuf form; 0 until it was made.
     protobuf_len: u32,
+    /// The length of the metadata's message, low byte first; 0 until it was noted. It takes no more memory than there is beside
+    /// `compared`.
+    metadata_message_len: [u8; 3],
     /// Whether the record was compared with the samples, so that plain bytes stay plain.
     compared: bool,
     forms: Option<Box<Forms>>,
@@ -78,6 +81,7 @@ impl Texts {
             json: Text::Plain(json),
             protobuf: None,
             protobuf_len: 0,
+            metadata_message_len: [0; 3],
             compared: false,
             forms: None,
         }
@@ -148,6 +152,19 @@ impl Texts {
     /// The length of the protobuf form, if it was made before. The form itself may have been dropped.
     pub fn protobuf_len(&self) -> Option<usize> {
         Some(self.protobuf_len as usize).filter(|len| *len > 0)
+    }
+
+    /// The length of the message of the metadata alone, if it was noted.
+    pub fn metadata_message_len(&self) -> Option<usize> {
+        let [low, middle, high] = self.metadata_message_len;
+        Some(u32::from_le_bytes([low, middle, high, 0]) as usize).filter(|length| *length > 0)
+    }
+
+    /// Notes the length of the message of the metadata alone. A length of more than 16 MiB is not kept.
+    pub fn set_metadata_message_len(&mut self, length: usize) {
+        if let Some([low, middle, high, 0]) = u32::try_from(length).ok().map(u32::to_le_bytes) {
+            self.metadata_message_len = [low, middle, high];
+        }
     }
 
     /// Sets the protobuf form unless there is one. It is delta-encoded if the JSON is. Of a record that is similar to no other only the
@@ -250,6 +267,21 @@ mod tests {
             assert_eq!(texts.protobuf(), Some(message(2)), "the first one stays");
             assert!(!texts.encode_with(&sample), "once is enough");
         }
+    }
+
+    #[test]
+    fn the_length_of_metadata_takes_no_memory() {
+        let mut texts = Texts::new(json(1));
+        assert_eq!(texts.metadata_message_len(), None);
+        for length in [1, 255, 256, 70_000, 0xff_ffff] {
+            texts.set_metadata_message_len(length);
+            assert_eq!(texts.metadata_message_len(), Some(length));
+        }
+        texts.set_metadata_message_len(0x100_0000);
+        assert_eq!(texts.metadata_message_len(), Some(0xff_ffff), "it is not kept");
+        let numbers = size_of::<[u32; 4]>();
+        let others = size_of::<(Option<Arc<Sample>>, Text, Option<Text>, Option<Box<Forms>>)>();
+        assert_eq!(size_of::<Texts>(), others + numbers);
     }
 
     #[test]

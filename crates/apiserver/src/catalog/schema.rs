@@ -2,6 +2,7 @@
 //! on the structure of objects uses it, so that it works for all three.
 use std::sync::Arc;
 
+use kelson_codec::proto::MetadataEncoder;
 use kelson_codec::{DecodeError, Decoded, EncodeError, Encoding};
 use kelson_schema::shape::Shape;
 use kelson_schema::{Descriptions, Schema, TypeId};
@@ -56,6 +57,13 @@ impl ObjectSchema {
     /// `PartialObjectMetadata` in a version, or its list.
     pub fn partial(version: &str, list: bool) -> Self {
         Self::builtin("meta.k8s.io", version, if list { "PartialObjectMetadataList" } else { "PartialObjectMetadata" })
+    }
+    /// An encoder of `PartialObjectMetadata` in a version.
+    ///
+    /// # Errors
+    /// There is no such version.
+    pub fn metadata_encoder(version: &str) -> Result<MetadataEncoder, EncodeError> {
+        Self::partial(version, false).type_id().ok_or(EncodeError::NoProtobuf).and_then(MetadataEncoder::new)
     }
     /// The built-in kind that an object contains.
     pub fn of_object(object: &Value) -> Self {

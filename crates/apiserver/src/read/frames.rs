@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::catalog::record;
 use crate::catalog::{ObjectSchema, Served};
+use crate::read::partial::PartialMessages;
 use crate::read::table;
 use crate::request::answer;
 use crate::request::negotiate::{Accepted, View};
@@ -146,6 +147,15 @@ impl Framer {
                 match partial_json_frame(kind, version, record) {
                     Some(frame) => Some(Piece::Frame(frame)),
                     None => Some(Piece::Viewed(kind, Arc::clone(record), None)),
+                }
+            }
+            Encoding::Protobuf
+                if let View::Partial(version) = self.accepted.view
+                    && self.served.has_metadata_of(record) =>
+            {
+                match partial_proto_frame(&self.served, kind, version, record) {
+                    Ok(frame) => Some(Piece::Frame(frame)),
+                    Err(_) => Some(Piece::Viewed(kind, Arc::clone(record), None)),
                 }
             }
             _ => Some(Piece::Viewed(kind, Arc::clone(record), None)),
@@ -345,6 +355,14 @@ fn partial_json_frame(kind: &str, version: &str, record: &Record) -> Option<Byte
     found.then(|| out.freeze())
 }
 
+/// A frame with metadata that is cut from the object's bytes, as [`partial_json_frame`].
+fn partial_proto_frame(served: &Served, kind: &str, version: &str, record: &Record) -> Result<Bytes, Status> {
+    let mut message = BytesMut::new();
+    PartialMessages::new(served, version)?.put(record, &mut message)?;
+    let document = proto::wrap(&format!("meta.k8s.io/{version}"), "PartialObjectMetadata", &message);
+    Ok(proto::watch_frame(kind, &document).into())
+}
+
 fn proto_record(served: &Served, kind: &str, record: &Record) -> Option<Bytes> {
     match record::message(&served.storage_schema, record) {
         Ok(message) => {
@@ -382,6 +400,11 @@ mod tests {
         let expected = json!({"type": "ADDED", "object": table::partial("v1", record::parse(&record))});
         assert_eq!(serde_json::from_slice::<Value>(&frame).unwrap(), expected);
         assert!(frame.ends_with(b"}\n"));
+        let served = crate::catalog::Catalog::builtin().find("", "v1", "pods").unwrap();
+        let frame = partial_proto_frame(&served, "ADDED", "v1", &record).unwrap();
+        let object = table::partial("v1", record::parse(&record));
+        let document = proto::encode(ObjectSchema::of_object(&object).type_id().unwrap(), &object).unwrap();
+        assert_eq!(frame, proto::watch_frame("ADDED", &document));
         // What follows the metadata is not looked at: here it is no JSON.
         let broken = Body::locate([&json[..json.find(",\"spec\"").unwrap()], "]]"].concat()).unwrap();
         let key = Key::new(Resource::new("", "pods"), "n", "b");

@@ -5,6 +5,7 @@ pub mod frames;
 pub mod get;
 pub mod list;
 mod page;
+mod partial;
 pub mod table;
 pub mod watch;
 pub mod websocket;

@@ -69,12 +69,22 @@ impl<'a> Lexer<'a> {
 
     /// The next key of an object, with its colon consumed. At the end, consumes the closing brace and returns `None`.
     pub(super) fn next_key(&mut self, first: &mut bool) -> Result<Option<Cow<'a, str>>, DecodeError> {
+        if !self.before_key(first)? {
+            return Ok(None);
+        }
+        let key = self.string()?;
+        self.colon()?;
+        Ok(Some(key))
+    }
+
+    /// Moves to the quote of an object's next key. At the end, consumes the closing brace and returns `false`.
+    fn before_key(&mut self, first: &mut bool) -> Result<bool, DecodeError> {
         match self.peek() {
             Some(b'}') => {
                 // After a comma a key must follow.
                 self.pos += 1;
                 self.depth -= 1;
-                return Ok(None);
+                return Ok(false);
             }
             Some(b',') if !*first => {
                 self.pos += 1;
@@ -87,12 +97,15 @@ impl<'a> Lexer<'a> {
             _ => return Err(self.invalid("after object key:value pair")),
         }
         *first = false;
-        let key = self.string()?;
+        Ok(true)
+    }
+
+    fn colon(&mut self) -> Result<(), DecodeError> {
         if self.peek() != Some(b':') {
             return Err(self.invalid("after object key"));
         }
         self.pos += 1;
-        Ok(Some(key))
+        Ok(())
     }
 
     /// Whether another element of an array follows. Consumes the comma or the closing bracket.
@@ -139,7 +152,7 @@ impl<'a> Lexer<'a> {
                     return Ok(Cow::Borrowed(text));
                 }
                 Some(b'\\') => break,
-                Some(b) if *b >= 0x20 => self.pos += 1,
+                Some(b) if *b >= 0x20 => self.pos += unescaped(&bytes[self.pos..]),
                 _ => return Err(self.invalid("in string literal")),
             }
         }
@@ -147,9 +160,7 @@ impl<'a> Lexer<'a> {
         out.push_str(&self.text[start..self.pos]);
         loop {
             let run = self.pos;
-            while bytes.get(self.pos).is_some_and(|b| *b >= 0x20 && *b != b'"' && *b != b'\\') {
-                self.pos += 1;
-            }
+            self.pos += unescaped(&bytes[self.pos..]);
             out.push_str(&self.text[run..self.pos]);
             match bytes.get(self.pos) {
                 Some(b'"') => {
@@ -159,6 +170,25 @@ impl<'a> Lexer<'a> {
                 Some(b'\\') => {
                     self.pos += 1;
                     out.push(self.escape()?);
+                }
+                _ => return Err(self.invalid("in string literal")),
+            }
+        }
+    }
+
+    /// Skips a string and checks its grammar. The cursor is on its quote.
+    fn skip_string(&mut self) -> Result<(), DecodeError> {
+        self.pos += 1;
+        loop {
+            self.pos += unescaped(&self.bytes()[self.pos..]);
+            match self.bytes().get(self.pos) {
+                Some(b'"') => {
+                    self.pos += 1;
+                    return Ok(());
+                }
+                Some(b'\\') => {
+                    self.pos += 1;
+                    self.escape()?;
                 }
                 _ => return Err(self.invalid("in string literal")),
             }
@@ -269,7 +299,9 @@ impl<'a> Lexer<'a> {
             Some(b'{') => {
                 self.enter()?;
                 let mut first = true;
-                while self.next_key(&mut first)?.is_some() {
+                while self.before_key(&mut first)? {
+                    self.skip_string()?;
+                    self.colon()?;
                     self.skip()?;
                 }
                 Ok(())
@@ -282,12 +314,84 @@ impl<'a> Lexer<'a> {
                 }
                 Ok(())
             }
-            Some(b'"') => self.string().map(drop),
+            Some(b'"') => self.skip_string(),
             Some(b'-' | b'0'..=b'9') => self.number().map(drop),
             Some(b't') => self.word("true"),
             Some(b'f') => self.word("false"),
             Some(b'n') => self.word("null"),
             _ => Err(self.invalid("looking for beginning of value")),
+        }
+    }
+}
+
+/// The number of bytes before the first one that ends a run of a string: a quote, a backslash or a control character. It looks at eight
+/// bytes at a time.
+fn unescaped(bytes: &[u8]) -> usize {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGH: u64 = 0x80 * ONES;
+    // A special byte may cause reports of bytes after it as well, so only the first report counts.
+    let zero = |word: u64| word.wrapping_sub(ONES) & !word & HIGH;
+    let mut words = bytes.chunks_exact(8);
+    let mut len = 0;
+    for word in words.by_ref() {
+        let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
+        let control = word.wrapping_sub(0x20 * ONES) & !word & HIGH;
+        let ends = control | zero(word ^ (u64::from(b'"') * ONES)) | zero(word ^ (u64::from(b'\\') * ONES));
+        if ends != 0 {
+            return len + ends.trailing_zeros() as usize / 8;
+        }
+        len += 8;
+    }
+    let rest = words.remainder();
+    len + rest.iter().position(|b| *b < 0x20 || matches!(b, b'"' | b'\\')).unwrap_or(rest.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_of_a_string_ends_at_the_first_special_byte() {
+        for length in 0..40 {
+            for at in 0..length {
+                for byte in 0..=u8::MAX {
+                    let mut text = vec![b'x'; length];
+                    text[at] = byte;
+                    let ends = byte < 0x20 || matches!(byte, b'"' | b'\\');
+                    assert_eq!(unescaped(&text), if ends { at } else { length }, "{byte:#x} at {at} of {length}");
+                    // A special byte after it changes nothing.
+                    if let Some(last) = text[at + 1..].last_mut() {
+                        *last = b'"';
+                        assert_eq!(unescaped(&text), if ends { at } else { length - 1 }, "{byte:#x} at {at}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_skipped_is_what_is_read() {
+        let text = r#"{"a\"\u00e9":["x",{"f:k{\"n\":\"\\\\\"}":{}},-1.5e3,true,null,"\ud83d\ude00 é"],"b":{}}"#;
+        let read = |text: &str| {
+            let mut lexer = Lexer::new(text, 0);
+            let skipped = lexer.skip().map(|()| lexer.position()).map_err(|error| error.to_string());
+            let parsed = crate::json::tape::Tape::parse(text).map(|_| text.len()).map_err(|error| error.to_string());
+            (skipped, parsed)
+        };
+        assert_eq!(read(text), (Ok(text.len()), Ok(text.len())));
+        for at in (0..text.len()).filter(|at| text.is_char_boundary(*at)) {
+            let (skipped, parsed) = read(&text[..at]);
+            assert!(skipped.is_err());
+            assert_eq!(skipped, parsed, "cut at {at}");
+            let next = (at + 1..=text.len()).find(|next| text.is_char_boundary(*next)).unwrap_or(text.len());
+            for instead in ["", "\"", "\\", "\u{1}", "x", "{", "]", ","] {
+                let (skipped, parsed) = read(&[&text[..at], instead, &text[next..]].concat());
+                match parsed {
+                    Ok(_) => assert!(skipped.is_ok(), "{instead} at {at}"),
+                    // What follows the value is not skipped.
+                    Err(error) => assert!(skipped.is_ok() || skipped == Err(error), "{instead} at {at}"),
+                }
+            }
         }
     }
 }

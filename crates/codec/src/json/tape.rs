@@ -14,7 +14,12 @@ enum Token<'a> {
     String(Cow<'a, str>),
     Array,
     Object,
+    /// An object whose members are not listed, see [`OPAQUE`].
+    Opaque,
 }
+
+/// The key of objects that are encoded as their text, and so are passed over: `fieldsV1`, which is a large part of stored objects.
+const OPAQUE: &str = "fieldsV1";
 
 struct TapeValue<'a> {
     /// The key of a member of an object; empty for others.
@@ -61,6 +66,12 @@ impl<'a> Tape<'a> {
         Cursor { tape: self, at: 0 }
     }
 
+    /// The number of values.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.values.len()
+    }
+
     /// Appends a value with all that is in it; returns its index.
     fn value(&mut self, lexer: &mut Lexer<'a>, key: Cow<'a, str>, previous: u32) -> Result<u32, DecodeError> {
         let first = lexer.peek();
@@ -68,6 +79,7 @@ impl<'a> Tape<'a> {
         self.values.push(TapeValue { key, token: Token::Null, start, end: start, last: NONE, previous });
         let mut last = NONE;
         let token = match first {
+            Some(b'{') if self.values[at as usize].key == OPAQUE => lexer.skip().map(|()| Token::Opaque)?,
             Some(b'{') => {
                 lexer.enter()?;
                 let mut first = true;

@@ -21,13 +21,18 @@ pub(super) fn message<'t, T: Tree<'t>>(ty: TypeId, object: Option<T>, out: &mut 
             }
             continue;
         }
-        match object.and_then(|object| object.get(field.json())).filter(|value| !value.is_null()) {
-            None if field.is_pointer() => {}
-            None => absent(field.number(), field.ty(), out)?,
-            Some(present) => value(field.number(), field.ty(), present, out).map_err(|e| locate(e, field))?,
-        }
+        self::field(field, object.and_then(|object| object.get(field.json())), out)?;
     }
     Ok(())
+}
+
+/// Encodes one field of a message: its zero value for `None` or null.
+pub(super) fn field<'t, T: Tree<'t>>(field: Field, present: Option<T>, out: &mut RevBuf) -> Result<(), EncodeError> {
+    match present.filter(|value| !value.is_null()) {
+        None if field.is_pointer() => Ok(()),
+        None => absent(field.number(), field.ty(), out),
+        Some(present) => value(field.number(), field.ty(), present, out).map_err(|e| locate(e, field)),
+    }
 }
 
 fn locate(error: EncodeError, field: Field) -> EncodeError {

@@ -56,9 +56,9 @@ pub fn peek(data: &[u8]) -> Result<TypeMeta, DecodeError> {
     Ok(read(data)?.meta)
 }
 
-/// The bytes before and after a message of this length.
+/// The bytes before and after a message of this length. They have no room for it, because a list is never in memory as a whole.
 pub(super) fn around(api_version: &str, kind: &str, length: usize) -> (Vec<u8>, [u8; 4]) {
-    let mut buf = RevBuf::with_capacity(64 + length);
+    let mut buf = RevBuf::with_capacity(64 + api_version.len() + kind.len());
     buf.varint(length as u64);
     buf.tag(2, Wire::Bytes);
     let end = buf.mark();
@@ -66,8 +66,6 @@ pub(super) fn around(api_version: &str, kind: &str, length: usize) -> (Vec<u8>, 
     buf.text(1, api_version);
     buf.close(1, end);
     buf.raw(MAGIC);
-    let mut head = Vec::with_capacity(64 + length);
-    head.extend_from_slice(buf.as_slice());
     // The last bytes are contentEncoding and contentType, both empty.
-    (head, [0x1a, 0x00, 0x22, 0x00])
+    (buf.into_vec(), [0x1a, 0x00, 0x22, 0x00])
 }

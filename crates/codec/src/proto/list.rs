@@ -66,3 +66,19 @@ fn put_varint(mut n: u64, out: &mut impl Extend<u8>) {
 fn varint_len(n: usize) -> usize {
     (n as u64 | 1).ilog2() as usize / 7 + 1
 }
+
+#[cfg(test)]
+mod tests {
+    use kelson_schema::Schema;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_header_of_a_long_list_takes_little_memory() {
+        let ty = Schema::builtin().by_gvk("", "v1", "PodList").expect("the type");
+        let metadata = json!({"resourceVersion": "7"});
+        let list = ListEncoder::new(ty, "v1", "PodList", &metadata, [1 << 30]).expect("encodes");
+        assert!(list.header.capacity() < 1024, "{}", list.header.capacity());
+    }
+}

@@ -4,6 +4,7 @@ mod decode;
 mod encode;
 mod envelope;
 mod list;
+mod metadata;
 mod tree;
 mod watch;
 mod wire;
@@ -11,6 +12,7 @@ mod wire;
 pub use decode::decode_within;
 pub use envelope::{MAGIC, is_protobuf, peek};
 pub use list::ListEncoder;
+pub use metadata::MetadataEncoder;
 pub use watch::{FRAME_BYTES_MAX, frame, watch_event, watch_frame};
 
 use crate::json::tape::Tape;
@@ -40,6 +42,7 @@ pub fn encode(ty: TypeId, value: &Value) -> Result<Vec<u8>, EncodeError> {
     let (api_version, kind) = if ty.is_kind() { (text("apiVersion"), text("kind")) } else { ("", "") };
     let message = encode_message(ty, value)?;
     let (mut out, tail) = envelope::around(api_version, kind, message.len());
+    out.reserve_exact(message.len() + tail.len());
     out.extend_from_slice(&message);
     out.extend_from_slice(&tail);
     Ok(out)
@@ -48,6 +51,7 @@ pub fn encode(ty: TypeId, value: &Value) -> Result<Vec<u8>, EncodeError> {
 /// Wraps an encoded message in the envelope.
 pub fn wrap(api_version: &str, kind: &str, message: &[u8]) -> Vec<u8> {
     let (mut out, tail) = envelope::around(api_version, kind, message.len());
+    out.reserve_exact(message.len() + tail.len());
     out.extend_from_slice(message);
     out.extend_from_slice(&tail);
     out

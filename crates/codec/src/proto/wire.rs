@@ -150,6 +150,11 @@ impl RevBuf {
         self.data
     }
 
+    /// Drops what was written, and keeps the memory.
+    pub(super) fn clear(&mut self) {
+        self.start = self.data.len();
+    }
+
     /// The number of bytes written so far.
     pub(super) fn mark(&self) -> usize {
         self.data.len() - self.start

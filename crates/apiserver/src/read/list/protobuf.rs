@@ -5,16 +5,15 @@ use std::sync::Arc;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use futures::future::BoxFuture;
-use kelson_codec::EncodeError;
 use kelson_codec::proto::ListEncoder;
 use kelson_meta::Status;
 use kelson_store::Record;
-use serde_json::Value;
 
 use super::run::{HasRun, ListPieces, Run};
 use super::threads::Threads;
 use crate::catalog::{ObjectSchema, record};
 use crate::read::page::PIECE_BYTES;
+use crate::read::partial::{PartialMessages, no_protobuf, refused};
 use crate::read::table;
 use crate::request::negotiate::View;
 
@@ -26,24 +25,15 @@ pub(super) struct ProtobufPieces {
     run: Run,
     /// The schema of the items.
     object: ObjectSchema,
+    /// Encodes items that are metadata.
+    partials: Option<PartialMessages>,
     encoder: ListEncoder,
     /// Lengths of the messages.
     lengths: VecDeque<u32>,
-    /// The first messages, grouped as the batches of records.
-    held: VecDeque<Vec<Bytes>>,
+    /// The first messages, grouped as the batches of records; `None` for batches whose messages are cut from the records.
+    held: VecDeque<Option<Vec<Bytes>>>,
     begun: bool,
     done: bool,
-}
-
-fn no_protobuf() -> Status {
-    Status::not_acceptable(&["application/json", "application/yaml"])
-}
-
-fn refused(error: EncodeError) -> Status {
-    match error {
-        EncodeError::NoProtobuf => no_protobuf(),
-        other => Status::internal(other.to_string()),
-    }
 }
 
 /// Whether the stored message of a record is the served object.
@@ -55,9 +45,10 @@ fn is_plain(run: &Run) -> bool {
 struct Measured {
     run: Run,
     object: ObjectSchema,
+    partials: Option<PartialMessages>,
     lengths: VecDeque<u32>,
-    /// The first batches of messages that were made for their lengths, at most [`HELD_BYTES_MAX`].
-    held: VecDeque<Vec<Bytes>>,
+    /// The first batches of messages, of which at most [`HELD_BYTES_MAX`] were made for their lengths.
+    held: VecDeque<Option<Vec<Bytes>>>,
     held_bytes: usize,
 }
 
@@ -72,13 +63,22 @@ impl Measured {
             }
             return Ok(());
         }
+        if let Some(partials) = self.partials.as_mut().filter(|_| are_cut(&self.run, &records)) {
+            for record in &records {
+                self.lengths.push_back(length(partials.length(record)?)?);
+            }
+            if self.held_bytes <= HELD_BYTES_MAX {
+                self.held.push_back(None);
+            }
+            return Ok(());
+        }
         let made = messages(&self.run, &self.object, &records).await?;
         for message in &made {
             self.lengths.push_back(length(message.len())?);
             self.held_bytes += message.len();
         }
         if self.held_bytes <= HELD_BYTES_MAX {
-            self.held.push_back(made);
+            self.held.push_back(Some(made));
         }
         Ok(())
     }
@@ -102,18 +102,23 @@ impl ProtobufPieces {
             View::Table(_) => return Err(Status::not_acceptable(&["application/json"])),
         };
         let ty = list.type_id().ok_or_else(no_protobuf)?;
-        let mut measured = Measured { run, object, lengths: VecDeque::new(), held: VecDeque::new(), held_bytes: 0 };
+        let partials = match run.view {
+            View::Partial(version) => Some(PartialMessages::new(&run.served, version)?),
+            View::Whole | View::Table(_) => None,
+        };
+        let mut measured =
+            Measured { run, object, partials, lengths: VecDeque::new(), held: VecDeque::new(), held_bytes: 0 };
         while !measured.run.ended {
             let is_first = measured.lengths.is_empty();
             (measured, ()) = threads.run(measured, is_first, |list| Box::pin(list.measure())).await?;
         }
-        let Measured { mut run, object, lengths, held, .. } = measured;
+        let Measured { mut run, object, partials, lengths, held, .. } = measured;
         run.rewind();
         let gvk = table::list_kind(&run.served, run.view);
         let each = lengths.iter().map(|n| *n as usize);
         let encoder = ListEncoder::new(ty, &gvk.api_version(), &gvk.kind, &run.page.metadata(false), each);
         let encoder = encoder.map_err(refused)?;
-        Ok(Self { run, object, encoder, lengths, held, begun: false, done: false })
+        Ok(Self { run, object, partials, encoder, lengths, held, begun: false, done: false })
     }
 
     async fn piece(&mut self) -> Result<Option<Bytes>, Status> {
@@ -125,9 +130,10 @@ impl ProtobufPieces {
         if !std::mem::replace(&mut self.begun, true) {
             out.put_slice(self.encoder.header());
         }
-        match self.held.pop_front() {
+        match self.held.pop_front().flatten() {
             Some(held) => self.put(&held, &mut out)?,
             None if is_plain(&self.run) => self.put_records(&records, &mut out)?,
+            None if self.partials.is_some() && are_cut(&self.run, &records) => self.put_metadata(&records, &mut out)?,
             None => {
                 let made = messages(&self.run, &self.object, &records).await?;
                 self.put(&made, &mut out)?;
@@ -163,14 +169,39 @@ impl ProtobufPieces {
         Ok(())
     }
 
+    /// Appends the metadata of records, which is cut from their bytes into `out`.
+    fn put_metadata(&mut self, records: &[Arc<Record>], out: &mut BytesMut) -> Result<(), Status> {
+        let Some(partials) = &mut self.partials else { return Ok(()) };
+        for record in records {
+            let length = self.lengths.pop_front().unwrap_or_default() as usize;
+            self.encoder.put_item_prefix(length, out);
+            let begin = out.len();
+            partials.put(record, out)?;
+            if out.len() - begin != length {
+                return Err(changed());
+            }
+        }
+        Ok(())
+    }
+
     /// Appends the prefix of the next item, which must have the length that the header was made with.
     fn put_prefix(&mut self, bytes: usize, out: &mut BytesMut) -> Result<(), Status> {
         if self.lengths.pop_front().map(|n| n as usize) != Some(bytes) {
-            return Err(Status::internal("an object's conversion is not deterministic"));
+            return Err(changed());
         }
         self.encoder.put_item_prefix(bytes, out);
         Ok(())
     }
+}
+
+/// The error for an item whose length is not that of the first pass.
+fn changed() -> Status {
+    Status::internal("an object's conversion is not deterministic")
+}
+
+/// Whether the metadata of all these records is that of the served version.
+fn are_cut(run: &Run, records: &[Arc<Record>]) -> bool {
+    records.iter().all(|record| run.metadata_is_plain(record))
 }
 
 fn length(bytes: usize) -> Result<u32, Status> {
@@ -179,26 +210,8 @@ fn length(bytes: usize) -> Result<u32, Status> {
 
 /// Records as protobuf messages of the requested view.
 async fn messages(run: &Run, object: &ObjectSchema, records: &[Arc<Record>]) -> Result<Vec<Bytes>, Status> {
-    if let View::Partial(version) = run.view
-        && records.iter().all(|r| run.metadata_is_plain(r))
-    {
-        return records.iter().map(|record| partial(version, object, run.has_metadata_first(), record)).collect();
-    }
     let items = run.items(records).await?;
     items.iter().map(|item| object.message(item).map(Bytes::from).map_err(refused)).collect()
-}
-
-/// The message of a `PartialObjectMetadata`. Its one field is the first field of the object's message, from which it is cut if there is
-/// one.
-fn partial(version: &str, object: &ObjectSchema, is_first: bool, record: &Record) -> Result<Bytes, Status> {
-    let mut out = BytesMut::new();
-    if is_first && record.put_metadata_message(&mut out).is_some() {
-        return Ok(out.freeze());
-    }
-    let metadata =
-        if record.put_metadata(&mut out) { kelson_meta::from_json(&out).unwrap_or_default() } else { Value::Null };
-    let metadata = serde_json::Map::from_iter([("metadata".to_owned(), metadata)]);
-    object.message(&table::partial(version, Value::Object(metadata))).map(Bytes::from).map_err(refused)
 }
 
 impl ListPieces for ProtobufPieces {

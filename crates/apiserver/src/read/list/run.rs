@@ -69,12 +69,6 @@ impl Run {
         !self.served.works_as_served() || self.served.is_plain(record)
     }
 
-    /// Whether the metadata is the first field of stored messages, as in all built-in kinds.
-    pub fn has_metadata_first(&self) -> bool {
-        let ty = self.served.storage_schema.type_id();
-        ty.and_then(|ty| ty.field_by_json("metadata")).is_some_and(|field| field.number() == 1 && !field.is_inline())
-    }
-
     /// Records as items of the list.
     pub async fn items(&self, records: &[Arc<Record>]) -> Result<Vec<Value>, Status> {
         let objects = self.served.working(records).await?;

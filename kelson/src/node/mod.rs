@@ -15,6 +15,7 @@ mod image;
 mod kube_proxy;
 mod kubelet;
 mod network;
+mod own_kubeconfig;
 mod pins;
 mod placement;
 mod pod_logs;

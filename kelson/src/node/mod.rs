@@ -28,3 +28,4 @@ mod support;
 mod trust;
 mod upgrade;
 pub mod vip;
+mod vote;

@@ -239,7 +239,10 @@ fn resource_list(server: &Server, group: &str, version: &str) -> Option<Value> {
 
 /// A group version of an aggregated API server, from its last list of resources.
 fn aggregated_remote(remote: &Remote) -> Value {
-    let list = remote.resources().unwrap_or_default();
+    let list = remote.resources();
+    // What it serves is not known before its first list.
+    let freshness = if remote.is_available() && list.is_some() { "Current" } else { "Stale" };
+    let list = list.unwrap_or_default();
     let listed = list["resources"].as_array().map_or(&[][..], Vec::as_slice);
     let of = |name: &str| format!("{name}/");
     let kind = |r: &Value| json!({"group": r["group"].as_str().unwrap_or(""), "version": r["version"].as_str().unwrap_or(""), "kind": r["kind"]});
@@ -266,7 +269,6 @@ fn aggregated_remote(remote: &Remote) -> Value {
         }
         resources.push(entry);
     }
-    let freshness = if remote.is_available() { "Current" } else { "Stale" };
     let mut version = json!({"version": remote.spec().version, "freshness": freshness});
     if !resources.is_empty() {
         version["resources"] = resources.into();

@@ -83,6 +83,15 @@ impl Join {
         let discovery = Some(trust::discovery(args.clone(), servers.clone(), token.clone()));
         Ok(Self { servers, ca_pem: known.ca, token, cluster: known.settings, discovery })
     }
+
+    /// Follows the servers of the cluster until `tasks` ends. `config` has their CA.
+    fn follow_servers(&self, dir: &Path, config: &kubeconfig::Config, client: Client, tasks: &Tasks) {
+        self.servers.follow(dir, config, client, tasks);
+        if self.discovery.is_some() {
+            // The node of a server stays with the server of its machine.
+            own_kubeconfig::follow(dir.join("kubelet/kubeconfig"), &self.servers.choice, tasks);
+        }
+    }
 }
 
 /// A running node.
@@ -118,11 +127,7 @@ impl Node {
             tokio::join!(runtime(&dir, args, driver, tasks), identity(&dir, name, (&join, &trust), &clock));
         let ((containerd, endpoint), (identity, certificate)) = (runtime?, identity?);
         let client = |component: &str| anyhow::Ok(Client::new(certificate.connection(&identity)?, component));
-        join.servers.follow(&dir, &identity, client("servers")?, tasks);
-        if join.discovery.is_some() {
-            // The node of a server stays with the server of its machine.
-            own_kubeconfig::follow(dir.join("kubelet/kubeconfig"), &join.servers.choice, tasks);
-        }
+        join.follow_servers(&dir, &identity, client("servers")?, tasks);
         // Only the newest ranges matter, so that a slow set-up of the network does not queue them.
         let (cidrs, given) = watch::channel(Vec::new());
         let config = kubelet_config(&dir, me, args, (&join, &trust), &endpoint)?;

@@ -116,7 +116,7 @@ pub fn outgoing(
     Ok(request)
 }
 
-/// Sends a request over a connection of its own. The body of the response is not read yet.
+/// Sends a request over a new connection. The body of the response is not read yet.
 ///
 /// # Errors
 /// [`Unreachable::Connection`].

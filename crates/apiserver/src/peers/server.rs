@@ -35,7 +35,7 @@ use crate::request::routes::{RemoteHandler, RemoteRequest, Route};
 const FORWARDED: HeaderName = HeaderName::from_static("x-kubernetes-peer-proxied");
 /// The name in the serving certificates of all API servers.
 const NAME: &str = "kubernetes.default.svc";
-/// The documents of a peer without those of its own peers, and what servers of older releases have.
+/// The documents of a peer alone. A server of an older release ignores the profile.
 const DISCOVERY: HeaderValue = HeaderValue::from_static(
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList;profile=nopeer,\
      application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",

@@ -103,7 +103,7 @@ async fn a_server_forwards_requests_for_what_only_its_peer_serves() {
 
     // The user is the one of the client, here and there.
     let guest = http::Request::get(VERSIONS).body(bytes::Bytes::new()).unwrap();
-    assert_eq!(old.send(UserInfo::new("guest", []), guest).await.status(), 403);
+    assert_eq!(old.send(UserInfo::new("guest", ["guests"]), guest).await.status(), 403);
     // A request that was forwarded is not forwarded again.
     let forwarded = old.raw("GET", VERSIONS, &[("x-kubernetes-peer-proxied", "true")], "").await;
     assert_eq!(forwarded.status(), 404);

@@ -139,7 +139,8 @@ impl Follower {
     async fn trust(&self, next: &ClusterPki) -> anyhow::Result<()> {
         let [client_ca_pem, request_header_ca_pem, kubelet_ca_pem] = next.bundles();
         self.ports.iter().try_for_each(|port| port.trust(&client_ca_pem))?;
-        self.api.trust(&Trusted { client_ca_pem, request_header_ca_pem, kubelet_ca_pem }).await?;
+        let peer_ca_pem = client_ca_pem.clone();
+        self.api.trust(&Trusted { client_ca_pem, request_header_ca_pem, kubelet_ca_pem, peer_ca_pem }).await?;
         Ok(())
     }
 

@@ -18,7 +18,7 @@ use crate::authorities::{self, PKI_DIR};
 use crate::certificates::ISSUED_DIR;
 use crate::cli::{CertificateCommand, RotateArgs};
 use crate::cluster::{Bundles, REPORT};
-use crate::{node, token};
+use crate::{node, rotation_servers, token};
 
 /// The time for which a command waits for running components to apply its change.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -128,6 +128,7 @@ async fn begin(args: &RotateArgs, now: Timestamp) -> anyhow::Result<()> {
         let read = |file: &Path| std::fs::read_to_string(file).unwrap_or_default();
         settled("the server uses them", || kelson_pki::is_issued_by(&read(&shown), &read(&issuer))).await?;
         outln!("The new CAs sign from now on; the previous ones are still trusted. Nodes renew their certificates.");
+        name_others(&args.data_dir).await;
     } else {
         outln!("The new CAs sign from the server's next start on; the previous ones are still trusted.");
     }
@@ -137,11 +138,23 @@ async fn begin(args: &RotateArgs, now: Timestamp) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Says what to do on the other servers of the cluster, if there are any.
+async fn name_others(data_dir: &Path) {
+    let servers = async { rotation_servers::listed(&token::admin(data_dir)?).await };
+    let step = "copy DIR/pki/*.crt and DIR/pki/*.key of this server to DIR/pki of each other server, which applies them at once";
+    match servers.await {
+        Ok(servers) if servers.len() < 2 => {}
+        Ok(servers) => outln!("The cluster has the servers {}: {step}.", servers.join(", ")),
+        Err(error) => outln!("The servers cannot be listed ({error:#}). If the cluster has several: {step}."),
+    }
+}
+
 async fn finish(args: &RotateArgs) -> anyhow::Result<()> {
     let dir = args.data_dir.join(PKI_DIR);
     if rotation::previous(&dir, "ca")?.is_none() {
         bail!("no CA rotation is in progress in {}", dir.display());
     }
+    let mut servers = Vec::new();
     if !args.force {
         let pki = ClusterPki::open(&authorities::options(&args.data_dir), Timestamp::now())?;
         let client = token::admin(&args.data_dir)?;
@@ -156,9 +169,24 @@ async fn finish(args: &RotateArgs) -> anyhow::Result<()> {
                 late.join(", ")
             );
         }
+        servers = token::reaching(&args.data_dir, rotation_servers::listed(&client).await)?;
+        // A single server has applied its own files, and may be advertised at an address that this machine does not reach.
+        if servers.len() > 1 {
+            let late = rotation_servers::late(&servers, pki.ca.cert_pem()).await;
+            if !late.is_empty() {
+                bail!(
+                    "these servers do not use the new CAs and would be disconnected: {}; copy {}/*.crt and *.key to DIR/pki there, or use --force to continue",
+                    late.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+                    dir.display()
+                );
+            }
+        }
     }
     rotation::finish(&dir)?;
     outln!("The previous CAs are no longer trusted.");
+    if servers.len() > 1 {
+        outln!("Run the same command on the other servers: {}.", servers.join(", "));
+    }
     Ok(())
 }
 

@@ -359,7 +359,7 @@ pub struct RotateArgs {
     /// Stop trusting the replaced CAs.
     #[arg(long)]
     pub finish: bool,
-    /// With --finish: continue even if nodes have not confirmed that they use the new CAs.
+    /// With --finish: continue even if nodes or servers do not use the new CAs.
     #[arg(long, requires = "finish")]
     pub force: bool,
     /// Data directory of the server.

@@ -371,7 +371,13 @@ fn api_config(
     let certificate = Arc::clone(certificates.serving.certificate());
     let mut config = Config::new(store);
     config.advertise_port = args.secure_port;
-    config.identity_host = Some(kelson_platform::process::host_name());
+    // Servers on machines that were cloned have the same host name, but must have different node names.
+    let host = args.host.node_name.clone().unwrap_or_else(kelson_platform::process::host_name);
+    config.identity_host = Some(host);
+    if config.store.is_mirror() {
+        // Only servers with an etcd can have peers.
+        config.peer_ca_pem = pki.ca_bundle();
+    }
     config.enforces_network_policies = !args.disable.contains(&BuiltIn::NetworkPolicy);
     config.serving = Some(ServingConfig { bind: SocketAddr::new(args.bind_address, args.secure_port), certificate });
     config.client_ca_pem = pki.ca_bundle();

@@ -77,6 +77,7 @@ mod reach;
 #[cfg(all(test, target_os = "linux"))]
 mod reference;
 mod rest;
+mod rotation_servers;
 mod run;
 mod s3_flags;
 mod scheduler;

@@ -80,6 +80,28 @@ impl VoteArgs {
     }
 }
 
+/// The running member of a machine that has no API server.
+pub struct Vote(Member);
+
+impl Vote {
+    /// Starts the member, or joins, which waits for other servers as long as it takes. The caller has the lock of the data
+    /// directory.
+    ///
+    /// # Errors
+    /// The member cannot run, or the cluster rejects it.
+    pub async fn start(args: &VoteArgs, me: &NodeIdentity, tasks: &Tasks) -> anyhow::Result<Self> {
+        let member = start(args, &args.options(me, tasks)?).await?;
+        tracing::info!(name = member.name(), "this machine votes in the etcd cluster");
+        Ok(Self(member))
+    }
+
+    /// Stops the member.
+    pub async fn end(&self) {
+        within(END_MAX, "leadership of etcd", self.0.hand_over()).await;
+        within(END_MAX, "etcd member", self.0.shutdown()).await;
+    }
+}
+
 /// Runs the member until the process ends.
 pub fn run(args: &VoteArgs) -> anyhow::Result<()> {
     logging::init(&args.log.log_level)?;
@@ -87,17 +109,13 @@ pub fn run(args: &VoteArgs) -> anyhow::Result<()> {
     let me = NodeIdentity::of(&args.host)?;
     let _lock = DataDirLock::make(&args.data_dir)?;
     process::run(async |process| {
-        let options = args.options(&me, &process.tasks)?;
-        // A join waits for other servers as long as it takes; a signal ends it.
-        let member = tokio::select! {
-            started = start(args, &options) => started?,
+        let vote = tokio::select! {
+            started = Vote::start(args, &me, &process.tasks) => started?,
             ended = process.ended() => return ended,
         };
-        tracing::info!(name = member.name(), "this machine votes in the etcd cluster");
-        process.service.ready(&format!("etcd member {}", member.name()));
+        process.service.ready(&format!("etcd member {}", me.name));
         let ended = process.ended().await;
-        within(END_MAX, "leadership of etcd", member.hand_over()).await;
-        within(END_MAX, "etcd member", member.shutdown()).await;
+        vote.end().await;
         ended
     })
 }

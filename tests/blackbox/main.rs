@@ -39,6 +39,7 @@ mod node_pressure;
 mod operators;
 mod overload;
 mod own_cpus;
+mod peers;
 mod pod_fields;
 mod pod_isolation;
 mod pod_lifecycle;
@@ -102,6 +103,7 @@ fn main() {
         node_plugins::tests(),
         node_pressure::tests(),
         own_cpus::tests(),
+        peers::tests(),
         services::tests(),
         load_balancers::tests(),
         network_policies::tests(),

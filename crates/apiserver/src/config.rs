@@ -128,6 +128,8 @@ pub struct Trusted {
     pub request_header_ca_pem: String,
     /// Replaces the cluster's CA in [`KubeletConfig::trust`].
     pub kubelet_ca_pem: String,
+    /// The CA certificates that replace [`Config::peer_ca_pem`].
+    pub peer_ca_pem: String,
 }
 
 /// An extra health check. An error is the reason why it fails.
@@ -216,6 +218,12 @@ pub struct Config {
     pub advertise_port: u16,
     /// Host name under which this server renews its identity Lease; `None`: there is no Lease, and an idle server writes nothing.
     pub identity_host: Option<String>,
+    /// CAs in PEM that verify the serving certificates of other API servers on the same storage (`--peer-ca-file`); empty: requests
+    /// for what only they serve are not forwarded.
+    pub peer_ca_pem: String,
+    /// The address at which other API servers reach this one (`--peer-advertise-ip`, `--peer-advertise-port`) [default: the advertised
+    /// one].
+    pub peer_address: Option<SocketAddr>,
     /// The servers in the `kubernetes` endpoints.
     pub endpoints: EndpointReconciler,
     /// `--event-ttl`.
@@ -258,13 +266,17 @@ pub struct Config {
     pub clock: Arc<dyn Clock>,
 }
 
+/// Feature gate of requests that are forwarded to other API servers on the same storage.
+pub const PEER_GATE: &str = "UnknownVersionInteroperabilityProxy";
+
 /// Feature gates that change the server's behaviour, besides those of kinds, fields and admission plugins.
-const FEATURE_GATES: [&str; 7] = [
+const FEATURE_GATES: [&str; 8] = [
     "APIServerIdentity",
     "ComponentFlagz",
     "ComponentStatusz",
     "PodLogsQuerySplitStreams",
     "StorageVersionHash",
+    PEER_GATE,
     "WatchCacheInitializationPostStartHook",
     "WatchList",
 ];
@@ -312,6 +324,8 @@ impl Config {
             external_host: None,
             advertise_port: 0,
             identity_host: None,
+            peer_ca_pem: String::new(),
+            peer_address: None,
             endpoints: EndpointReconciler::default(),
             event_ttl: Duration::from_secs(kelson_store::limits::EVENT_TTL_S),
             reads_in_flight_max: 400,

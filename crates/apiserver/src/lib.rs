@@ -17,6 +17,7 @@
 //! | `config` | the server's configuration | types only |
 //! | `custom/` | custom resource definitions: their contents, names, status, schemas, conversion, and the registrar | the catalog, records of the store; no request |
 //! | `aggregate/` | group versions that other servers serve: APIServices, and how such a server is reached | `request/routes`; sockets to those servers |
+//! | `peers/` | other API servers on the same storage: what they serve, and requests that this server forwards to them | `aggregate/forward`, `request/routes`; sockets to those servers |
 //! | `usage/` | resource usage of nodes and pods: reports of kubelets, two samples of each, the kinds of `metrics.k8s.io` | the catalog; nothing of a request |
 //! | `shared/` | the parts of the server, each in a file, and the context of one request | the store, `auth`, `admission` as parts; no handler |
 //! | `read/` | get, list, watch, tables, frames | reads of the store |
@@ -27,7 +28,7 @@
 //! | `paths/` | discovery, OpenAPI, health, metrics | the catalog, readiness, the registry |
 //! | `front/` | sockets, and the filters in order: identify, audit, authorize, flow, dispatch | everything above; no kind |
 //! | `bootstrap/` | the first objects of the cluster, created through the whole path; the `kubernetes` service, whose endpoints name the servers that are alive (`kubernetes`) | `front` |
-//! | `extend/` | what the server does for those who extend the API: definitions that other servers on the same storage made (`others`), the clean-up of definitions, APIServices of group versions, availability of other servers, objects of priority and fairness | `write`; the server's client, of `bootstrap` |
+//! | `extend/` | what the server does for those who extend the API: definitions that other servers on the same storage made (`others`), the clean-up of definitions, APIServices of group versions, availability of other servers, what other servers on the same storage serve, objects of priority and fairness | `write`; the server's client, of `bootstrap` |
 //! | `start` | builds all of it and ends it | everything |
 //!
 //! What is known only at run time has fixed interfaces. A kind is a `Served` in the catalog with an `ObjectSchema` (decode,
@@ -48,6 +49,7 @@ mod custom;
 mod extend;
 mod front;
 mod paths;
+mod peers;
 mod read;
 mod request;
 mod reviews;

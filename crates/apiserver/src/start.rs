@@ -8,7 +8,7 @@ use kelson_auth::authorize::config::WebhookConfig;
 use kelson_auth::{Objects, UserInfo};
 use kelson_flowcontrol::FlowControl;
 use kelson_resources::GatedFields;
-use kelson_tasks::{FairLane, OnPanic};
+use kelson_tasks::{FairLane, OnPanic, Tasks};
 use kelson_transport::Transport;
 use kelson_webhook::{Credentials, ServiceResolver, WebhookClient};
 use tokio::runtime::Handle;
@@ -19,11 +19,12 @@ use crate::aggregate::remote::ConnectionParts;
 use crate::bootstrap;
 use crate::bootstrap::own::ServerCalls;
 use crate::catalog::Catalog;
-use crate::config::{AuthorizationMode, Config, StartError, Trusted};
+use crate::config::{AuthorizationMode, Config, PEER_GATE, StartError, Trusted};
 use crate::custom::registrar::Definitions;
-use crate::extend::{availability, cleanup, fairness, identity_lease, legacy_tokens, local, others, usage};
+use crate::extend::{availability, cleanup, fairness, identity_lease, legacy_tokens, local, others, peers, usage};
 use crate::front::inprocess::InProcess;
 use crate::front::listen;
+use crate::peers::server::PeerServers;
 use crate::request::routes::Routes;
 use crate::shared::allocations::Services;
 use crate::shared::conversion::ConversionWebhooks;
@@ -90,6 +91,7 @@ impl ApiServer {
             routes,
             definitions: Definitions::new(Arc::clone(&catalog), store.clone(), Some(Arc::new(webhooks))),
             catalog,
+            peers: peer_servers(&config, &tasks, &metrics)?,
             objects,
             gated: GatedFields::of(&config.feature_gates),
             admission,
@@ -138,6 +140,15 @@ impl ApiServer {
     }
 }
 
+/// Returns the other servers on the same storage, to which requests are forwarded.
+fn peer_servers(config: &Config, tasks: &Tasks, metrics: &Metrics) -> Result<Option<Arc<PeerServers>>, StartError> {
+    let is_on = !config.peer_ca_pem.is_empty() && config.feature_gates.enabled(PEER_GATE);
+    let Some(own) = identity_lease::id(config).filter(|_| is_on) else { return Ok(None) };
+    let certificate = config.front_proxy_client.clone();
+    let peers = PeerServers::new(own, &config.peer_ca_pem, certificate, tasks, metrics.registry());
+    peers.map(|peers| Some(Arc::new(peers))).map_err(|e| StartError::Tls(e.to_string()))
+}
+
 /// Returns the kinds that this server serves.
 fn catalog(config: &Config) -> Arc<Catalog> {
     let catalog = Arc::new(Catalog::serving(&config.runtime_config, &config.feature_gates));
@@ -159,7 +170,7 @@ fn metrics(config: &Config) -> Metrics {
 /// Leaves out the steps of parts that this server does not have, and finishes those of parts that are ready once they are built.
 fn begin_steps(server: &Server) {
     let gates = &server.config.feature_gates;
-    let has_lease = identity_lease::host(server).is_some();
+    let has_lease = identity_lease::id(&server.config).is_some();
     let is_fair = server.fairness.is_some();
     for (step, is_there) in [
         (StartStep::FairnessConfigConsumer, is_fair),
@@ -168,6 +179,7 @@ fn begin_steps(server: &Server) {
         (StartStep::MaxInFlightFilter, !is_fair),
         (StartStep::IdentityLease, has_lease),
         (StartStep::IdentityLeaseCollection, has_lease),
+        (StartStep::PeerProxy, server.peers.is_some()),
         (StartStep::LegacyTokenTracking, server.auth.issuer.is_some()),
         (StartStep::StorageReadiness, gates.enabled("WatchCacheInitializationPostStartHook")),
     ] {
@@ -216,6 +228,10 @@ fn keep_running(server: &Arc<Server>) {
     let (of_identity, of_expired) = (Arc::clone(server), Arc::clone(server));
     server.tasks.supervise("api-identity", move || identity_lease::renew(Arc::clone(&of_identity)));
     server.tasks.supervise("api-identities", move || identity_lease::collect(Arc::clone(&of_expired)));
+    if server.peers.is_some() {
+        let of_peers = Arc::clone(server);
+        server.tasks.supervise("api-peers", move || peers::follow(Arc::clone(&of_peers)));
+    }
     if server.store.is_mirror() {
         let of_others = Arc::clone(server);
         let of_ports = Arc::clone(server);
@@ -322,6 +338,9 @@ impl Running {
         }
         if let Some(kubelets) = &self.server.kubelets {
             kubelets.trust(&trusted.kubelet_ca_pem).map_err(fault)?;
+        }
+        if let Some(peers) = &self.server.peers {
+            peers.trust(&trusted.peer_ca_pem).map_err(|e| StartError::Tls(e.to_string()))?;
         }
         let own = bootstrap::client::SelfClient::new(&self.server);
         bootstrap::publish_cas(&own, &trusted.client_ca_pem, &trusted.request_header_ca_pem).await

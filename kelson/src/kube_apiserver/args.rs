@@ -27,6 +27,8 @@ pub struct ApiserverArgs {
     #[command(flatten)]
     pub proxies: FrontProxyArgs,
     #[command(flatten)]
+    pub peers: PeerArgs,
+    #[command(flatten)]
     pub kubelets: KubeletClientArgs,
     /// CA bundle for client certificates of users [default: client certificates are not accepted]
     #[arg(long, value_name = "FILE")]
@@ -183,6 +185,21 @@ pub struct FrontProxyArgs {
     /// Private key of that certificate.
     #[arg(long, value_name = "FILE", requires = "proxy_client_cert_file")]
     pub proxy_client_key_file: Option<PathBuf>,
+}
+
+/// Other API servers on the same etcd.
+#[derive(Args, Debug, Clone)]
+pub struct PeerArgs {
+    /// CA bundle for serving certificates of other API servers on the same etcd. Requests for what only they serve are
+    /// forwarded to them, with the client certificate of --proxy-client-cert-file [default: not forwarded]
+    #[arg(long, value_name = "FILE", requires = "proxy_client_cert_file")]
+    pub peer_ca_file: Option<PathBuf>,
+    /// Address at which other API servers reach this one [default: --advertise-address]
+    #[arg(long, value_name = "IP")]
+    pub peer_advertise_ip: Option<IpAddr>,
+    /// Port at which other API servers reach this one [default: --secure-port]
+    #[arg(long, value_name = "PORT")]
+    pub peer_advertise_port: Option<u16>,
 }
 
 /// The connection to kubelets.

@@ -24,6 +24,7 @@ use kelson_store::{AtRest, Store, StoreOptions};
 use kelson_tasks::{FILES, OnPanic, Tasks};
 
 pub use args::ApiserverArgs;
+use args::PeerArgs;
 
 use crate::args::{feature_gates, runtime_config};
 use crate::at_rest::show;
@@ -166,6 +167,7 @@ fn config(args: &ApiserverArgs, store: Store) -> anyhow::Result<Config> {
     config.advertise_address = advertised(args);
     config.external_host = Some(args.serving.external_hostname.clone());
     config.advertise_port = args.serving.secure_port;
+    config.feature_gates = Arc::new(feature_gates(&args.feature_gates, is_asked)?);
     config.identity_host = Some(kelson_platform::process::host_name());
     config.endpoints = endpoints(args)?;
     of_one_family(&config)?;
@@ -191,6 +193,7 @@ fn config(args: &ApiserverArgs, store: Store) -> anyhow::Result<Config> {
     if let Some(front) = keys::pair("--proxy-client-cert-file", front.0, front.1)? {
         config.front_proxy_client = Some(SwappableCertificate::new(&front).context("--proxy-client-cert-file")?);
     }
+    peers(&args.peers, &mut config)?;
     config.kubelet = kubelets(args)?;
     config.token_auth_file = args.token_auth_file.clone();
     config.bootstrap_tokens = args.enable_bootstrap_token_auth;
@@ -208,7 +211,6 @@ fn config(args: &ApiserverArgs, store: Store) -> anyhow::Result<Config> {
     config.admission.usual = Vec::new();
     config.flags = args.flags.clone();
     config.verbosity = Some(crate::logging::set_verbosity);
-    config.feature_gates = Arc::new(feature_gates(&args.feature_gates, is_asked)?);
     config.runtime_config = Arc::new(runtime_config(&args.runtime_config)?);
     let overload = &args.overload;
     config.priority_and_fairness = overload.enable_priority_and_fairness;
@@ -216,6 +218,27 @@ fn config(args: &ApiserverArgs, store: Store) -> anyhow::Result<Config> {
     config.writes_in_flight_max = unlimited(overload.max_mutating_requests_inflight);
     config.request_timeout = overload.request_timeout;
     Ok(config)
+}
+
+/// Applies the flags for other API servers on the same etcd.
+fn peers(args: &PeerArgs, config: &mut Config) -> anyhow::Result<()> {
+    const GATE: &str = "UnknownVersionInteroperabilityProxy";
+    let given = [
+        ("--peer-ca-file", args.peer_ca_file.is_some()),
+        ("--peer-advertise-ip", args.peer_advertise_ip.is_some()),
+        ("--peer-advertise-port", args.peer_advertise_port.is_some()),
+    ];
+    if let Some((flag, _)) = given.iter().find(|(_, is_given)| *is_given && !config.feature_gates.enabled(GATE)) {
+        bail!("{flag} requires UnknownVersionInteroperabilityProxy feature to be turned on");
+    }
+    if let Some(file) = &args.peer_ca_file {
+        config.peer_ca_pem = keys::text("--peer-ca-file", file)?;
+    }
+    if args.peer_advertise_ip.is_some() || args.peer_advertise_port.is_some() {
+        let ip = args.peer_advertise_ip.unwrap_or(config.advertise_address);
+        config.peer_address = Some(SocketAddr::new(ip, args.peer_advertise_port.unwrap_or(config.advertise_port)));
+    }
+    Ok(())
 }
 
 /// Returns how the endpoints of the `kubernetes` service are maintained.

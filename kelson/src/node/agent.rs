@@ -10,7 +10,7 @@ use kelson_announce::ServiceAnnouncer;
 use kelson_bootstrap::{ClientCertificate, Discovery, Paths};
 use kelson_check::Host;
 use kelson_client::Client;
-use kelson_client::kubeconfig::{self, Credentials};
+use kelson_client::kubeconfig;
 use kelson_cri::containerd::{self, Containerd, ContainerdConfig};
 use kelson_kubelet::config::cgroups::{CgroupConfig, CgroupDriver};
 use kelson_kubelet::config::file::LogFormat;
@@ -33,7 +33,7 @@ use super::pod_network::PodNetwork;
 use super::scope::RuntimeScope;
 use super::servers::ApiServers;
 use super::trust::{self, Trust};
-use super::{check, cleanup, credentials, discovery, pod_logs};
+use super::{check, cleanup, credentials, discovery, own_kubeconfig, pod_logs};
 use crate::cluster::ClusterSettings;
 use crate::control_plane::ControlPlane;
 use crate::host::NodeIdentity;
@@ -83,6 +83,15 @@ impl Join {
         let discovery = Some(trust::discovery(args.clone(), servers.clone(), token.clone()));
         Ok(Self { servers, ca_pem: known.ca, token, cluster: known.settings, discovery })
     }
+
+    /// Follows the servers of the cluster until `tasks` ends. `config` has their CA.
+    fn follow_servers(&self, dir: &Path, config: &kubeconfig::Config, client: Client, tasks: &Tasks) {
+        self.servers.follow(dir, config, client, tasks);
+        if self.discovery.is_some() {
+            // The node of a server stays with the server of its machine.
+            own_kubeconfig::follow(dir.join("kubelet/kubeconfig"), &self.servers.choice, tasks);
+        }
+    }
 }
 
 /// A running node.
@@ -118,7 +127,7 @@ impl Node {
             tokio::join!(runtime(&dir, args, driver, tasks), identity(&dir, name, (&join, &trust), &clock));
         let ((containerd, endpoint), (identity, certificate)) = (runtime?, identity?);
         let client = |component: &str| anyhow::Ok(Client::new(certificate.connection(&identity)?, component));
-        join.servers.follow(&dir, &identity, client("servers")?, tasks);
+        join.follow_servers(&dir, &identity, client("servers")?, tasks);
         // Only the newest ranges matter, so that a slow set-up of the network does not queue them.
         let (cidrs, given) = watch::channel(Vec::new());
         let config = kubelet_config(&dir, me, args, (&join, &trust), &endpoint)?;
@@ -233,16 +242,17 @@ async fn identity(
     trust::forget_foreign(dir, &join.ca_pem, clock.now())?;
     let dir = dir.join("kubelet");
     let file = dir.join("bootstrap.kubeconfig");
+    let server = own_kubeconfig::in_use(&join.servers.choice);
     let bootstrap = Kubeconfig {
         cluster: "kelson".into(),
         user: "kubelet-bootstrap".into(),
-        server: join.servers.first().to_owned(),
+        server: server.clone(),
         ca_pem: join.ca_pem.clone(),
         ca_file: Some(trust.ca_file()),
         credential: UserCredential::Token(join.token.reveal()),
     };
     bootstrap.write(&file)?;
-    follow_server(&dir.join("kubeconfig"), join, &trust.ca_file())?;
+    own_kubeconfig::name_server(&dir.join("kubeconfig"), &server, &join.ca_pem, &trust.ca_file())?;
     let paths = Paths { kubeconfig: dir.join("kubeconfig"), bootstrap: Some(file), cert_dir: dir.join("pki") };
     let certificate = ClientCertificate::new(paths, name, Arc::clone(clock)).demanding(trust.demands().0);
     let mut certificate = certificate.among(Arc::clone(&join.servers.choice));
@@ -251,29 +261,6 @@ async fn identity(
     }
     let config = certificate.load().await.context("join the cluster")?;
     Ok((config, certificate))
-}
-
-/// Updates the address of a server that has moved, for instance to another port: credentials of an earlier start stay
-/// valid.
-fn follow_server(file: &Path, join: &Join, ca_file: &Path) -> anyhow::Result<()> {
-    let Ok(there) = kubeconfig::Config::load(file) else { return Ok(()) };
-    let Credentials::CertificateFiles { cert, key } = there.credentials else { return Ok(()) };
-    let server = join.servers.first();
-    if there.server == server && there.ca_file.as_deref() == Some(ca_file) {
-        return Ok(());
-    }
-    if there.server != server {
-        tracing::info!(from = there.server, to = server, "API server address changed");
-    }
-    let moved = Kubeconfig {
-        cluster: "default-cluster".into(),
-        user: "default-auth".into(),
-        server: join.servers.first().to_owned(),
-        ca_pem: join.ca_pem.clone(),
-        ca_file: Some(ca_file.to_owned()),
-        credential: UserCredential::CertificateFiles { cert, key },
-    };
-    Ok(moved.write(file)?)
 }
 
 fn kubelet_config(

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::str::FromStr as _;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{ArgAction, Args, Subcommand};
 use ipnet::IpNet;
 use kelson_kubelet::RegisterTaint;
 
 use super::check::CheckArgs;
 use crate::args::{HostArgs, LogArgs, duration, pair};
 use crate::config::ConfigArgs;
+use crate::vote::VoteArgs;
 
 /// The commands that only exist on a machine that can be a node.
 #[derive(Subcommand, Debug)]
@@ -141,6 +142,31 @@ fn shared_address(text: &str) -> Result<IpNet, String> {
     alone.or_else(|| text.parse().ok()).ok_or_else(|| "must be an IP address, or one with a prefix length".to_owned())
 }
 
+/// Flags of the etcd member beside a node. Its settings are stored in its directory, so later starts need --vote only.
+#[derive(Args, Debug, Clone)]
+pub struct AgentVoteArgs {
+    /// Also run an etcd member on this machine, as `kelson vote` does, so that two servers and this vote survive the loss
+    /// of any one of them.
+    #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
+    pub vote: bool,
+    /// Token with which the etcd member joins by the first --server; `kelson token create --vote` on a server creates one.
+    /// Has no effect on later starts.
+    #[arg(long, value_name = "TOKEN", env = "KELSON_VOTE_TOKEN", hide_env_values = true)]
+    pub vote_token: Option<String>,
+    /// Directory of the etcd member.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson-vote", requires = "vote")]
+    pub vote_data_dir: PathBuf,
+    /// etcd program of the member, 3.5.13 to 3.7 [default: bin/etcd in --vote-data-dir, else etcd in PATH]
+    #[arg(long, value_name = "FILE", requires = "vote")]
+    pub etcd_binary: Option<PathBuf>,
+    /// Port on which the etcd members of servers reach this one, at --node-ip [default: 2380]
+    #[arg(long, value_name = "PORT", requires = "vote")]
+    pub etcd_peer_port: Option<u16>,
+    /// Port of the member on the loopback address [default: 2379]
+    #[arg(long, value_name = "PORT", requires = "vote")]
+    pub etcd_client_port: Option<u16>,
+}
+
 #[derive(Args, Debug, Clone)]
 pub struct AgentArgs {
     #[command(flatten)]
@@ -164,9 +190,29 @@ pub struct AgentArgs {
     #[command(flatten)]
     pub host: HostArgs,
     #[command(flatten)]
+    pub member: AgentVoteArgs,
+    #[command(flatten)]
     pub node: NodeArgs,
     #[command(flatten)]
     pub log: LogArgs,
+}
+
+impl AgentArgs {
+    /// Returns the same flags as those of `kelson vote` on this machine; `None` without --vote.
+    pub fn as_vote(&self) -> Option<VoteArgs> {
+        let member = &self.member;
+        member.vote.then(|| VoteArgs {
+            server: self.server.first().cloned(),
+            token: member.vote_token.clone(),
+            server_ca: self.server_ca.clone(),
+            data_dir: member.vote_data_dir.clone(),
+            etcd_binary: member.etcd_binary.clone(),
+            etcd_peer_port: member.etcd_peer_port,
+            etcd_client_port: member.etcd_client_port,
+            host: self.host.clone(),
+            log: self.log.clone(),
+        })
+    }
 }
 
 #[derive(Subcommand, Debug)]
@@ -270,7 +316,28 @@ pub enum NetworkCommand {
 
 #[cfg(test)]
 mod tests {
+    use clap::FromArgMatches as _;
+
     use super::*;
+
+    #[test]
+    fn an_agent_has_the_flags_of_a_vote() {
+        let parse = |more: &[&str]| {
+            let words = ["agent", "--server=https://10.0.0.1:6443,https://10.0.0.2:6443", "--token=a.b"];
+            let command = AgentArgs::augment_args(clap::Command::new("agent"));
+            let found = command.try_get_matches_from([&words[..], more].concat()).map_err(|e| e.to_string())?;
+            AgentArgs::from_arg_matches(&found).map_err(|e| e.to_string())
+        };
+        assert!(parse(&[]).unwrap().as_vote().is_none());
+        let given = ["--vote", "--vote-token=K10x", "--etcd-peer-port=2390", "--node-name=n", "--data-dir=/d"];
+        let vote = parse(&given).unwrap().as_vote().unwrap();
+        assert_eq!(vote.server.as_deref(), Some("https://10.0.0.1:6443"), "one is enough to join");
+        assert_eq!((vote.token.as_deref(), vote.etcd_peer_port), (Some("K10x"), Some(2390)));
+        assert_eq!(vote.data_dir, PathBuf::from("/var/lib/kelson-vote"), "not the node's");
+        assert_eq!(vote.host.node_name.as_deref(), Some("n"));
+        let rejected = parse(&["--etcd-peer-port=2390"]).unwrap_err();
+        assert!(rejected.contains("--vote"), "{rejected}");
+    }
 
     #[test]
     fn an_address_with_or_without_its_prefix_length() {

@@ -14,6 +14,7 @@ use super::agent::{self, Join};
 use super::args::{AgentArgs, CredentialProviderCommand, ImageCommand, NetworkCommand, NodeArgs, NodeCommand};
 use super::dns::Dns;
 use super::kubelet::{self, KubeletArgs};
+use super::vote::NodeVote;
 use super::{check, cleanup, credentials, image, network, status, support, upgrade};
 use crate::control_plane::ControlPlane;
 use crate::flags::Spoken;
@@ -144,24 +145,36 @@ fn agent(args: AgentArgs) -> anyhow::Result<()> {
     host::wait_for_route(&args.host);
     let me = NodeIdentity::of(&args.host)?;
     let _lock = DataDirLock::make(&args.data_dir)?;
+    let vote = args.as_vote();
+    let _lock_of_vote = vote.as_ref().map(|vote| DataDirLock::make(&vote.data_dir)).transpose()?;
     process::run(async |process| {
-        let tasks = process.tasks.child("node");
-        let start = async {
-            let join = Join::find(&args, &me).await?;
-            agent::Node::start(&args.data_dir, &args.node, &me, join, None, &tasks).await
-        };
-        let node = tokio::select! {
-            node = start => node?,
-            ended = process.ended() => return ended,
-        };
-        process.service.watch("kubelet", node.check());
-        process.service.ready(&format!("node {} of {}", me.name, args.server.join(",")));
-        ready(process);
-        let ended = process.ended().await;
-        tracing::info!("stopping; containers keep running");
-        within(NODE_END_MAX, "node", node.shutdown()).await;
+        let vote = vote.map(|vote| NodeVote::begin(vote, me.clone(), &process.tasks));
+        let ended = agent_to_end(&args, &me, process).await;
+        if let Some(vote) = vote {
+            vote.end().await;
+        }
         ended
     })
+}
+
+/// Runs the node of an agent until the process ends.
+async fn agent_to_end(args: &AgentArgs, me: &NodeIdentity, process: &mut Process) -> anyhow::Result<()> {
+    let tasks = process.tasks.child("node");
+    let start = async {
+        let join = Join::find(args, me).await?;
+        agent::Node::start(&args.data_dir, &args.node, me, join, None, &tasks).await
+    };
+    let node = tokio::select! {
+        node = start => node?,
+        ended = process.ended() => return ended,
+    };
+    process.service.watch("kubelet", node.check());
+    process.service.ready(&format!("node {} of {}", me.name, args.server.join(",")));
+    ready(process);
+    let ended = process.ended().await;
+    tracing::info!("stopping; containers keep running");
+    within(NODE_END_MAX, "node", node.shutdown()).await;
+    ended
 }
 
 /// Runs `kelson kubelet` until it ends.

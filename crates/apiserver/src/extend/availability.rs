@@ -9,8 +9,9 @@ use kelson_auth::{UserInfo, user};
 use serde_json::Value;
 use tokio::time::Instant;
 
+use crate::aggregate::forward::Unreachable;
 use crate::aggregate::registry::{GROUP, PLURAL};
-use crate::aggregate::remote::{Remote, Unreachable};
+use crate::aggregate::remote::Remote;
 use crate::aggregate::service::Availability;
 use crate::catalog::record::parse;
 use crate::shared::Server;

@@ -3,6 +3,7 @@
 //!
 //! A server without a configured host name has no Lease. That applies to in-memory clusters: a process may have a thousand of them, no
 //! client asks for their identities, and without a Lease they write nothing when idle.
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,11 +14,18 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::bootstrap::client::SelfClient;
+use crate::config::{Config, PEER_GATE};
 use crate::shared::Server;
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
-const COMPONENT_LABEL: &str = "apiserver.kubernetes.io/identity";
-const COMPONENT: &str = "kube-apiserver";
+/// Namespace of the Leases.
+pub const NAMESPACE: &str = "kube-system";
+/// Label of the Leases of servers' identities.
+pub const COMPONENT_LABEL: &str = "apiserver.kubernetes.io/identity";
+/// Value of that label for API servers.
+pub const COMPONENT: &str = "kube-apiserver";
+/// Annotation with the address at which other API servers reach this one.
+pub const ADDRESS: &str = "kubernetes.io/peer-advertise-address";
 const HOST_LABEL: &str = "kubernetes.io/hostname";
 /// Seconds after the last renewal during which a server counts as alive.
 const LEASE_SECONDS: i64 = 3600;
@@ -37,8 +45,13 @@ struct OwnLease {
 }
 
 /// The host name for this server's Lease; `None` if it has none.
-pub fn host(server: &Server) -> Option<&str> {
-    server.config.identity_host.as_deref().filter(|_| server.config.feature_gates.enabled("APIServerIdentity"))
+fn host(config: &Config) -> Option<&str> {
+    config.identity_host.as_deref().filter(|_| config.feature_gates.enabled("APIServerIdentity"))
+}
+
+/// The name of this server's Lease; `None` if it has none.
+pub fn id(config: &Config) -> Option<String> {
+    host(config).map(name_of)
 }
 
 /// The name of the Lease of a host's API server.
@@ -63,7 +76,7 @@ fn base32(bytes: &[u8]) -> String {
 /// Renews the Lease until the server stops. A Lease of a former process on this host is deleted first, so that it is not taken for this
 /// one's.
 pub async fn renew(server: Arc<Server>) {
-    let Some(host) = host(&server).map(str::to_owned) else { return };
+    let Some(host) = host(&server.config).map(str::to_owned) else { return };
     let name = name_of(&host);
     let holder = format!("{name}_{}", uuid::Uuid::new_v4());
     let own = SelfClient::new(&server);
@@ -79,7 +92,7 @@ pub async fn renew(server: Arc<Server>) {
 
 /// Deletes this server's Lease when it stops.
 pub async fn leave(server: &Arc<Server>) {
-    let Some(host) = host(server) else { return };
+    let Some(host) = host(&server.config) else { return };
     let path = format!("{LEASES}/{}", name_of(host));
     if let Err(error) = SelfClient::new(server).call(Method::DELETE, &path, &Value::Null).await {
         tracing::debug!(%error, "failed to delete the identity lease; it will expire");
@@ -116,7 +129,7 @@ impl OwnLease {
                 let mut lease = json!({
                     "apiVersion": "coordination.k8s.io/v1",
                     "kind": "Lease",
-                    "metadata": {"name": self.name, "namespace": "kube-system"},
+                    "metadata": {"name": self.name, "namespace": NAMESPACE},
                     "spec": {"holderIdentity": self.holder, "leaseDurationSeconds": LEASE_SECONDS},
                 });
                 self.describe(&mut lease);
@@ -136,13 +149,18 @@ impl OwnLease {
     fn describe(&self, lease: &mut Value) {
         lease["metadata"]["labels"][COMPONENT_LABEL] = COMPONENT.into();
         lease["metadata"]["labels"][HOST_LABEL] = self.host.as_str().into();
+        let config = &self.server.config;
+        if config.feature_gates.enabled(PEER_GATE) {
+            let own = || SocketAddr::new(config.advertise_address, self.server.port());
+            lease["metadata"]["annotations"][ADDRESS] = config.peer_address.unwrap_or_else(own).to_string().into();
+        }
         lease["spec"]["renewTime"] = format_micro(self.server.clock.now()).into();
     }
 }
 
 /// Deletes expired Leases of API servers until the server stops.
 pub async fn collect(server: Arc<Server>) {
-    if host(&server).is_none() {
+    if host(&server.config).is_none() {
         return;
     }
     let own = SelfClient::new(&server);

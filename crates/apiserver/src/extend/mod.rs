@@ -6,4 +6,5 @@ pub mod identity_lease;
 pub mod legacy_tokens;
 pub mod local;
 pub mod others;
+pub mod peers;
 pub mod usage;

@@ -37,7 +37,8 @@ pub async fn handle(server: &Arc<Server>, mut parts: Parts, body: RequestBody, i
     let query = Query::parse(parts.uri.query());
     let selectors = ParsedSelectors::parse(&query);
     let info = route(&parts.method, parts.uri.path(), &query, &selectors);
-    let route = server.routes.find(&info, parts.uri.path());
+    let of_peers = || server.peers.as_ref().and_then(|peers| peers.find(&info, &parts.headers));
+    let route = server.routes.find(&info, parts.uri.path()).or_else(of_peers);
     let accepts = Accepts::of(&parts.headers, &query);
     let (accepted, errors_as) = (accepts.choose(offer::offer_for(&info, route.as_ref())), accepts.of_errors());
     drop(accepts);

@@ -2,6 +2,7 @@
 use std::collections::HashMap;
 
 use http::{HeaderValue, StatusCode, header};
+use kelson_meta::tree::items;
 use kelson_meta::{Gvk, Status};
 use serde_json::{Map, Value, json};
 
@@ -24,11 +25,11 @@ pub async fn serve(cx: &RequestContext) -> Result<Answer, Status> {
     let server = &cx.server;
     match segments[..] {
         ["api"] => match aggregated(cx) {
-            Some(version) => document(cx, true, version).await,
+            Some(wanted) => document(cx, true, wanted).await,
             None => plain(cx, true, api_versions(cx)),
         },
         ["apis"] => match aggregated(cx) {
-            Some(version) => document(cx, false, version).await,
+            Some(wanted) => document(cx, false, wanted).await,
             None => plain(cx, true, group_list(server)),
         },
         ["api", version] => plain(cx, true, resource_list(server, "", version).ok_or_else(Status::no_such_path)?),
@@ -58,8 +59,16 @@ fn plain(cx: &RequestContext, compiled_in: bool, value: Value) -> Result<Answer,
     answer::tree(StatusCode::OK, &accepted, &schema, value)
 }
 
-/// The version of aggregated discovery, if the client prefers that.
-fn aggregated(cx: &RequestContext) -> Option<&'static str> {
+/// The form of aggregated discovery that a client prefers.
+#[derive(Clone, Copy)]
+struct AggregatedForm {
+    version: &'static str,
+    /// Without what only other API servers on the same storage serve.
+    own_only: bool,
+}
+
+/// The form of aggregated discovery, if the client prefers that.
+fn aggregated(cx: &RequestContext) -> Option<AggregatedForm> {
     let wanted = |c: &Clause<'_>| {
         if c.param("as") != Some("APIGroupDiscoveryList") || c.param("g") != Some("apidiscovery.k8s.io") {
             // Another media type comes first.
@@ -68,22 +77,38 @@ fn aggregated(cx: &RequestContext) -> Option<&'static str> {
             });
         }
         match (c.media, c.param("v")) {
-            ("application/json", Some("v2")) => Some(Some("v2")),
-            ("application/json", Some("v2beta1")) => Some(Some("v2beta1")),
+            ("application/json", Some("v2")) => {
+                Some(Some(AggregatedForm { version: "v2", own_only: c.param("profile") == Some("nopeer") }))
+            }
+            ("application/json", Some("v2beta1")) => Some(Some(AggregatedForm { version: "v2beta1", own_only: true })),
             _ => None,
         }
     };
     clauses(&cx.headers).iter().find_map(wanted).flatten()
 }
 
-async fn document(cx: &RequestContext, core: bool, version: &'static str) -> Result<Answer, Status> {
+async fn document(cx: &RequestContext, core: bool, form: AggregatedForm) -> Result<Answer, Status> {
     let server = &cx.server;
-    let name = format!("{} {version}", if core { "api" } else { "apis" });
-    // Neither decreases, so their sum identifies the state of both.
-    let generation = server.catalog.generation() + server.aggregation.generation();
+    let version = form.version;
+    let of_peers = server.peers.as_ref().filter(|_| version == "v2" && !core);
+    let merging = of_peers.filter(|_| !form.own_only);
+    let name =
+        format!("{} {version}{}", if core { "api" } else { "apis" }, if merging.is_some() { " of all" } else { "" });
+    // None of them decreases, so their sum identifies the state of all.
+    let generation =
+        server.catalog.generation() + server.aggregation.generation() + merging.map_or(0, |peers| peers.generation());
+    match (of_peers, merging) {
+        (_, Some(peers)) => peers.metrics().count_merged(server.discovery.find(&name, generation).is_some()),
+        (Some(peers), None) => peers.metrics().count_own_only(),
+        (None, None) => {}
+    }
     let make = || {
         let order = order::kind_order("APIGroupDiscoveryList").unwrap_or_default();
-        let mut body = serde_json::to_vec(&Ordered::new(&aggregate(server, core, version), order)).ok()?;
+        let mut list = aggregate(server, core, version);
+        if let Some(groups) = merging.and_then(|peers| peers.merged(items(&list["items"]))) {
+            list["items"] = groups.into();
+        }
+        let mut body = serde_json::to_vec(&Ordered::new(&list, order)).ok()?;
         body.push(b'\n');
         Some(body.into())
     };
@@ -214,7 +239,10 @@ fn resource_list(server: &Server, group: &str, version: &str) -> Option<Value> {
 
 /// A group version of an aggregated API server, from its last list of resources.
 fn aggregated_remote(remote: &Remote) -> Value {
-    let list = remote.resources().unwrap_or_default();
+    let list = remote.resources();
+    // What it serves is not known before its first list.
+    let freshness = if remote.is_available() && list.is_some() { "Current" } else { "Stale" };
+    let list = list.unwrap_or_default();
     let listed = list["resources"].as_array().map_or(&[][..], Vec::as_slice);
     let of = |name: &str| format!("{name}/");
     let kind = |r: &Value| json!({"group": r["group"].as_str().unwrap_or(""), "version": r["version"].as_str().unwrap_or(""), "kind": r["kind"]});
@@ -241,7 +269,6 @@ fn aggregated_remote(remote: &Remote) -> Value {
         }
         resources.push(entry);
     }
-    let freshness = if remote.is_available() { "Current" } else { "Stale" };
     let mut version = json!({"version": remote.spec().version, "freshness": freshness});
     if !resources.is_empty() {
         version["resources"] = resources.into();

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
 /// Number of cached documents; others are built again on request.
-const KEPT_MAX: usize = 4;
+const KEPT_MAX: usize = 5;
 
 /// The cached documents with their names and the catalog's generation, the newest last.
 #[derive(Default)]

@@ -52,6 +52,7 @@ use crate::aggregate::registry::Aggregation;
 use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::custom::registrar::Definitions;
+use crate::peers::server::PeerServers;
 use crate::request::routes::Routes;
 use crate::usage::ResourceMetrics;
 
@@ -85,6 +86,8 @@ pub struct Server {
     pub authorizer: Arc<dyn Authorizer>,
     /// The parts of authentication and authorization, for reviews and token requests.
     pub auth: Auth,
+    /// The other API servers on the same storage; `None` if requests are not forwarded to them.
+    pub peers: Option<Arc<PeerServers>>,
     /// The wall clock of timestamps and expiry.
     pub clock: Arc<dyn Clock>,
     /// Time of the start.

@@ -22,6 +22,8 @@ pub enum StartStep {
     DefinitionsSynced,
     /// The system namespaces exist and are created again.
     SystemNamespaces,
+    /// What other API servers on the same storage serve was read once.
+    PeerProxy,
     /// The CA bundles for aggregated API servers are published.
     ClusterAuthenticationInfo,
     /// The identity of this server is renewed.
@@ -64,7 +66,7 @@ pub enum StartStep {
 
 impl StartStep {
     /// All steps, in the order in which a verbose health check lists them.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::AdmissionInitializer,
         Self::GenericInformers,
         Self::FairnessConfigConsumer,
@@ -74,6 +76,7 @@ impl StartStep {
         Self::ExtensionsControllers,
         Self::DefinitionsSynced,
         Self::SystemNamespaces,
+        Self::PeerProxy,
         Self::ClusterAuthenticationInfo,
         Self::IdentityLease,
         Self::IdentityLeaseCollection,
@@ -107,6 +110,7 @@ impl StartStep {
             Self::ExtensionsControllers => "poststarthook/start-apiextensions-controllers",
             Self::DefinitionsSynced => "poststarthook/crd-informer-synced",
             Self::SystemNamespaces => "poststarthook/start-system-namespaces-controller",
+            Self::PeerProxy => "poststarthook/mixed-version-proxy-handler",
             Self::ClusterAuthenticationInfo => "poststarthook/start-cluster-authentication-info-controller",
             Self::IdentityLease => "poststarthook/start-kube-apiserver-identity-lease-controller",
             Self::IdentityLeaseCollection => "poststarthook/start-kube-apiserver-identity-lease-garbage-collector",

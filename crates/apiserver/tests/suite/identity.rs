@@ -35,6 +35,8 @@ async fn a_server_renews_its_lease_and_deletes_it_at_the_end() {
     let lease = until(&api, NAME, |_| true).await;
     let labels = json!({"apiserver.kubernetes.io/identity": "kube-apiserver", "kubernetes.io/hostname": "vm"});
     assert_eq!(lease["metadata"]["labels"], labels);
+    let address = json!({"kubernetes.io/peer-advertise-address": "127.0.0.1:6443"});
+    assert_eq!(lease["metadata"]["annotations"], address);
     assert_eq!(lease["spec"]["leaseDurationSeconds"], 3600);
     let holder = lease["spec"]["holderIdentity"].as_str().unwrap().to_owned();
     assert!(holder.starts_with(&format!("{NAME}_")), "{holder}");

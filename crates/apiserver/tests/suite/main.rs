@@ -20,6 +20,7 @@ mod node_rights;
 mod nodes;
 mod overload;
 mod patches;
+mod peers;
 mod permissions;
 mod policies;
 mod prepared;

@@ -113,7 +113,11 @@ impl Resource {
 
 async fn read<T: DeserializeOwned>(client: &Client, path: &str) -> Result<T, ClientError> {
     let bytes = client.call(Method::GET, path, "", Bytes::new()).await?;
-    kelson_meta::from_json(&bytes).map_err(|e| ClientError::Decode(format!("{path}: {e}")))
+    decode(path, &bytes)
+}
+
+fn decode<T: DeserializeOwned>(path: &str, document: &[u8]) -> Result<T, ClientError> {
+    kelson_meta::from_json(document).map_err(|e| ClientError::Decode(format!("{path}: {e}")))
 }
 
 /// The resources of one version, `GROUP/VERSION` or that of the legacy group, without subresources.
@@ -128,9 +132,113 @@ pub async fn resources_of(client: &Client, group_version: &str) -> Result<Vec<Ap
     Ok(resources.map(|r| r.of(group, version)).collect())
 }
 
-/// Reads all discovery documents. A group that fails, such as that of an unavailable extension server, is in
-/// [`Discovered::failed`] and delays the result by at most [`DOCUMENT_MAX`].
+/// The documents of all groups together, which also list what only other API servers on the same storage serve.
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
+
+#[derive(Deserialize)]
+struct AggregatedList {
+    kind: String,
+    #[serde(default)]
+    items: Vec<AggregatedGroup>,
+}
+#[derive(Deserialize)]
+struct AggregatedGroup {
+    #[serde(default)]
+    metadata: AggregatedMetadata,
+    #[serde(default)]
+    versions: Vec<AggregatedVersion>,
+}
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct AggregatedMetadata {
+    name: String,
+}
+#[derive(Deserialize)]
+struct AggregatedVersion {
+    version: String,
+    #[serde(default)]
+    freshness: String,
+    #[serde(default)]
+    resources: Vec<AggregatedResource>,
+}
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct AggregatedResource {
+    resource: String,
+    #[serde(default)]
+    response_kind: ResponseKind,
+    #[serde(default)]
+    scope: String,
+    #[serde(default)]
+    verbs: Vec<String>,
+}
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ResponseKind {
+    kind: String,
+}
+
+impl From<AggregatedResource> for Resource {
+    fn from(from: AggregatedResource) -> Self {
+        Self {
+            name: from.resource,
+            kind: from.response_kind.kind,
+            namespaced: from.scope == "Namespaced",
+            verbs: from.verbs,
+        }
+    }
+}
+
+impl Discovered {
+    /// Adds the resources of a group version. Versions come in order of preference, so the first one with a resource is used.
+    fn add(&mut self, group: &str, version: &str, resources: impl Iterator<Item = Resource>) {
+        for r in resources.filter(|r| !r.name.contains('/')) {
+            if !self.resources.iter().any(|have| have.group == group && have.plural == r.name) {
+                self.resources.push(r.of(group, version));
+            }
+        }
+    }
+}
+
+/// Reads what is served, by any API server on the same storage. A group version that fails, such as that of an unavailable
+/// extension server, is in [`Discovered::failed`].
 pub async fn discover(client: &Client) -> Result<Discovered, ClientError> {
+    match aggregated(client).await? {
+        Some(found) => Ok(found),
+        None => plain(client).await,
+    }
+}
+
+/// Reads the aggregated documents; `None` if the server has none.
+async fn aggregated(client: &Client) -> Result<Option<Discovered>, ClientError> {
+    let mut out = Discovered::default();
+    for path in ["/api", "/apis"] {
+        let response = client.raw_accepting(Method::GET, path, "", AGGREGATED, Bytes::new()).await?;
+        let list: AggregatedList = decode(path, &Client::read(response).await?)?;
+        if list.kind != "APIGroupDiscoveryList" {
+            return Ok(None);
+        }
+        for group in list.items {
+            let group_name = &group.metadata.name;
+            for version in group.versions {
+                let gv = if group_name.is_empty() {
+                    version.version.clone()
+                } else {
+                    format!("{group_name}/{}", version.version)
+                };
+                match version.freshness.as_str() {
+                    // Upstream's words, which end up in conditions.
+                    "Stale" => out.failed.push((gv.clone(), format!("stale GroupVersion discovery: {gv}"))),
+                    _ => out.add(group_name, &version.version, version.resources.into_iter().map(Resource::from)),
+                }
+            }
+        }
+    }
+    Ok(Some(out))
+}
+
+/// Reads one document for each group version. One that fails delays the result by at most [`DOCUMENT_MAX`].
+async fn plain(client: &Client) -> Result<Discovered, ClientError> {
     let groups: GroupList = read(client, "/apis").await?;
     let mut wanted = vec![(String::new(), "v1".to_owned())];
     for g in groups.groups {
@@ -153,18 +261,9 @@ pub async fn discover(client: &Client) -> Result<Discovered, ClientError> {
     let mut documents = stream::iter(documents).buffered(DOCUMENTS_AT_ONCE);
     let mut out = Discovered::default();
     while let Some((group, version, gv, list)) = documents.next().await {
-        let list = match list {
-            Ok(list) => list,
-            Err(why) => {
-                out.failed.push((gv, why));
-                continue;
-            }
-        };
-        for r in list.resources.into_iter().filter(|r| !r.name.contains('/')) {
-            // Versions are in order of preference, so the first one with the resource is used.
-            if !out.resources.iter().any(|have| have.group == group && have.plural == r.name) {
-                out.resources.push(r.of(&group, &version));
-            }
+        match list {
+            Ok(list) => out.add(&group, &version, list.resources.into_iter()),
+            Err(why) => out.failed.push((gv, why)),
         }
     }
     Ok(out)
@@ -184,5 +283,13 @@ mod tests {
         assert_eq!(find("replicasets").object_path("a", "b"), "/apis/apps/v1/namespaces/a/replicasets/b");
         assert_eq!(find("nodes").path("a"), "/api/v1/nodes");
         assert!(find("pods").serves(&["list", "watch"]) && !find("pods").serves(&["fly"]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn both_forms_of_discovery_agree() {
+        let client = Api::start().await.client();
+        let (aggregated, plain) = (aggregated(&client).await.unwrap().unwrap(), plain(&client).await.unwrap());
+        assert_eq!(aggregated.resources, plain.resources);
+        assert!(aggregated.failed.is_empty() && plain.failed.is_empty());
     }
 }

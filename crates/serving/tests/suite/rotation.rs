@@ -76,7 +76,8 @@ impl Cluster {
         }
         let pki = opened(self.dir.path());
         let [client_ca_pem, request_header_ca_pem, kubelet_ca_pem] = pki.bundles();
-        let trusted = Trusted { client_ca_pem, request_header_ca_pem, kubelet_ca_pem };
+        let peer_ca_pem = client_ca_pem.clone();
+        let trusted = Trusted { client_ca_pem, request_header_ca_pem, kubelet_ca_pem, peer_ca_pem };
         self.api.trust(&trusted).await.expect("trusted");
         self.serving.swap(&issued(&pki, "kube-apiserver", "", Purpose::Server)).expect("swapped");
         pki

@@ -19,7 +19,8 @@ use kelson_meta::Status;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::aggregate::remote::{Remote, Unreachable};
+use crate::aggregate::forward::Unreachable;
+use crate::aggregate::remote::Remote;
 use crate::catalog::Catalog;
 use crate::request::answer::{Answer, answer};
 use crate::request::body::ApiBody;

@@ -6,17 +6,12 @@ use anyhow::Context as _;
 use clap::Args;
 use kelson_apiserver::RuntimeConfig;
 use kelson_meta::gates::FeatureGates;
+use kelson_meta::parse_duration;
 
 /// Parses `KEY=VALUE`: labels, options, amounts by resource.
 pub fn pair(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("must be KEY=VALUE")?;
     Ok((key.to_owned(), value.to_owned()))
-}
-
-/// Parses a duration in Go's format (`1m30s`).
-pub fn duration(text: &str) -> Result<Duration, String> {
-    let nanos = kelson_codec::parse_duration(text).map_err(|e| e.to_string())?;
-    u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| "must not be negative".to_owned())
 }
 
 /// The name of this machine as a node, and its address.
@@ -69,7 +64,7 @@ pub struct OverloadArgs {
     #[arg(long, value_name = "N", default_value_t = 200)]
     pub max_mutating_requests_inflight: usize,
     /// Timeout of requests other than watches and streams.
-    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = parse_duration)]
     pub request_timeout: Duration,
 }
 
@@ -126,14 +121,6 @@ pub fn parse_ttl(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_as_go_writes_them() {
-        assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
-        assert_eq!(duration("0"), Ok(Duration::ZERO));
-        assert_eq!(duration("-1s"), Err("must not be negative".to_owned()));
-        assert!(duration("1 day").is_err());
-    }
 
     #[test]
     fn times() {

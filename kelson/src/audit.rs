@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use kelson_audit::{Batching, Format, LogOptions, Mode, Options, Truncation, WebhookOptions};
-
-use crate::args::duration;
+use kelson_meta::parse_duration;
 
 /// The audit policy and the destinations of audit events.
 #[derive(Args, Debug, Clone)]
@@ -53,7 +52,7 @@ pub struct AuditLogArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub audit_log_batch_max_size: usize,
     /// Maximum time before a batch that is not full is written (mode batch).
-    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = parse_duration)]
     pub audit_log_batch_max_wait: Duration,
     /// Limit the rate of batches (mode batch).
     #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
@@ -81,7 +80,7 @@ pub struct AuditWebhookArgs {
     #[arg(long, value_name = "FILE")]
     pub audit_webhook_config_file: Option<PathBuf>,
     /// Delay before the first retry of a failed call.
-    #[arg(long, alias = "audit-webhook-batch-initial-backoff", value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    #[arg(long, alias = "audit-webhook-batch-initial-backoff", value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub audit_webhook_initial_backoff: Duration,
     /// API version of sent audit events.
     #[arg(long, value_name = "VERSION", default_value = "audit.k8s.io/v1", value_parser = version)]
@@ -97,7 +96,7 @@ pub struct AuditWebhookArgs {
     #[arg(long, value_name = "N", default_value_t = 400)]
     pub audit_webhook_batch_max_size: usize,
     /// Maximum time before a batch that is not full is written (mode batch).
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
     pub audit_webhook_batch_max_wait: Duration,
     /// Limit the rate of batches (mode batch).
     #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]

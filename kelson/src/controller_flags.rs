@@ -8,9 +8,8 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use kelson_controllers::{Authorities, AutoscalerRules, SliceSizes};
+use kelson_meta::parse_duration;
 use kelson_pki::{Authority, Key};
-
-use crate::args::duration;
 
 /// Upstream's limits of both numbers.
 const SLICE_SIZES: std::ops::RangeInclusive<i64> = 1..=1000;
@@ -127,16 +126,16 @@ impl SigningArgs {
 #[derive(Args, Debug, Clone)]
 pub struct AutoscalerArgs {
     /// Interval of HorizontalPodAutoscaler syncs.
-    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = parse_duration)]
     pub horizontal_pod_autoscaler_sync_period: Duration,
     /// Stabilization window for scaling down: the highest recommendation in it applies.
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
     pub horizontal_pod_autoscaler_downscale_stabilization: Duration,
     /// Time after a pod's start in which its CPU usage counts only while the pod is ready.
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
     pub horizontal_pod_autoscaler_cpu_initialization_period: Duration,
     /// Time after a pod's start in which an unready pod counts as not yet ready.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
     pub horizontal_pod_autoscaler_initial_readiness_delay: Duration,
     /// Relative deviation from the target below which an autoscaler does not scale.
     #[arg(long, value_name = "PART", default_value_t = 0.1)]

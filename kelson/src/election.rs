@@ -6,10 +6,8 @@ use anyhow::{Context as _, bail};
 use clap::{ArgAction, Args};
 use kelson_client::Client;
 use kelson_client::leader::{Candidate, Times};
-use kelson_meta::SystemClock;
+use kelson_meta::{SystemClock, parse_duration};
 use kelson_scheduler::configuration::LeaderElection;
-
-use crate::args::duration;
 
 /// The only supported resource lock.
 const LEASES: &str = "leases";
@@ -35,13 +33,13 @@ pub struct ElectionArgs {
     #[arg(long, value_name = "NAME")]
     pub leader_elect_resource_name: Option<String>,
     /// Time that candidates wait after the last renewal of the lease before they acquire it [default: 15s].
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub leader_elect_lease_duration: Option<Duration>,
     /// Time for which the leader retries to renew the lease before it stops leading [default: 10s].
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub leader_elect_renew_deadline: Option<Duration>,
     /// Delay between attempts to acquire or renew the lease [default: 2s].
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub leader_elect_retry_period: Option<Duration>,
 }
 

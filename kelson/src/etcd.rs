@@ -14,10 +14,10 @@ use http::Uri;
 use kelson_etcd::mvcc::Limits;
 use kelson_etcd::server::{Address, Endpoint, Server, ServerOptions, TlsFiles, VERSION};
 use kelson_etcd::store::{AutoCompaction, Options, Store};
+use kelson_meta::parse_duration;
 use kelson_metrics::Registry;
 use serde_json::Value;
 
-use crate::args::duration;
 use crate::flags::{ParsedArgs, Spoken, Table, help, read};
 use crate::lock::DataDirLock;
 use crate::{logging, process};
@@ -80,10 +80,10 @@ struct EtcdCommand {
     #[arg(long, value_name = "string", default_value = "0")]
     auto_compaction_retention: String,
     /// Interval of progress notifications to idle watches that requested them [default: 10m].
-    #[arg(long, value_name = "duration", value_parser = duration)]
+    #[arg(long, value_name = "duration", value_parser = parse_duration)]
     watch_progress_notify_interval: Option<Duration>,
     /// Deprecated: use --watch-progress-notify-interval.
-    #[arg(long, value_name = "duration", value_parser = duration)]
+    #[arg(long, value_name = "duration", value_parser = parse_duration)]
     experimental_watch_progress_notify_interval: Option<Duration>,
     /// Do not fsync commits. A power failure loses the last commits; the end of the process loses none.
     #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]

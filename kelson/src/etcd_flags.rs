@@ -6,10 +6,9 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use kelson_etcd_store::{EtcdOptions, EtcdStore, MediaType, TlsFiles};
+use kelson_meta::parse_duration;
 use kelson_store::StoreOptions;
 use kelson_tasks::Tasks;
-
-use crate::args::duration;
 
 /// An etcd cluster that stores the objects, and how they are stored there. Other API servers, including upstream's, may
 /// use the same one.
@@ -37,19 +36,19 @@ pub struct EtcdArgs {
     #[arg(long, value_name = "TYPE", default_value = "application/vnd.kubernetes.protobuf")]
     pub storage_media_type: String,
     /// Interval of etcd compactions; 0 disables compaction by the API server.
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
     pub etcd_compaction_interval: Duration,
     /// Timeout of etcd reads in the health check.
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = parse_duration)]
     pub etcd_healthcheck_timeout: Duration,
     /// Timeout of etcd reads in the readiness check.
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = parse_duration)]
     pub etcd_readycheck_timeout: Duration,
     /// Interval of queries of the etcd database size; 0 disables them.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
     pub etcd_db_metric_poll_interval: Duration,
     /// Interval of object counts; without effect, counts are always current.
-    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = parse_duration)]
     pub etcd_count_metric_poll_period: Duration,
     /// Time in seconds for which objects with a TTL share an etcd lease.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]

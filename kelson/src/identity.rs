@@ -12,8 +12,7 @@ use kelson_auth::authenticate::jwt::{AuthenticationConfiguration, Issuer, OidcFl
 use kelson_auth::authorize::Mode;
 use kelson_auth::authorize::config::{self as authorization, Configured, WebhookConfig};
 use kelson_auth::authorize::webhook::{FailurePolicy, WebhookOptions};
-
-use crate::args::duration;
+use kelson_meta::parse_duration;
 
 /// Upstream's timeout of a call to a webhook configured by flags.
 const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -57,7 +56,7 @@ pub struct IdentityArgs {
     #[arg(long, value_name = "VERSION", default_value = "v1beta1", value_parser = ["v1", "v1beta1"])]
     pub authentication_token_webhook_version: String,
     /// Time to cache the webhook's responses.
-    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = parse_duration)]
     pub authentication_token_webhook_cache_ttl: Duration,
     /// AuthorizationConfiguration file: the ordered authorizers. Replaces --authorization-mode.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["authorization_mode", "authorization_webhook_config_file"])]
@@ -69,10 +68,10 @@ pub struct IdentityArgs {
     #[arg(long, value_name = "VERSION", default_value = "v1beta1", value_parser = ["v1", "v1beta1"])]
     pub authorization_webhook_version: String,
     /// Time to cache allowed requests.
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
     pub authorization_webhook_cache_authorized_ttl: Duration,
     /// Time to cache denied requests.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
     pub authorization_webhook_cache_unauthorized_ttl: Duration,
     /// Time after its expiry in which a node's certificate may be used to request a new one for the same node, unless
     /// that node is up; 0 disables this.
@@ -160,7 +159,7 @@ impl IdentityArgs {
     /// All errors in it.
     pub fn authorization(&self, data: &[u8]) -> anyhow::Result<(Vec<AuthorizationMode>, Vec<WebhookConfig>)> {
         let file = self.authorization_config.as_deref().unwrap_or(Path::new(""));
-        let parsed = authorization::parse(data, |text: &str| duration(text).ok());
+        let parsed = authorization::parse(data, |text: &str| parse_duration(text).ok());
         Ok(in_order(sound(&format!("--authorization-config {}", file.display()), parsed)?))
     }
 

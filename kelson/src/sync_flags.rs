@@ -7,8 +7,7 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::Args;
 use kelson_controllers::BatchPeriods;
-
-use crate::args::duration;
+use kelson_meta::parse_duration;
 
 /// Upstream's maximum, for flags that have one.
 const ENDPOINTS_MAX: i64 = 50;
@@ -99,13 +98,13 @@ impl SyncArgs {
 #[derive(Args, Debug, Clone)]
 pub struct BatchArgs {
     /// Time to collect pod changes before Endpoints are updated.
-    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = parse_duration)]
     pub endpoint_updates_batch_period: Duration,
     /// Time to collect pod changes before EndpointSlices are updated.
-    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = parse_duration)]
     pub endpointslice_updates_batch_period: Duration,
     /// Time to collect changes of Endpoints before mirrored slices are updated.
-    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = parse_duration)]
     pub mirroring_endpointslice_updates_batch_period: Duration,
 }
 

@@ -22,7 +22,7 @@ const RIVALS_MAX: usize = 64;
 /// The pauses before an interface that failed is used again.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
-/// Announces a set of addresses until it is dropped.
+/// Announces a set of addresses until it is dropped. An address that another machine has is not announced until it is free.
 pub struct Announcer {
     wanted: watch::Sender<Addresses>,
     tasks: Tasks,
@@ -41,16 +41,21 @@ impl Announcer {
     /// # Errors
     /// The system has no free socket.
     pub fn start(fallback: Option<IpAddr>, tasks: &Tasks) -> Result<(Self, mpsc::Receiver<Rival>), AnnounceError> {
-        let tasks = tasks.child("announcer");
-        let (wanted, follow) = watch::channel(Addresses::new());
+        let (announcer, follow) = Self::new(tasks.child("announcer"));
         let (rivals, heard) = mpsc::channel(RIVALS_MAX);
         let interfaces =
             Interfaces { links: Links::open()?, fallback, rivals, speakers: BTreeMap::new(), lost: BTreeSet::new() };
-        tasks.spawn("announcer", OnPanic::EndProcess, interfaces.keep(follow));
-        Ok((Self { wanted, tasks }, heard))
+        announcer.tasks.spawn("announcer", OnPanic::EndProcess, interfaces.keep(follow));
+        Ok((announcer, heard))
     }
 
-    /// Sets the addresses. New ones are announced.
+    /// Creates an announcer, and the receiver of its addresses.
+    pub(crate) fn new(tasks: Tasks) -> (Self, watch::Receiver<Addresses>) {
+        let (wanted, follow) = watch::channel(Addresses::new());
+        (Self { wanted, tasks }, follow)
+    }
+
+    /// Sets the addresses. New ones are announced if no other machine has them.
     pub fn set(&self, ips: &BTreeSet<IpAddr>) {
         self.wanted.send_if_modified(|wanted| {
             let is_same = wanted.keys().eq(ips.iter());

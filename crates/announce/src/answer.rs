@@ -16,6 +16,15 @@ enum Packet {
 pub enum ReceivedFrame {
     /// A question about one of our addresses, and the frame that answers it.
     Question(Vec<u8>),
+    /// The question of a machine that would use one of our addresses if it were free.
+    Probe {
+        /// The address.
+        ip: IpAddr,
+        /// The hardware address of the other machine.
+        mac: Mac,
+        /// The frame that answers it.
+        answer: Vec<u8>,
+    },
     /// Another machine uses one of our addresses.
     Conflict {
         /// The address that both machines use.
@@ -51,13 +60,17 @@ pub fn hear(frame: &[u8], own: Mac, is_ours: impl Fn(IpAddr) -> bool) -> Option<
             Some(ReceivedFrame::Conflict { ip: arp.sender_ip.into(), mac })
         }
         Packet::Arp(arp) if arp.is_request && is_ours(arp.target_ip.into()) => {
-            Some(ReceivedFrame::Question(arp.reply(own).frame()))
+            let (ip, answer) = (arp.target_ip.into(), arp.reply(own).frame());
+            Some(match arp.sender_ip.is_unspecified() {
+                true => ReceivedFrame::Probe { ip, mac, answer },
+                false => ReceivedFrame::Question(answer),
+            })
         }
         Packet::Ndp(ndp) if is_ours(ndp.target.into()) => match ndp.is_solicitation {
-            true => {
-                let to = Some(mac).filter(|_| !ndp.source.is_unspecified());
-                Some(ReceivedFrame::Question(ndp.reply(own).frame(own, to)))
+            true if ndp.source.is_unspecified() => {
+                Some(ReceivedFrame::Probe { ip: ndp.target.into(), mac, answer: ndp.reply(own).frame(own, None) })
             }
+            true => Some(ReceivedFrame::Question(ndp.reply(own).frame(own, Some(mac)))),
             false => Some(ReceivedFrame::Conflict { ip: ndp.target.into(), mac }),
         },
         _ => None,
@@ -123,12 +136,14 @@ mod tests {
         assert_eq!(heard(&question.frame(), &["192.0.2.10"]), Some(answer));
         assert_eq!(heard(&question.frame(), &["192.0.2.11"]), None);
         let probed = request("0.0.0.0", "192.0.2.10");
-        assert_eq!(heard(&probed.frame(), &["192.0.2.10"]), Some(ReceivedFrame::Question(probed.reply(OWN).frame())));
+        let probe = |address: &str, answer: Vec<u8>| ReceivedFrame::Probe { ip: ip(address), mac: OTHER, answer };
+        let answer = probe("192.0.2.10", probed.reply(OWN).frame());
+        assert_eq!(heard(&probed.frame(), &["192.0.2.10"]), Some(answer));
         let IpAddr::V6(v6) = ip("2001:db8::10") else { unreachable!() };
         let asked = Ndp { source: "fe80::1".parse().unwrap(), mac: Some(OTHER), ..Ndp::probe(v6) };
         let answer = ReceivedFrame::Question(asked.reply(OWN).frame(OWN, Some(OTHER)));
         assert_eq!(heard(&asked.frame(OTHER, None), &["2001:db8::10"]), Some(answer));
-        let answer = ReceivedFrame::Question(Ndp::announcement(OWN, v6).frame(OWN, None));
+        let answer = probe("2001:db8::10", Ndp::announcement(OWN, v6).frame(OWN, None));
         assert_eq!(heard(&Ndp::probe(v6).frame(OTHER, None), &["2001:db8::10"]), Some(answer));
     }
 

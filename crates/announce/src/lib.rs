@@ -39,4 +39,4 @@ pub use ethernet::Mac;
 pub use links::{Link, Links};
 pub use services::{ANNOUNCED_BY, ServiceAnnouncer};
 pub use shared::{SharedAddresses, SharedConfig, Tenure, remove_leftovers};
-pub use speaker::Rival;
+pub use speaker::{Rival, RivalKind};

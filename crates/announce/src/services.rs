@@ -16,7 +16,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use crate::announcer::Announcer;
 use crate::error::AnnounceError;
-use crate::speaker::Rival;
+use crate::ethernet::Mac;
+use crate::speaker::{Rival, RivalKind};
 
 /// Names the node that announces the addresses of a service. Written by the load balancer's controller.
 pub const ANNOUNCED_BY: &str = "servicelb.kelson.dev/announced-by";
@@ -27,6 +28,12 @@ const MANAGED: &str = "servicelb.kelson.dev/managed";
 const DEFEND: Duration = Duration::from_secs(10);
 /// The timeout for asking the API which node announces an address.
 const ASK_MAX: Duration = Duration::from_secs(3);
+/// A machine that asks again for an address after this time is likely to be the node that must announce it now: other machines use
+/// another address after one answer.
+const PROBE_INSISTS: Duration = Duration::from_millis(900);
+/// From this conflict on, a machine with an address that this node must announce is reported. The pauses before it are longer than
+/// the node that announced the address before takes to stop, also without the API.
+const CONFLICTS_REPORTED: u32 = 4;
 
 /// The fields of a Service that are read.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -91,6 +98,8 @@ pub struct ServiceAnnouncer {
     yielded: BTreeSet<IpAddr>,
     /// When an address was last claimed back.
     defended: BTreeMap<IpAddr, Instant>,
+    /// The machine that asked last whether an address is free, and when.
+    probed: BTreeMap<IpAddr, (Mac, Instant)>,
 }
 
 impl ServiceAnnouncer {
@@ -107,22 +116,34 @@ impl ServiceAnnouncer {
     ) -> Result<(), AnnounceError> {
         let tasks = tasks.child("service-announcer");
         let (announcer, rivals) = Announcer::start(Some(address), &tasks)?;
+        Self::keep_in(&tasks, node, client, clock, (announcer, rivals));
+        Ok(())
+    }
+
+    /// Starts it with an announcer and the receiver of what that reports.
+    fn keep_in(
+        tasks: &Tasks,
+        node: &str,
+        client: Client,
+        clock: Arc<dyn Clock>,
+        (announcer, rivals): (Announcer, mpsc::Receiver<Rival>),
+    ) {
         let changed = Arc::new(Notify::new());
         let wake = Arc::clone(&changed);
         let config = InformerConfig { fields: "spec.type=LoadBalancer".to_owned(), ..InformerConfig::default() };
         let services = Informer::<ServiceView>::new(client.clone(), config).on_change(move |_| wake.notify_one());
         let me = Self {
             node: node.to_owned(),
-            events: EventRecorder::start_in(&tasks, client.clone(), clock, "kelson-announcer", node),
+            events: EventRecorder::start_in(tasks, client.clone(), clock, "kelson-announcer", node),
             client,
-            services: services.start_in(&tasks),
+            services: services.start_in(tasks),
             changed,
             announcer,
             yielded: BTreeSet::new(),
             defended: BTreeMap::new(),
+            probed: BTreeMap::new(),
         };
         tasks.spawn("service-announcer", OnPanic::EndProcess, me.keep(rivals));
-        Ok(())
     }
 
     async fn keep(mut self, mut rivals: mpsc::Receiver<Rival>) {
@@ -151,6 +172,7 @@ impl ServiceAnnouncer {
         let mut wanted: BTreeSet<IpAddr> = self.wanted().into_keys().collect();
         self.yielded.retain(|ip| wanted.contains(ip));
         self.defended.retain(|ip, _| wanted.contains(ip));
+        self.probed.retain(|ip, _| wanted.contains(ip));
         wanted.retain(|ip| !self.yielded.contains(ip));
         self.announcer.set(&wanted);
     }
@@ -171,27 +193,63 @@ impl ServiceAnnouncer {
         self.update();
     }
 
+    async fn on_rival(&mut self, rival: Rival) {
+        let Some(key) = self.wanted().remove(&rival.ip).filter(|_| !self.yielded.contains(&rival.ip)) else { return };
+        match rival.kind {
+            RivalKind::User => self.defend(rival, &key).await,
+            RivalKind::Prober => self.on_probe(rival, &key).await,
+            RivalKind::Owner { conflicts } if conflicts >= CONFLICTS_REPORTED => self.report_owner(rival, &key),
+            RivalKind::Owner { .. } => {}
+        }
+    }
+
     /// Another machine uses an address. Where the API says that this node announces it, it is claimed back. A node that
     /// cannot ask may be cut off from the cluster, which then announces the address elsewhere.
-    async fn on_rival(&mut self, rival: Rival) {
-        let Rival { ip, mac } = rival;
-        let recently = |at: &Instant| at.elapsed() < DEFEND;
-        if self.yielded.contains(&ip) || self.defended.get(&ip).is_some_and(recently) {
+    async fn defend(&mut self, Rival { ip, mac, .. }: Rival, key: &ObjectKey) {
+        if self.defended.get(&ip).is_some_and(|at| at.elapsed() < DEFEND) {
             return;
         }
-        let Some(key) = self.wanted().remove(&ip) else { return };
-        if self.is_confirmed(ip, &key).await {
+        if self.is_confirmed(ip, key).await {
             self.defended.insert(ip, Instant::now());
             self.announcer.repeat(ip);
             tracing::warn!(%ip, %mac, service = %key, "another machine uses the address of a service; announcing it again");
-            if let Some(service) = self.services.get(&key) {
-                let text = format!("Address {ip} is also in use by the machine with the hardware address {mac}");
-                self.events.event(&ObjectRef::of(&*service), EventType::Warning, "AddressConflict", text);
-            }
+            let text = format!("Address {ip} is also in use by the machine with the hardware address {mac}");
+            self.report(key, text);
         } else {
-            self.yielded.insert(ip);
-            tracing::info!(%ip, %mac, service = %key, "another machine announces the address; this node does not any more");
-            self.update();
+            self.give_up(ip, mac, key);
+        }
+    }
+
+    /// Another machine asks whether an address is free. If it insists, and the API does not confirm that this node announces the
+    /// address, the other machine may be the node that must announce it now.
+    async fn on_probe(&mut self, Rival { ip, mac, .. }: Rival, key: &ObjectKey) {
+        let before = self.probed.insert(ip, (mac, Instant::now()));
+        let insists = before.is_some_and(|(by, at)| by == mac && at.elapsed() >= PROBE_INSISTS);
+        if insists && !self.is_confirmed(ip, key).await {
+            self.give_up(ip, mac, key);
+        }
+    }
+
+    fn give_up(&mut self, ip: IpAddr, mac: Mac, key: &ObjectKey) {
+        self.yielded.insert(ip);
+        tracing::info!(%ip, %mac, service = %key, "another machine announces the address; this node does not any more");
+        self.update();
+    }
+
+    /// Another machine had an address before this node announced it.
+    fn report_owner(&self, Rival { ip, mac, .. }: Rival, key: &ObjectKey) {
+        tracing::warn!(%ip, %mac, service = %key, "another machine has the address of a service; not announcing it until it is removed there");
+        let text = format!(
+            "Address {ip} is not announced, because the machine with the hardware address {mac} has it; \
+             remove it there, or exclude it from --load-balancer-pool"
+        );
+        self.report(key, text);
+    }
+
+    /// Writes an event of a service about a conflict.
+    fn report(&self, key: &ObjectKey, text: String) {
+        if let Some(service) = self.services.get(key) {
+            self.events.event(&ObjectRef::of(&*service), EventType::Warning, "AddressConflict", text);
         }
     }
 
@@ -203,27 +261,4 @@ impl ServiceAnnouncer {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn only_addresses_for_this_node_are_announced() {
-        let service = |kind: &str, managed: bool, node: &str| -> ServiceView {
-            let mut annotations = json!({ANNOUNCED_BY: node});
-            if managed {
-                annotations[MANAGED] = "true".into();
-            }
-            let ingress = json!([{"ip": "192.0.2.10"}, {"hostname": "x"}, {"ip": "2001:db8::10"}]);
-            let object = json!({"metadata": {"name": "web", "annotations": annotations},
-                "spec": {"type": kind}, "status": {"loadBalancer": {"ingress": ingress}}});
-            serde_json::from_value(object).unwrap()
-        };
-        let count = |service: ServiceView| service.addresses("a").count();
-        assert_eq!(count(service("LoadBalancer", true, "a")), 2);
-        assert_eq!(count(service("LoadBalancer", true, "b")), 0);
-        assert_eq!(count(service("LoadBalancer", false, "a")), 0, "another load balancer's");
-        assert_eq!(count(service("ClusterIP", true, "a")), 0);
-    }
-}
+mod tests;

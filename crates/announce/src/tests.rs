@@ -6,16 +6,17 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use kelson_client::{BoxFuture, Client, EventRecorder, ObjectRef, Request, Response, Transport, TransportError};
 use kelson_meta::SystemClock;
 use kelson_tasks::Tasks;
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::{Announcer, SharedAddresses, SharedConfig};
+use crate::{Announcer, RivalKind, SharedAddresses, SharedConfig};
 
 const V4: &str = "192.0.2.50";
 const V6: &str = "2001:db8::50";
@@ -82,7 +83,7 @@ impl Network {
     fn resolves(&self, from: &str, ip: &str, to: &str, with_traffic: bool) {
         let mac = self.mac(to);
         let target = SocketAddr::new(ip.parse().unwrap(), 9);
-        eventually(|| {
+        after_changes(&self.of(from), NEIGHBOURS, || {
             if with_traffic {
                 inside(&self.of(from), move || {
                     let own = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
@@ -126,11 +127,23 @@ fn text(command: &mut Command) -> String {
     out.into_owned()
 }
 
-fn eventually(mut check: impl FnMut() -> Result<(), String>) {
+/// Changes that the kernel of a machine reports (`linux/rtnetlink.h`: `RTMGRP_NEIGH`, `RTMGRP_IPV4_IFADDR`, `RTMGRP_IPV6_IFADDR`).
+const NEIGHBOURS: u32 = 0x4;
+const ADDRESSES: u32 = 0x10 | 0x100;
+
+/// Waits until a check of a machine succeeds: checks now, and again after each change that its kernel reports.
+fn after_changes(netns: &str, groups: u32, mut check: impl FnMut() -> Result<(), String>) {
+    let socket = inside(netns, move || {
+        let socket = net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None).unwrap();
+        net::bind(&socket, &net::netlink::SocketAddrNetlink::new(0, groups)).unwrap();
+        net::sockopt::set_socket_timeout(&socket, net::sockopt::Timeout::Recv, Some(LIMIT)).unwrap();
+        socket
+    });
     let end = Instant::now() + LIMIT;
     while let Err(why) = check() {
-        assert!(Instant::now() < end, "{why}");
-        std::thread::sleep(Duration::from_millis(100));
+        let change = net::recv(&socket, &mut [0u8; 8192], net::RecvFlags::empty());
+        // A full buffer loses reports, but says so.
+        assert!(!matches!(change, Err(rustix::io::Errno::AGAIN)) && Instant::now() < end, "{why}");
     }
 }
 
@@ -215,13 +228,22 @@ fn announced_addresses_resolve_and_move_after_the_announcer_is_killed() {
     }
 }
 
-/// An API that takes every event and shows it.
+/// An API that rejects every request and reports it to the test.
 #[derive(Clone, Default)]
-struct Events(Arc<Mutex<Vec<String>>>);
+struct Events(Option<mpsc::Sender<String>>);
+
+impl Events {
+    fn new() -> (Self, mpsc::Receiver<String>) {
+        let (sender, receiver) = mpsc::channel();
+        (Self(Some(sender)), receiver)
+    }
+}
 
 impl Transport for Events {
     fn send(&self, request: Request) -> BoxFuture<Result<Response, TransportError>> {
-        self.0.lock().unwrap().push(format!("{request:?}"));
+        if let Some(reports) = &self.0 {
+            let _ = reports.send(format!("{request:?}"));
+        }
         Box::pin(std::future::ready(Err(TransportError("only records".to_owned()))))
     }
 }
@@ -257,7 +279,7 @@ fn the_kernel_removes_the_address_of_a_killed_server_and_another_takes_it() {
     }
     drop(first);
     // Nothing removes them but their time.
-    eventually(|| match network.has("a", V4) || network.has("a", V6) {
+    after_changes(&network.of("a"), ADDRESSES, || match network.has("a", V4) || network.has("a", V6) {
         true => Err("the addresses stay".to_owned()),
         false => Ok(()),
     });
@@ -272,10 +294,11 @@ fn addresses_are_removed_when_the_time_ends_and_left_overs_at_the_next_start() {
     let Some(network) = Network::new("t", &["a", "c"]) else { return };
     let dir = tempfile::tempdir().unwrap();
     let seconds = Arc::new(AtomicU64::new(3600));
-    let held = |wanted: bool| {
-        eventually(|| match [V4, V6].iter().all(|ip| network.has("a", ip) == wanted) {
+    let held = |on_interface: bool| {
+        let expected = || [V4, V6].iter().all(|ip| network.has("a", ip) == on_interface);
+        after_changes(&network.of("a"), ADDRESSES, || match expected() {
             true => Ok(()),
-            false => Err(format!("wanted {wanted}")),
+            false => Err(format!("on the interface: not {on_interface}")),
         });
     };
     let first = sharing(&network, "a", dir.path().into(), &seconds, Events::default());
@@ -298,12 +321,33 @@ fn addresses_are_removed_when_the_time_ends_and_left_overs_at_the_next_start() {
 fn an_address_that_another_machine_has_is_not_taken() {
     let Some(network) = Network::new("x", &["a", "b"]) else { return };
     network.sh("b", &format!("ip addr add {V4}/24 dev eth0 && ip addr add {V6}/64 dev eth0 nodad"));
-    let (dir, events) = (tempfile::tempdir().unwrap(), Events::default());
+    let (dir, (events, requests)) = (tempfile::tempdir().unwrap(), Events::new());
     let seconds = Arc::new(AtomicU64::new(60));
-    let _running = sharing(&network, "a", dir.path().into(), &seconds, events.clone());
-    eventually(|| {
-        let all = events.0.lock().unwrap().join("\n");
-        if all.contains("/events") { Ok(()) } else { Err(format!("no event: {all}")) }
-    });
+    let _running = sharing(&network, "a", dir.path().into(), &seconds, events);
+    while !requests.recv_timeout(LIMIT).unwrap().contains("/events") {}
     assert!(!network.has("a", V4) && !network.has("a", V6));
+}
+
+#[test]
+fn an_announcer_finds_the_machine_that_has_an_address_and_does_not_announce_it() {
+    let Some(network) = Network::new("o", &["a", "b", "c"]) else { return };
+    network.sh("b", &format!("ip addr add {V4}/24 dev eth0 && ip addr add {V6}/64 dev eth0 nodad"));
+    let (reports, heard) = mpsc::channel();
+    let _running = Running::start(&network.of("a"), move || async move {
+        let (announcer, mut rivals) = Announcer::start(None, &Tasks::root("test")).unwrap();
+        announcer.set(&[V4, V6].iter().map(|ip| ip.parse::<IpAddr>().unwrap()).collect::<BTreeSet<_>>());
+        while let Some(rival) = rivals.recv().await {
+            reports.send(rival).unwrap();
+        }
+    });
+    let (mut owners, expected) = (BTreeSet::new(), BTreeSet::from([V4, V6].map(str::to_owned)));
+    while owners != expected {
+        let rival = heard.recv_timeout(LIMIT).unwrap();
+        assert!(matches!(rival.kind, RivalKind::Owner { .. }), "{rival:?}");
+        assert_eq!(rival.mac.to_string(), network.mac("b"));
+        owners.insert(rival.ip.to_string());
+    }
+    for ip in [V4, V6] {
+        network.resolves("c", ip, "b", true);
+    }
 }

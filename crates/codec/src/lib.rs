@@ -35,7 +35,7 @@ pub use error::{DecodeError, EncodeError, StrictErrors};
 pub use json::declared_json;
 pub use limits::{DOCUMENT_BYTES_MAX, NESTING_DEPTH_MAX, STRICT_ERRORS_MAX};
 pub use media::{Accept, Encoding, MediaType, TableRequest};
-pub use scalar::{format_duration, go_duration, parse_duration};
+pub use scalar::{format_duration, go_duration};
 
 use kelson_schema::TypeId;
 use serde_json::Value;

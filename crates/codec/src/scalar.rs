@@ -162,59 +162,9 @@ pub(crate) fn format_time(moment: Moment, micro: bool) -> String {
     }
 }
 
-/// Parses Go's duration format (`1h2m3.5s`) to nanoseconds.
-pub fn parse_duration(text: &str) -> Result<i64, DecodeError> {
-    let invalid = || DecodeError::Json(format!("time: invalid duration {}", go_quote(text)));
-    let (negative, mut rest) = match text.as_bytes().first() {
-        Some(b'-') => (true, &text[1..]),
-        Some(b'+') => (false, &text[1..]),
-        _ => (false, text),
-    };
-    if rest == "0" {
-        return Ok(0);
-    }
-    if rest.is_empty() {
-        return Err(invalid());
-    }
-    let mut total = 0i128;
-    while !rest.is_empty() {
-        let len = rest.bytes().take_while(|b| b.is_ascii_digit() || *b == b'.').count();
-        let (number, after) = rest.split_at(len);
-        if number.bytes().filter(|b| *b == b'.').count() > 1
-            || !number.bytes().any(|b| b.is_ascii_digit())
-            || number.len() > 40
-        {
-            return Err(invalid());
-        }
-        let unit_len = after.bytes().take_while(|b| !b.is_ascii_digit() && *b != b'.').count();
-        let (unit, after) = after.split_at(unit_len);
-        if unit.is_empty() {
-            return Err(DecodeError::Json(format!("time: missing unit in duration {}", go_quote(text))));
-        }
-        let scale: i128 = match unit {
-            "ns" => 1,
-            "us" | "µs" | "μs" => 1_000,
-            "ms" => 1_000_000,
-            "s" => 1_000_000_000,
-            "m" => 60_000_000_000,
-            "h" => 3_600_000_000_000,
-            _ => {
-                let message = format!("time: unknown unit {} in duration {}", go_quote(unit), go_quote(text));
-                return Err(DecodeError::Json(message));
-            }
-        };
-        let (whole, part) = number.split_once('.').unwrap_or((number, ""));
-        let whole: i128 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| invalid())? };
-        let mut value = whole.checked_mul(scale).ok_or_else(invalid)?;
-        let mut unit_scale = scale;
-        for digit in part.bytes() {
-            unit_scale /= 10;
-            value += i128::from(digit - b'0') * unit_scale;
-        }
-        total = total.checked_add(value).ok_or_else(invalid)?;
-        rest = after;
-    }
-    i64::try_from(if negative { -total } else { total }).map_err(|_| invalid())
+/// Parses a duration in Go's format (`1h2m3.5s`) to nanoseconds.
+pub(crate) fn parse_duration(text: &str) -> Result<i64, DecodeError> {
+    kelson_meta::parse_nanos(text).map_err(|e| DecodeError::Json(e.to_string()))
 }
 
 /// Formats a duration as Go's `Duration.String` does, in whole milliseconds. It is for messages.

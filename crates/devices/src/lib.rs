@@ -42,7 +42,7 @@ pub use device_id::DeviceId;
 pub use extended::{ExtendedAsk, ExtendedClaim, is_extended};
 pub use inventory::{Host, Inventory};
 pub use readiness::{Readiness, readiness};
-pub use selector::Selectors;
+pub use selector::{SelectorError, Selectors};
 pub use slice::{DeviceView, ResourceSliceView, Selected, SliceSpec};
 pub use taint::{DeviceTaint, DeviceToleration};
 pub use taken::DevicesInUse;

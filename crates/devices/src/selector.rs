@@ -13,6 +13,31 @@ const COMPILED_MAX: usize = 128;
 
 type Compiled = Arc<Result<Program, String>>;
 
+/// Why the expression of a selector has no result for a device.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SelectorError {
+    /// The expression is invalid.
+    #[error("{of}: selector #{index}: CEL compile error: {why}")]
+    Compile {
+        /// The class or the claim with the selector.
+        of: String,
+        /// The index of the selector.
+        index: usize,
+        /// The compiler's message.
+        why: String,
+    },
+    /// The expression cannot be evaluated for the device, as when an attribute is missing.
+    #[error("{of}: selector #{index}: CEL runtime error: {why}")]
+    Evaluate {
+        /// The class or the claim with the selector.
+        of: String,
+        /// The index of the selector.
+        index: usize,
+        /// The message of the evaluation.
+        why: String,
+    },
+}
+
 /// A cache of compiled expressions by their source.
 #[derive(Debug, Default)]
 pub struct Selectors(Mutex<HashMap<Box<str>, Compiled>>);
@@ -41,7 +66,7 @@ impl Selectors {
         driver: &str,
         device: &DeviceView,
         of: impl Fn() -> String,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, SelectorError> {
         if sources.is_empty() {
             return Ok(true);
         }
@@ -52,12 +77,12 @@ impl Selectors {
             attributes: &device.attributes,
             capacity: &capacity,
         };
-        for (i, source) in sources.iter().enumerate() {
+        for (index, source) in sources.iter().enumerate() {
             let compiled = self.get(source);
             let program = compiled.as_ref().as_ref();
-            let program = program.map_err(|e| format!("{}: selector #{i}: CEL compile error: {e}", of()))?;
+            let program = program.map_err(|why| SelectorError::Compile { of: of(), index, why: why.clone() })?;
             let held = matches(program, &facts);
-            if !held.map_err(|e| format!("{}: selector #{i}: CEL runtime error: {e}", of()))? {
+            if !held.map_err(|why| SelectorError::Evaluate { of: of(), index, why })? {
                 return Ok(false);
             }
         }

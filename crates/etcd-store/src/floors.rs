@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::connection::{CallError, revision_of};
 use crate::core::Core;
-use crate::load::{LoadError, Loaded, load_at};
+use crate::load::{self, LoadError, Loaded};
 
 /// The key, below `--etcd-prefix`, where no API server stores an object.
 pub(crate) const KEY: &str = "kelson/floors";
@@ -45,7 +45,7 @@ pub(crate) async fn load(core: &Arc<Core>) -> Result<Option<Beginning>, LoadErro
     let answer = core.connection.range("get", request).await?;
     let current = revision_of(answer.header.as_ref());
     let Some((revision, floors)) = answer.kvs.first().and_then(|kv| decode(&kv.value)) else { return Ok(None) };
-    match load_at(core, revision).await {
+    match load::load(core, Some(revision)).await {
         Ok(loaded) => Ok(Some(Beginning { loaded, floors, current })),
         Err(LoadError::Call(CallError::Compacted)) => Ok(None),
         Err(error) => Err(error),

@@ -83,7 +83,7 @@ pub(crate) async fn run(core: &Arc<Core>) {
 }
 
 async fn read_again(core: &Arc<Core>) {
-    match load(core).await {
+    match load(core, None).await {
         Ok(loaded) => loaded.show(core),
         Err(error) => {
             tracing::error!(%error, "reading etcd failed; retrying");

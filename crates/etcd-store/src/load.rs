@@ -48,35 +48,27 @@ impl Loaded {
     }
 }
 
-/// Reads everything that etcd holds. Values that cannot be read are left out and logged. A value that no provider can
-/// decrypt is an error, because it would appear to be absent. A value whose key service is not available locks its
+/// Reads everything that etcd holds, or what it held at a revision. Values that cannot be read are left out and logged. A value that
+/// no provider can decrypt is an error, because it would appear to be absent. A value whose key service is not available locks its
 /// resource.
-pub(crate) async fn load(core: &Arc<Core>) -> Result<Loaded, LoadError> {
-    for _ in 0..ATTEMPTS_MAX {
-        match pages(core, 0).await {
-            Err(LoadError::Call(CallError::Compacted)) => {}
-            other => return other,
-        }
-    }
-    Err(CallError::Compacted.into())
-}
-
-/// Reads everything that etcd held at a revision.
 ///
 /// # Errors
-/// As [`load`]; etcd has compacted the revision.
-pub(crate) async fn load_at(core: &Arc<Core>, revision: u64) -> Result<Loaded, LoadError> {
-    for _ in 1..ATTEMPTS_MAX {
-        match pages(core, revision).await {
+/// See [`LoadError`]. A failure of the current read is returned at once, since callers report it and read again.
+pub(crate) async fn load(core: &Arc<Core>, at: Option<u64>) -> Result<Loaded, LoadError> {
+    let mut attempt = 1;
+    loop {
+        match (pages(core, at.unwrap_or_default()).await, at) {
+            // Etcd was compacted between two pages.
+            (Err(LoadError::Call(CallError::Compacted)), None) if attempt < ATTEMPTS_MAX => {}
             // The connection may be with another member now.
-            Err(LoadError::Call(CallError::Failed(why))) => {
+            (Err(LoadError::Call(CallError::Failed(why))), Some(revision)) if attempt < ATTEMPTS_MAX => {
                 tracing::warn!(why, revision, "reading etcd failed; retrying");
                 tokio::time::sleep(PAUSE).await;
             }
-            other => return other,
+            (done, _) => return done,
         }
+        attempt += 1;
     }
-    pages(core, revision).await
 }
 
 /// Reads page by page, at a revision or at the current one (0).

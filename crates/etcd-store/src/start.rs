@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::connection::CallError;
 use crate::core::Core;
 use crate::follow::replay;
-use crate::load::{LoadError, load, load_at};
+use crate::load::{LoadError, load};
 
 /// The numbers of revisions before the current one from which a start reads the history. Larger ones are tried first,
 /// since etcd may have compacted them. They cover an interruption of half a minute at hundreds of writes a second.
@@ -22,7 +22,7 @@ pub(crate) async fn fill(core: &Arc<Core>) -> Result<(u64, u64), LoadError> {
     let now = core.connection.revision().await?;
     for span in HISTORY {
         let from = now.saturating_sub(span).max(1);
-        match load_at(core, from).await {
+        match load(core, Some(from)).await {
             Ok(loaded) if loaded.locked.is_empty() => {
                 loaded.show(core);
                 if replay(core, now).await {
@@ -35,7 +35,7 @@ pub(crate) async fn fill(core: &Arc<Core>) -> Result<(u64, u64), LoadError> {
             Ok(_) | Err(_) => break,
         }
     }
-    let loaded = load(core).await?;
+    let loaded = load(core, None).await?;
     let revision = loaded.revision;
     loaded.show(core);
     Ok((revision, revision))

@@ -4,6 +4,8 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
+use crate::duration::parse_nanos;
+
 const MONTHS: &[&str] = &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 const DAYS: &[&str] = &["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
 /// The number of years that a search covers. A schedule without a match in them (the 31st of a short month) never
@@ -78,8 +80,8 @@ impl CronSchedule {
             "@hourly" => fields("0 * * * *")?,
             _ => match spec.strip_prefix("@every ") {
                 Some(span) => {
-                    let span = duration(span).ok_or_else(|| format!("failed to parse duration {spec}"))?;
-                    Times::Every(SignedDuration::from_secs(span.as_secs().max(1)))
+                    let nanos = parse_nanos(span).map_err(|_| format!("failed to parse duration {spec}"))?;
+                    Times::Every(SignedDuration::from_secs(SignedDuration::from_nanos(nanos).as_secs().max(1)))
                 }
                 None if spec.starts_with('@') => return Err(format!("unrecognized descriptor: {spec}")),
                 None => fields(spec)?,
@@ -201,31 +203,6 @@ fn number(text: &str, bounds: &Bounds) -> Result<u32, String> {
         Ok(n) => Ok(u32::try_from(n).unwrap_or(u32::MAX)),
         Err(_) => Err(format!("failed to parse int from {text}: strconv.Atoi: parsing {text:?}: invalid syntax")),
     }
-}
-
-/// Parses a duration such as `1h30m`.
-fn duration(text: &str) -> Option<SignedDuration> {
-    let mut rest = text;
-    let mut nanos = 0f64;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let unit = rest[digits..].find(|c: char| c.is_ascii_digit() || c == '.').map_or(rest.len(), |i| digits + i);
-        let scale = match &rest[digits..unit] {
-            "ns" => 1.0,
-            "us" | "µs" => 1e3,
-            "ms" => 1e6,
-            "s" => 1e9,
-            "m" => 60e9,
-            "h" => 3600e9,
-            _ => return None,
-        };
-        nanos += rest[..digits].parse::<f64>().ok()? * scale;
-        rest = &rest[unit..];
-    }
-    let whole = !text.is_empty() && nanos <= i64::MAX as f64;
-    // The range was checked above. Fractions of a nanosecond are dropped.
-    #[allow(clippy::cast_possible_truncation)]
-    whole.then(|| SignedDuration::from_nanos(nanos as i64))
 }
 
 #[cfg(test)]

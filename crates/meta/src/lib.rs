@@ -13,6 +13,8 @@
 //! | `status` | `Status`, the API's error |
 //! | `path` | paths to fields, for errors and patches |
 //! | `url` | queries of URLs |
+//! | `duration` | durations in Go's format |
+//! | `cron` | cron schedules |
 //!
 //! The other files (names, selectors, quantities, trees, time, backoff) do not import each other. Code that two crates
 //! need, such as access to a member of a tree, is here or in the lowest crate that both use.
@@ -21,6 +23,7 @@
 mod backoff;
 mod clock;
 mod cron;
+mod duration;
 mod field;
 pub mod gates;
 mod gvk;
@@ -43,6 +46,7 @@ pub mod version;
 pub use backoff::Backoff;
 pub use clock::{Clock, SystemClock, format_micro, format_seconds};
 pub use cron::CronSchedule;
+pub use duration::{DurationError, parse_duration, parse_nanos};
 pub use field::{FieldError, FieldErrorKind, FieldErrors, FieldPath, too_long_detail, too_many_detail};
 pub use gvk::{GroupKind, GroupResource, GroupVersion, Gvk, Gvr};
 pub use intern::{Intern, Interned, Interner, LabelMap};

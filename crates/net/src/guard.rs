@@ -10,12 +10,15 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::events::{RulesetChange, RulesetEvents};
+use crate::listing::TableState;
 use crate::nft::{self, NftError};
 
 /// The time to collect further changes after the first one: each line of an `nft` script is reported.
 const GATHER: Duration = Duration::from_millis(250);
 /// The interval of comparisons if the kernel reports no changes.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// The pause before a table that could not be read is read again.
+const READ_AGAIN: Duration = Duration::from_secs(5);
 
 /// The changes of nftables by other programs. If the kernel reports none, anything may have changed every
 /// [`LOOK_EVERY`].
@@ -196,21 +199,22 @@ impl TableGuard {
         if self.look_at.is_none_or(|at| Instant::now() < at) {
             return damage;
         }
+        let mut again = None;
         for guarded in &self.tables {
             let Some(known) = self.known.get(&guarded.table) else { continue };
-            let same = match nft::list_table(&guarded.table).await {
-                Ok(listed) => normal(&listed, &guarded.changing).is_ok_and(|now| now == *known),
-                Err(error) => {
-                    tracing::debug!(table = guarded.table, %error, "listing a guarded nftables table failed");
-                    false
+            let listed = nft::list_table(&guarded.table).await;
+            let found = listed.and_then(|listed| Ok(normal(&listed, &guarded.changing)?));
+            match TableState::of(found, known) {
+                TableState::Intact => {}
+                TableState::Changed => damage.tables.push(guarded.table.clone()),
+                TableState::Unreadable(error) => {
+                    tracing::warn!(table = guarded.table, %error, retry_in = ?READ_AGAIN, "reading an nftables table failed");
+                    again = Some(Instant::now() + READ_AGAIN);
                 }
-            };
-            if !same {
-                damage.tables.push(guarded.table.clone());
             }
         }
         // Only now, so that a future that is dropped before compares again.
-        self.look_at = None;
+        self.look_at = again;
         damage.others = std::mem::take(&mut self.others_changed);
         damage
     }

@@ -69,11 +69,35 @@ pub struct TableContent {
 }
 
 /// Reads the size of a table's content (`ip NAME`).
-///
-/// # Errors
-/// See [`NftError`]; [`NftError::Refused`] when the table does not exist.
-pub async fn content(table: &str) -> Result<TableContent, NftError> {
+async fn content(table: &str) -> Result<TableContent, NftError> {
     Ok(parse_content(&nft::list_table(table).await?)?)
+}
+
+/// The state of a table, compared with what its owner put into the kernel.
+#[derive(Debug)]
+pub enum TableState {
+    /// The kernel has what the owner put there.
+    Intact,
+    /// Another program changed or removed the table.
+    Changed,
+    /// The table could not be read: it may be intact or not, and no other program needs to be the reason.
+    Unreadable(NftError),
+}
+
+/// Reads a table (`ip NAME`) and compares it with the content that its owner put there.
+pub async fn compare(table: &str, expected: &TableContent) -> TableState {
+    TableState::of(content(table).await, expected)
+}
+
+impl TableState {
+    pub(crate) fn of<T: PartialEq>(found: Result<T, NftError>, expected: &T) -> Self {
+        match found {
+            Ok(found) if found == *expected => Self::Intact,
+            Ok(_) => Self::Changed,
+            Err(error) if error.is_missing_table() => Self::Changed,
+            Err(error) => Self::Unreadable(error),
+        }
+    }
 }
 
 /// Reads the packets of a table's named counters. Rules and elements are not read, so the cost does not grow with them.
@@ -126,5 +150,23 @@ mod tests {
         let elements = [("clients", None), ("also", None), ("blocks", Some(1)), ("m", Some(1)), ("empty", Some(0))];
         let rules = BTreeMap::from([("a".to_owned(), 0), ("b".to_owned(), 2)]);
         assert_eq!(found, TableContent { rules, elements: named(&elements) });
+    }
+
+    #[test]
+    fn only_another_content_or_no_table_is_a_change_by_another_program() {
+        let content =
+            |rules: usize| TableContent { rules: [("c".to_owned(), rules)].into(), elements: BTreeMap::new() };
+        let refused = |output: &str| Err(NftError::Refused(output.to_owned()));
+        let state = |found| match TableState::of(found, &content(2)) {
+            TableState::Intact => "intact",
+            TableState::Changed => "changed",
+            TableState::Unreadable(_) => "unreadable",
+        };
+        assert_eq!(state(Ok(content(2))), "intact");
+        assert_eq!(state(Ok(content(1))), "changed");
+        assert_eq!(state(refused("Error: No such file or directory\nlist table ip t\n              ^")), "changed");
+        assert_eq!(state(refused("netlink: Error: cache initialization failed: Too many open files")), "unreadable");
+        assert_eq!(state(Err(NftError::Timeout)), "unreadable");
+        assert_eq!(state(Err(std::io::Error::from(std::io::ErrorKind::WouldBlock).into())), "unreadable");
     }
 }

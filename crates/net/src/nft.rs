@@ -53,6 +53,14 @@ pub enum NftError {
     Listing(#[from] serde_json::Error),
 }
 
+impl NftError {
+    /// Whether `nft` ran and found no such table.
+    pub fn is_missing_table(&self) -> bool {
+        // nft prints `strerror(ENOENT)` and sets no locale.
+        matches!(self, Self::Refused(output) if output.contains("No such file or directory"))
+    }
+}
+
 async fn run(args: &[&str], input: &str) -> Result<Vec<u8>, NftError> {
     let mut command = Command::new("nft");
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);

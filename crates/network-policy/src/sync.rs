@@ -10,8 +10,9 @@ use std::time::Duration;
 use kelson_client::{Backoff, Client, Informer, InformerConfig, InformerHandle, Object};
 use kelson_meta::ObjectKey;
 use kelson_net::guard::TableWatch;
+use kelson_net::listing::{self, TableState};
 use kelson_net::nft::{self, NftError};
-use kelson_net::{Family, conntrack, listing};
+use kelson_net::{Family, conntrack};
 use kelson_tasks::{Lane, Tasks};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
@@ -343,19 +344,26 @@ impl Syncer {
         if self.watches.is_none() || self.stale {
             return self.stale && self.watches.is_some();
         }
-        let mut changed = Vec::new();
+        let (mut changed, mut unreadable) = (Vec::new(), false);
         for (_, table) in self.enforcer.tables() {
-            let found = listing::content(table.name()).await;
-            if !found.is_ok_and(|content| content == table.expected()) {
-                tracing::warn!(
-                    table = table.name(),
-                    "another program changed the rules of network policies; restoring them"
-                );
-                changed.push(table.name().to_owned());
+            let name = table.name();
+            match listing::compare(name, &table.expected()).await {
+                TableState::Intact => {}
+                TableState::Changed => {
+                    tracing::warn!(
+                        table = name,
+                        "another program changed the rules of network policies; restoring them"
+                    );
+                    changed.push(name.to_owned());
+                }
+                TableState::Unreadable(error) => {
+                    tracing::warn!(table = name, %error, "reading the rules of network policies failed; replacing them");
+                    unreadable = true;
+                }
             }
         }
-        self.stale = !changed.is_empty();
-        if self.stale {
+        self.stale = unreadable || !changed.is_empty();
+        if !changed.is_empty() {
             self.metrics.repaired();
             self.reports.restored(&changed);
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use kelson_client::{Backoff, Change, Client, Informer, InformerConfig, InformerHandle};
 use kelson_meta::{Clock, ObjectKey};
 use kelson_net::guard::TableWatch;
-use kelson_net::listing;
+use kelson_net::listing::{self, TableState};
 use kelson_net::nft::NftError;
 use kelson_net::table::Table;
 use kelson_tasks::{Lane, Tasks};
@@ -346,12 +346,16 @@ impl Syncer {
     async fn check(&mut self) -> bool {
         for table in &mut self.tables {
             let name = table.rules.name();
-            match listing::content(name).await {
-                Ok(found) if found == table.rules.expected() => continue,
-                Ok(_) => tracing::warn!(table = name, "another program changed the service rules; restoring them"),
-                Err(error) => tracing::warn!(table = name, %error, "reading the service rules failed; restoring them"),
+            match listing::compare(name, &table.rules.expected()).await {
+                TableState::Intact => continue,
+                TableState::Changed => {
+                    tracing::warn!(table = name, "another program changed the service rules; restoring them");
+                    self.metrics.restored(table.family);
+                }
+                TableState::Unreadable(error) => {
+                    tracing::warn!(table = name, %error, "reading the service rules failed; replacing them");
+                }
             }
-            self.metrics.restored(table.family);
             table.stale = true;
         }
         self.tables.iter().any(|t| t.stale)

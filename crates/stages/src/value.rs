@@ -137,35 +137,7 @@ fn spoken(text: &str, now: Timestamp) -> Option<Duration> {
 
 /// Parses a duration in Go's format: `1h2m3.5s`, `-10ms`, `0`.
 pub fn duration(text: &str) -> Option<SignedDuration> {
-    let (negative, mut rest) = match text.strip_prefix('-') {
-        Some(rest) => (true, rest),
-        None => (false, text.strip_prefix('+').unwrap_or(text)),
-    };
-    if rest == "0" {
-        return Some(SignedDuration::ZERO);
-    }
-    if rest.is_empty() {
-        return None;
-    }
-    let mut total = 0.0;
-    while !rest.is_empty() {
-        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let number: f64 = rest[..end].parse().ok()?;
-        rest = &rest[end..];
-        let end = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
-        let seconds = match &rest[..end] {
-            "ns" => 1e-9,
-            "us" | "µs" | "μs" => 1e-6,
-            "ms" => 1e-3,
-            "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3600.0,
-            _ => return None,
-        };
-        total += number * seconds;
-        rest = &rest[end..];
-    }
-    SignedDuration::try_from_secs_f64(if negative { -total } else { total }).ok()
+    kelson_meta::parse_nanos(text).ok().map(SignedDuration::from_nanos)
 }
 
 #[cfg(test)]

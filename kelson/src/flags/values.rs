@@ -74,7 +74,7 @@ impl Kind {
                 Ok(n) => Ok(n.to_string()),
                 Err(_) => fault("ParseFloat", "invalid syntax"),
             },
-            Self::Duration => match kelson_codec::parse_duration(text) {
+            Self::Duration => match kelson_meta::parse_nanos(text) {
                 Ok(_) => Ok(text.to_owned()),
                 Err(_) => Err(format!("time: invalid duration {text:?}")),
             },

@@ -79,16 +79,27 @@ async fn count(frames: &mut broadcast::Receiver<Vec<u8>>) -> (usize, usize) {
     (of(ethernet::ARP), of(ethernet::IPV6))
 }
 
+/// Returns the machines whose frames say that they have the address.
+fn claimants(frames: &mut broadcast::Receiver<Vec<u8>>, ip: IpAddr) -> BTreeSet<Mac> {
+    let mut all = BTreeSet::new();
+    while let Ok(frame) = frames.try_recv() {
+        if let Some(ReceivedFrame::Conflict { mac, .. }) = hear(&frame, Mac::ZERO, |one| one == ip) {
+            all.insert(mac);
+        }
+    }
+    all
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_new_address_is_announced_five_times_and_again_when_it_is_raised() {
+async fn a_new_address_is_probed_and_announced_five_times_and_again_when_it_is_raised() {
     let network = network();
     let mut frames = network.subscribe();
     let one = speaking(&network, 1, &["192.0.2.10"]);
-    assert_eq!(count(&mut frames).await, (10, 0), "a request and a reply each");
+    assert_eq!(count(&mut frames).await, (3 + 10, 0), "three probes, then a request and a reply each");
     one.addresses.send_replace(set(&["192.0.2.10", "2001:db8::10"]));
-    assert_eq!(count(&mut frames).await, (0, 5), "only what is new");
+    assert_eq!(count(&mut frames).await, (0, 3 + 5), "only what is new");
     one.addresses.send_modify(|all| *all.get_mut(&"192.0.2.10".parse().unwrap()).unwrap() += 1);
-    assert_eq!(count(&mut frames).await, (10, 0));
+    assert_eq!(count(&mut frames).await, (10, 0), "without probes");
 }
 
 #[tokio::test(start_paused = true)]
@@ -110,15 +121,58 @@ async fn questions_are_answered_while_the_address_is_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_machine_with_the_address_is_reported_to_both() {
+async fn another_machine_that_uses_the_address_is_reported() {
     let network = network();
     let mut one = speaking(&network, 1, &["192.0.2.10", "2001:db8::10"]);
     sleep(Duration::from_secs(10)).await;
-    let mut two = speaking(&network, 2, &["2001:db8::10"]);
-    let rival = Rival { ip: "2001:db8::10".parse().unwrap(), mac: two.station.mac };
-    assert_eq!(one.rivals.recv().await, Some(rival));
-    one.addresses.send_modify(|all| *all.get_mut(&rival.ip).unwrap() += 1);
-    assert_eq!(two.rivals.recv().await, Some(Rival { mac: one.station.mac, ..rival }));
+    let mac = Mac([2, 0, 0, 0, 0, 9]);
+    for ip in ["192.0.2.10", "2001:db8::10"].map(|ip| ip.parse().unwrap()) {
+        network.send(announcements(mac, ip).remove(0)).unwrap();
+        assert_eq!(one.rivals.recv().await, Some(Rival { ip, mac, kind: RivalKind::User }));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_that_another_machine_has_is_not_announced_until_it_is_free() {
+    for address in ["192.0.2.10", "2001:db8::10"] {
+        let (network, ip) = (network(), address.parse().unwrap());
+        let mut one = speaking(&network, 1, &[address]);
+        sleep(Duration::from_secs(10)).await;
+        let mut frames = network.subscribe();
+        let mut two = speaking(&network, 2, &[address]);
+        let (began, mut waited) = (Instant::now(), Vec::new());
+        for conflicts in 1..=9 {
+            let owner = Rival { ip, mac: one.station.mac, kind: RivalKind::Owner { conflicts } };
+            assert_eq!(two.rivals.recv().await, Some(owner));
+            let prober = Rival { ip, mac: two.station.mac, kind: RivalKind::Prober };
+            assert_eq!(one.rivals.recv().await, Some(prober));
+            waited.push(began.elapsed().as_secs());
+        }
+        assert_eq!(waited, [0, 1, 3, 7, 15, 31, 63, 123, 183], "in growing pauses, at last once a minute");
+        assert!(!claimants(&mut frames, ip).contains(&two.station.mac));
+        one.addresses.send_replace(Addresses::new());
+        sleep(Duration::from_secs(60)).await;
+        claimants(&mut frames, ip);
+        sleep(Duration::from_secs(4)).await;
+        assert_eq!(claimants(&mut frames, ip), BTreeSet::from([two.station.mac]));
+        assert!(two.rivals.try_recv().is_err());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_moves_within_two_seconds_from_a_machine_that_stops_late() {
+    let network = network();
+    let one = speaking(&network, 1, &["192.0.2.10"]);
+    sleep(Duration::from_secs(10)).await;
+    let mut two = speaking(&network, 2, &["192.0.2.10"]);
+    sleep(Duration::from_millis(500)).await;
+    one.addresses.send_replace(Addresses::new());
+    let mut frames = network.subscribe();
+    sleep(Duration::from_millis(1500)).await;
+    let ip = "192.0.2.10".parse().unwrap();
+    assert_eq!(claimants(&mut frames, ip), BTreeSet::from([two.station.mac]));
+    assert_eq!(two.rivals.recv().await.unwrap().kind, RivalKind::Owner { conflicts: 1 });
+    assert!(two.rivals.try_recv().is_err());
 }
 
 #[tokio::test(start_paused = true)]

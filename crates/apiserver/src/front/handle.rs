@@ -185,7 +185,7 @@ fn time_allowed(server: &Server, query: &Query) -> Result<Duration, Status> {
     if asked.is_empty() {
         return Ok(most);
     }
-    let nanos = kelson_codec::parse_duration(asked)
+    let nanos = kelson_meta::parse_nanos(asked)
         .map_err(|why| Status::bad_request(format!("invalid timeout specified in the request URL - {why}")))?;
     Ok(u64::try_from(nanos).ok().filter(|n| *n > 0).map_or(most, |n| most.min(Duration::from_nanos(n))))
 }

@@ -47,16 +47,16 @@ pub async fn impersonate(
     request: &Attributes<'_>,
     authorizer: &dyn Authorizer,
 ) -> Result<Option<Impersonated>, Status> {
-    let Some(wanted) = wanted(headers)? else { return Ok(None) };
+    let Some(identity) = requested_identity(headers)? else { return Ok(None) };
     let mut refused = None;
     for way in WAYS {
-        if !way.applies(&wanted, request.user) {
+        if !way.applies(&identity, request.user) {
             continue;
         }
-        match way.check(&wanted, request, authorizer).await {
+        match way.check(&identity, request, authorizer).await {
             Ok(()) => {
                 let constraint = if way == Way::Legacy { String::new() } else { way.verb() };
-                return Ok(Some(Impersonated { user: way.user(wanted), constraint }));
+                return Ok(Some(Impersonated { user: way.user(identity), constraint }));
             }
             Err(why) => refused = refused.or(Some(why)),
         }
@@ -66,7 +66,7 @@ pub async fn impersonate(
 }
 
 /// Reads the headers; `None` when they request no impersonation.
-fn wanted(headers: &HeaderMap) -> Result<Option<RequestedIdentity>, Status> {
+fn requested_identity(headers: &HeaderMap) -> Result<Option<RequestedIdentity>, Status> {
     let text = |v: &http::HeaderValue| {
         let text = std::str::from_utf8(v.as_bytes()).map(str::to_owned);
         text.map_err(|_| Status::bad_request("impersonation headers must be UTF-8"))
@@ -151,9 +151,9 @@ impl Way {
         }
     }
 
-    fn applies(self, wanted: &RequestedIdentity, requestor: &UserInfo) -> bool {
-        let alone = wanted.uid.is_empty() && wanted.groups.is_empty() && wanted.extra.is_empty();
-        let (node, account) = (node_of(&wanted.name), split_service_account(&wanted.name));
+    fn applies(self, identity: &RequestedIdentity, requestor: &UserInfo) -> bool {
+        let alone = identity.uid.is_empty() && identity.groups.is_empty() && identity.extra.is_empty();
+        let (node, account) = (node_of(&identity.name), split_service_account(&identity.name));
         match self {
             Self::AssociatedNode => {
                 let own = requestor.extra_one(user::NODE_NAME);
@@ -168,7 +168,7 @@ impl Way {
 
     async fn check(
         self,
-        wanted: &RequestedIdentity,
+        identity: &RequestedIdentity,
         request: &Attributes<'_>,
         authorizer: &dyn Authorizer,
     ) -> Result<(), Status> {
@@ -180,25 +180,25 @@ impl Way {
             let verb = format!("impersonate-on:{}:{}", self.mode(), request.verb);
             authorizer.check(&Attributes { user: requestor, verb: &verb, ..*request }).await?;
         }
-        let asking = Asking { way: self, verb: self.verb(), requestor, authorizer };
-        asking.name(&wanted.name).await?;
-        if !wanted.uid.is_empty() {
-            asking.ask(AUTHENTICATION, "uids", "", "", &wanted.uid).await?;
+        let permission = PermissionCheck { way: self, verb: self.verb(), requestor, authorizer };
+        permission.name(&identity.name).await?;
+        if !identity.uid.is_empty() {
+            permission.ask(AUTHENTICATION, "uids", "", "", &identity.uid).await?;
         }
-        asking.groups(&wanted.groups).await?;
-        asking.extra(&wanted.extra).await
+        permission.groups(&identity.groups).await?;
+        permission.extra(&identity.extra).await
     }
 
     /// Returns the impersonated user, with the groups that follow from the name.
-    fn user(self, wanted: RequestedIdentity) -> UserInfo {
-        let RequestedIdentity { name, uid, mut groups, extra } = wanted;
+    fn user(self, identity: RequestedIdentity) -> UserInfo {
+        let RequestedIdentity { name, uid, mut groups, extra } = identity;
         if self != Self::Legacy && node_of(&name).is_some() {
             groups = vec![user::NODES.to_owned()];
         }
         if let (Some((namespace, _)), true) = (split_service_account(&name), groups.is_empty()) {
             groups = service_account_groups(namespace);
         }
-        let has = |g: &[String], wanted: &str| g.iter().any(|x| x == wanted);
+        let has = |groups: &[String], group: &str| groups.iter().any(|own| own == group);
         if name == user::ANONYMOUS {
             if !has(&groups, user::UNAUTHENTICATED) {
                 groups.push(user::UNAUTHENTICATED.to_owned());
@@ -211,14 +211,14 @@ impl Way {
 }
 
 /// Checks the permission for each part of an identity.
-struct Asking<'a> {
+struct PermissionCheck<'a> {
     way: Way,
     verb: String,
     requestor: &'a UserInfo,
     authorizer: &'a dyn Authorizer,
 }
 
-impl Asking<'_> {
+impl PermissionCheck<'_> {
     fn attributes<'a>(
         &'a self,
         group: &'a str,

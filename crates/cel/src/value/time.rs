@@ -193,55 +193,9 @@ fn zone_offset(zone: &str, colon: bool) -> Option<i32> {
     (rest.is_empty() && hours <= 24 && minutes < 60).then_some(sign * (hours * 3600 + minutes * 60) as i32)
 }
 
-/// Parses a duration as Go's `ParseDuration` does: `-1h30m`, `1.5s`, `300ms`.
+/// Parses a duration as Go's `ParseDuration` does; returns nanoseconds.
 pub(crate) fn duration(s: &str) -> Option<i64> {
-    let (negative, mut rest) = match s.strip_prefix(['-', '+']) {
-        Some(rest) => (s.starts_with('-'), rest),
-        None => (false, s),
-    };
-    if rest == "0" {
-        return Some(0);
-    }
-    if rest.is_empty() {
-        return None;
-    }
-    let mut total: i128 = 0;
-    while !rest.is_empty() {
-        let number = rest.bytes().take_while(|b| b.is_ascii_digit() || *b == b'.').count();
-        let (text, after) = rest.split_at(number);
-        let unit_end = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
-        let (unit, next) = after.split_at(unit_end);
-        let scale: i128 = match unit {
-            "ns" => 1,
-            "us" | "µs" | "μs" => 1_000,
-            "ms" => 1_000_000,
-            "s" => i128::from(SECOND),
-            "m" => i128::from(SECOND) * 60,
-            "h" => i128::from(SECOND) * 3600,
-            _ => return None,
-        };
-        total = total.checked_add(scaled(text, scale)?)?;
-        if total > i128::from(i64::MAX) + i128::from(negative) {
-            return None;
-        }
-        rest = next;
-    }
-    i64::try_from(if negative { -total } else { total }).ok()
-}
-
-fn scaled(text: &str, scale: i128) -> Option<i128> {
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') || whole.len() > 19 {
-        return None;
-    }
-    let whole: i128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
-    let fraction = &fraction[..fraction.len().min(18)];
-    let part = if fraction.is_empty() {
-        0
-    } else {
-        fraction.parse::<i128>().ok()? * scale / 10i128.pow(fraction.len() as u32)
-    };
-    whole.checked_mul(scale)?.checked_add(part)
+    kelson_meta::parse_nanos(s).ok()
 }
 
 /// Parses `format: duration` of a schema: Go's format, or numbers with units as words (`2 days`, `1w`).

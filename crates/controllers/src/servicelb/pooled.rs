@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use serde_json::{Value, json};
 
 use super::choice::Assignment;
-use super::pools::{PoolClaim, Shortage};
+use super::pools::{AddressRequestError, PoolClaim, Shortage};
 use crate::views::ServiceView;
 use crate::views::condition::{self, Condition};
 
@@ -20,7 +20,7 @@ const ALLOCATED: &str = "servicelb.kelson.dev/AddressAllocated";
 pub fn claim(service: &ServiceView, is_ours: bool) -> (PoolClaim, Option<Shortage>) {
     let (requested, mistake) = match requested(service) {
         Ok(requested) => (requested, None),
-        Err(why) => (Vec::new(), Some(Shortage::Invalid(why))),
+        Err(error) => (Vec::new(), Some(Shortage::Invalid(error))),
     };
     let status = service.status.load_balancer.ingress.iter().filter_map(|i| i.ip.parse().ok()).collect();
     let families = match service.spec.ip_families.is_empty() {
@@ -32,23 +32,23 @@ pub fn claim(service: &ServiceView, is_ours: bool) -> (PoolClaim, Option<Shortag
 }
 
 /// Returns the addresses that a service asks for.
-fn requested(service: &ServiceView) -> Result<Vec<IpAddr>, String> {
+fn requested(service: &ServiceView) -> Result<Vec<IpAddr>, AddressRequestError> {
     let annotations = &service.metadata.annotations;
     let annotated = REQUESTED.iter().find_map(|name| annotations.get(*name)).map(|value| value.to_string());
     let field = &service.spec.load_balancer_ip;
     let text = match annotated {
         Some(_) if !field.is_empty() => {
-            return Err(format!("spec.loadBalancerIP and the annotation {} must not both be set", REQUESTED[0]));
+            return Err(AddressRequestError::Ambiguous { annotation: REQUESTED[0] });
         }
         Some(text) => text,
         None => field.clone(),
     };
     let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
-    let parse = |word: &str| word.parse().map_err(|_| format!("the requested address {word:?} must be an IP address"));
-    let all = words.map(parse).collect::<Result<Vec<IpAddr>, String>>()?;
+    let parse = |word: &str| word.parse().map_err(|_| AddressRequestError::NotAnAddress(word.to_owned()));
+    let all = words.map(parse).collect::<Result<Vec<IpAddr>, AddressRequestError>>()?;
     let of = |is_ipv4: bool| all.iter().filter(|ip| ip.is_ipv4() == is_ipv4).count();
     match of(true).max(of(false)) > 1 {
-        true => Err("at most one address of each family can be requested".to_owned()),
+        true => Err(AddressRequestError::SeveralOfFamily),
         false => Ok(all),
     }
 }
@@ -133,7 +133,7 @@ mod tests {
             ("", REQUESTED[1], "192.0.2.1,192.0.2.2", "at most one address of each family"),
             ("web", "", "", "must be an IP address"),
         ] {
-            assert!(asked(field, annotation, value).unwrap_err().contains(why), "{why}");
+            assert!(asked(field, annotation, value).unwrap_err().to_string().contains(why), "{why}");
         }
     }
 }

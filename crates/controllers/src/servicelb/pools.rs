@@ -46,7 +46,32 @@ pub enum Shortage {
         by: ObjectKey,
     },
     /// The request is invalid.
-    Invalid(String),
+    Invalid(AddressRequestError),
+}
+
+/// Why the addresses that a service asks for cannot be looked up.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressRequestError {
+    /// Field and annotation are set.
+    #[error("spec.loadBalancerIP and the annotation {annotation} must not both be set")]
+    Ambiguous {
+        /// The name of the annotation.
+        annotation: &'static str,
+    },
+    /// A requested address is no IP address.
+    #[error("the requested address {0:?} must be an IP address")]
+    NotAnAddress(String),
+    /// Two addresses of one family are requested.
+    #[error("at most one address of each family can be requested")]
+    SeveralOfFamily,
+    /// A requested address is of no family of the service.
+    #[error("the requested address {ip} is of no family of the service ({})", families.join(", "))]
+    OtherFamily {
+        /// The requested address.
+        ip: IpAddr,
+        /// The families of the service.
+        families: Vec<String>,
+    },
 }
 
 impl Shortage {
@@ -72,7 +97,7 @@ impl fmt::Display for Shortage {
             Self::NoPool { families } => write!(f, "no address pool has addresses of {}", families.join(" or ")),
             Self::NotInPool(ip) => write!(f, "the requested address {ip} is in no address pool"),
             Self::InUse { ip, by } => write!(f, "the requested address {ip} is in use by service {by}"),
-            Self::Invalid(why) => f.write_str(why),
+            Self::Invalid(error) => write!(f, "{error}"),
         }
     }
 }
@@ -142,9 +167,8 @@ impl Round<'_> {
         }
         let unfit = claim.requested.iter().find(|ip| !claim.families.iter().any(|family| is_family(**ip, family)));
         if let Some(ip) = unfit {
-            let why =
-                format!("the requested address {ip} is of no family of the service ({})", claim.families.join(", "));
-            grant.shortage = Some(Shortage::Invalid(why));
+            let error = AddressRequestError::OtherFamily { ip: *ip, families: claim.families.clone() };
+            grant.shortage = Some(Shortage::Invalid(error));
             return grant;
         }
         for family in families {

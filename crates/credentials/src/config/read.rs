@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use kelson_meta::{FieldError, FieldErrorKind, FieldErrors, FieldPath, is_qualified_name};
+use kelson_meta::{DurationError, FieldError, FieldErrorKind, FieldErrors, FieldPath, is_qualified_name};
 use serde_json::{Map, Value};
 
 use super::{ApiVersion, CacheType, PROVIDERS_MAX, ProviderConfig, TokenAttributes};
@@ -207,9 +207,9 @@ impl Reader {
             }
             return Duration::ZERO;
         };
-        match kelson_codec::parse_duration(text).map(u64::try_from) {
-            Ok(Ok(nanos)) => return Duration::from_nanos(nanos),
-            Ok(Err(_)) => self.faults.invalid(&at, text, "must be greater than or equal to 0"),
+        match kelson_meta::parse_duration(text) {
+            Ok(duration) => return duration,
+            Err(DurationError::Negative) => self.faults.invalid(&at, text, "must be greater than or equal to 0"),
             Err(e) => self.faults.invalid(&at, text, e.to_string()),
         }
         Duration::ZERO

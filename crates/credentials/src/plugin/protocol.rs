@@ -181,10 +181,7 @@ pub fn decode(version: ApiVersion, data: &[u8]) -> Result<Response, ResponseErro
         Some("Global") => KeyType::Global,
         _ => return Err(ResponseError::KeyType),
     };
-    let duration = |text: String| {
-        let nanos = kelson_codec::parse_duration(&text).map_err(|_| ResponseError::Duration)?;
-        u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| ResponseError::Duration)
-    };
+    let duration = |text: String| kelson_meta::parse_duration(&text).map_err(|_| ResponseError::Duration);
     let cache_duration = wire.cache_duration.map(duration).transpose()?;
     let auth = wire.auth.unwrap_or_default();
     if auth.len() > AUTH_ENTRIES_MAX {

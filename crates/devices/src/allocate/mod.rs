@@ -2,9 +2,10 @@
 //! requests and constraints, in the order of pools, slices and devices (upstream
 //! `k8s.io/dynamic-resource-allocation/structured`).
 //!
-//! `wish` (the input) ← `counters` (counters that partitions share) ← `search` ← `request` (validation before the
+//! `fault` (errors) ← `wish` (the input) ← `counters` (counters that partitions share) ← `search` ← `request` (validation before the
 //! search), `outcome` (the results for the claims), `stock` (the devices of a class).
 mod counters;
+mod fault;
 mod outcome;
 mod request;
 mod search;
@@ -13,6 +14,7 @@ mod stock;
 mod tests;
 mod wish;
 
+pub use self::fault::{ClaimError, RequestName};
 pub use self::outcome::Solution;
 use self::search::{Search, Stop};
 pub use self::stock::Stock;

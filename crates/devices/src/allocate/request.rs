@@ -1,4 +1,5 @@
 //! Validates requests before the search, and determines their classes and numbers of devices.
+use super::fault::{ClaimError, RequestName};
 use super::search::Search;
 use super::wish::{Choice, DevicePosition, Request};
 use crate::claim::{DeviceRequest, DeviceRequestSpec};
@@ -10,7 +11,7 @@ impl<'a> Search<'a> {
     ///
     /// # Errors
     /// Returns why the claim cannot be satisfied on any node.
-    pub(super) fn judge(&mut self, claim: usize, requests: &'a [DeviceRequest]) -> Result<(), String> {
+    pub(super) fn judge(&mut self, claim: usize, requests: &'a [DeviceRequest]) -> Result<(), ClaimError> {
         let mut least = 0;
         for request in requests {
             let is_list = !request.first_available.is_empty();
@@ -25,16 +26,11 @@ impl<'a> Search<'a> {
                 self.requests[claim][at].options.push(option);
             }
             let counts = self.requests[claim][at].options.iter().map(|o| o.count);
-            let fewest = counts.min().ok_or_else(|| {
-                let (claim, name) = (self.wishes[claim].claim, &request.name);
-                format!("claim {claim}, request {name}: missing device class name (unsupported request type?)")
-            })?;
-            least += fewest;
+            least += counts.min().ok_or_else(|| ClaimError::NoClass(self.named(claim, &request.name)))?;
         }
         if least > RESULTS_MAX {
-            let claim = self.wishes[claim].claim;
-            let most = format!("exceeds the claim limit of {RESULTS_MAX}");
-            return Err(format!("claim {claim}: number of requested devices {least} {most}"));
+            let claim = self.wishes[claim].claim.to_owned();
+            return Err(ClaimError::TooManyDevices { claim, count: least });
         }
         Ok(())
     }
@@ -45,51 +41,54 @@ impl<'a> Search<'a> {
         at: usize,
         asked: &'a DeviceRequestSpec,
         is_list: bool,
-    ) -> Result<Choice<'a>, String> {
+    ) -> Result<Choice<'a>, ClaimError> {
         let request = self.requests[claim][at].name;
-        let name = if is_list { &asked.name } else { request };
-        let whose = format!("claim {}, request {name}", self.wishes[claim].claim);
-        if let Some(i) = asked.selectors.iter().position(String::is_empty) {
-            return Err(format!("{whose}, selector #{i}: CEL expression empty (unsupported selector type?)"));
+        let name = self.named(claim, if is_list { &asked.name } else { request });
+        if let Some(index) = asked.selectors.iter().position(String::is_empty) {
+            return Err(ClaimError::EmptySelector { at: name, index });
         }
         if asked.device_class_name.is_empty() {
-            return Err(format!("{whose}: missing device class name (unsupported request type?)"));
+            return Err(ClaimError::NoClass(name));
         }
         let class = asked.device_class_name.as_str();
-        let found = self.allocator.classes.get(class).ok_or_else(|| {
-            let why = format!("deviceclass.resource.k8s.io \"{class}\" not found");
-            format!("{whose}: could not retrieve device class {class}: {why}")
-        })?;
+        let Some(found) = self.allocator.classes.get(class) else {
+            return Err(ClaimError::UnknownClass { at: name, class: class.to_owned() });
+        };
         let alternative = is_list.then_some(asked.name.as_str());
         let mut option = Choice { asked, alternative, class: found, count: 0, all: None };
         match asked.allocation_mode.as_str() {
             "ExactCount" => {
                 let count = usize::try_from(asked.count);
-                option.count = count.map_err(|_| format!("{whose}: exact count {} is too large", asked.count))?;
+                option.count = count.map_err(|_| ClaimError::CountTooLarge { at: name, count: asked.count })?;
             }
             "All" => {
-                let all = self.all_of(claim, &option, &whose)?;
+                let all = self.all_of(claim, &option, &name)?;
                 option.count = all.len();
                 option.all = Some(all);
             }
-            other => return Err(format!("{whose}: unsupported count mode {other}")),
+            other => return Err(ClaimError::UnknownMode { at: name, mode: other.to_owned() }),
         }
         Ok(option)
     }
 
     /// Returns every device that matches an option. The pools must be complete, so that no device is missed.
-    fn all_of(&mut self, claim: usize, option: &Choice<'a>, whose: &str) -> Result<Vec<DevicePosition>, String> {
+    fn all_of(
+        &mut self,
+        claim: usize,
+        option: &Choice<'a>,
+        name: &RequestName,
+    ) -> Result<Vec<DevicePosition>, ClaimError> {
         let mut all = Vec::new();
         for p in 0..self.pools.len() {
             let pool = &self.pools[p];
-            let what = match pool.state {
+            let state = match pool.state {
                 PoolState::Ready => None,
                 PoolState::Incomplete => Some("being updated"),
                 PoolState::Invalid => Some("invalid"),
             };
-            if let Some(what) = what {
+            if let Some(state) = state {
                 let pool = format!("{}/{}", pool.driver, pool.name);
-                return Err(format!("{whose}: asks for all devices, but resource pool {pool} is currently {what}"));
+                return Err(ClaimError::PoolNotReady { at: name.clone(), pool, state });
             }
             for s in 0..self.pools[p].slices.len() {
                 for d in 0..self.pools[p].slices[s].spec.devices.len() {

@@ -2,6 +2,7 @@
 use std::collections::HashMap;
 
 use super::counters::CountersLeft;
+use super::fault::{ClaimError, DEVICES_MAX, RequestName};
 use super::wish::{Allocator, Choice, ClaimRequest, DevicePosition, Request};
 use crate::capacity::{Amounts, share};
 use crate::claim::DeviceRequestSpec;
@@ -14,8 +15,6 @@ use crate::slice::{DeviceView, ResourceSliceView};
 
 /// The maximum number of device checks for one pod on one node (upstream stops after ten seconds).
 const LOOKS_MAX: usize = 200_000;
-/// The maximum number of devices for all claims of a pod, which limits the depth of the search.
-const DEVICES_MAX: usize = 256;
 
 /// The position of the search: claim, request, option and number of the device within the option.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,7 +33,7 @@ pub(super) enum Stop {
     /// The limit of checks is reached.
     Late,
     /// A claim or class is invalid.
-    Fault(String),
+    Fault(ClaimError),
 }
 
 /// A device that the search has taken.
@@ -88,7 +87,7 @@ impl<'a> Search<'a> {
         host: Host<'a>,
         pools: Vec<Pool<'a>>,
         wishes: &'a [ClaimRequest<'a>],
-    ) -> Result<Self, String> {
+    ) -> Result<Self, ClaimError> {
         let each = || 0..wishes.len();
         let mut me = Self {
             allocator,
@@ -108,12 +107,9 @@ impl<'a> Search<'a> {
         for (i, wish) in wishes.iter().enumerate() {
             let devices = &wish.spec.devices;
             me.judge(i, &devices.requests)?;
-            for (k, constraint) in devices.constraints.iter().enumerate() {
-                let unknown = || {
-                    let claim = wish.claim;
-                    format!("claim {claim}, constraint #{k}: empty constraint (unsupported constraint type?)")
-                };
-                me.constraints[i].push(Constraint::new(constraint).ok_or_else(unknown)?);
+            for (index, constraint) in devices.constraints.iter().enumerate() {
+                let empty = || ClaimError::EmptyConstraint { claim: wish.claim.to_owned(), index };
+                me.constraints[i].push(Constraint::new(constraint).ok_or_else(empty)?);
             }
             me.options.push(vec![0; devices.requests.len()]);
         }
@@ -180,8 +176,8 @@ impl<'a> Search<'a> {
             return Err(Stop::TooMany);
         }
         if self.chosen.iter().map(Vec::len).sum::<usize>() >= DEVICES_MAX {
-            let claim = self.wishes[at.claim].claim;
-            return Err(Stop::Fault(format!("claim {claim}: the claims of a pod have at most {DEVICES_MAX} devices")));
+            let claim = self.wishes[at.claim].claim.to_owned();
+            return Err(Stop::Fault(ClaimError::PodTooLarge { claim }));
         }
         let following = At { device: at.device + 1, ..at };
         if let Some(place) = option.all.as_ref().map(|all| all[at.device]) {
@@ -256,10 +252,8 @@ impl<'a> Search<'a> {
         }
         if !self.constrain(at.claim, request.name, option.alternative, &slice.spec.driver, device) {
             if must {
-                let (claim, name) = (self.wishes[at.claim].claim, option.alternative.unwrap_or(request.name));
-                let why = "because a claim constraint would not be satisfied";
-                let id = self.id(place);
-                return Err(Stop::Fault(format!("claim {claim}, request {name}: cannot add device {id} {why}")));
+                let name = self.named(at.claim, option.alternative.unwrap_or(request.name));
+                return Err(Stop::Fault(ClaimError::Constrained { at: name, device: self.id(place) }));
             }
             return Ok(false);
         }
@@ -329,7 +323,7 @@ impl<'a> Search<'a> {
     }
 
     /// Returns whether a device matches an option, regardless of other claims.
-    pub fn suits(&mut self, claim: usize, option: &Choice<'a>, place: DevicePosition) -> Result<bool, String> {
+    pub fn suits(&mut self, claim: usize, option: &Choice<'a>, place: DevicePosition) -> Result<bool, ClaimError> {
         let key = (claim, std::ptr::from_ref(option.asked), place);
         if let Some(known) = self.verdicts.get(&key) {
             return Ok(*known);
@@ -344,6 +338,11 @@ impl<'a> Search<'a> {
                 || self.host.suits(device.node_name.as_deref(), device.all_nodes, device.node_selector.as_ref()));
         self.verdicts.insert(key, suits);
         Ok(suits)
+    }
+
+    /// Returns the name of a request of a claim, for messages.
+    pub fn named(&self, claim: usize, request: &str) -> RequestName {
+        RequestName { claim: self.wishes[claim].claim.to_owned(), request: request.to_owned() }
     }
 
     /// Returns the capacity that an option consumes, if the device has that much left.

@@ -4,6 +4,7 @@ use super::wish::Allocator;
 use crate::class::DeviceClassView;
 use crate::device_id::DeviceId;
 use crate::inventory::Host;
+use crate::selector::SelectorError;
 
 /// The number of devices of one class on one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,7 +20,7 @@ impl Allocator<'_> {
     ///
     /// # Errors
     /// Fails when a selector of the class cannot be evaluated.
-    pub fn stock(&self, host: Host<'_>, class: &DeviceClassView) -> Result<Stock, String> {
+    pub fn stock(&self, host: Host<'_>, class: &DeviceClassView) -> Result<Stock, SelectorError> {
         let mut stock = Stock::default();
         for slice in self.inventory.near(host.name) {
             let spec = &slice.spec;

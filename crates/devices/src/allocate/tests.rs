@@ -93,7 +93,8 @@ fn said(world: &World, claims: &[ClaimSpec]) -> String {
             all.map(one).collect::<Vec<_>>().join(" ")
         }
         Ok(None) => "none".into(),
-        Err(AllocationError::Node(why) | AllocationError::Claim(why)) => why,
+        Err(AllocationError::Node(why)) => why,
+        Err(AllocationError::Claim(why)) => why.to_string(),
         Err(AllocationError::Late) => "late".into(),
     }
 }

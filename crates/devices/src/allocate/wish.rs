@@ -2,6 +2,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::fault::ClaimError;
 use crate::claim::{ClaimSpec, DeviceRequestSpec};
 use crate::class::DeviceClassView;
 use crate::inventory::Inventory;
@@ -20,13 +21,13 @@ pub struct ClaimRequest<'a> {
     pub spec: &'a ClaimSpec,
 }
 
-/// The error of an allocation. `Display` prints upstream's message.
+/// The error of an allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AllocationError {
     /// The node's slices contradict each other. Another node may work.
     Node(String),
     /// A claim or a class is invalid. No node can work.
-    Claim(String),
+    Claim(ClaimError),
     /// The search exceeded its limit of checks.
     Late,
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use kelson_meta::{FieldErrors, FieldPath};
+use kelson_meta::{FieldErrors, FieldPath, parse_duration};
 use zeroize::Zeroizing;
 
 use super::file::{self, Document, Identity, KeyEntry, Keys, KmsEntry, ProviderEntry, ResourceEntry};
@@ -161,9 +161,9 @@ impl Judge {
             let why = format!("duplicate KMS provider name {}, names must be unique", kms.name);
             self.errors.invalid(&name_at, &kms.name, why);
         }
-        let timeout = match kms.timeout.as_deref().map(duration) {
+        let timeout = match kms.timeout.as_deref().map(parse_duration) {
             None => KMS_TIMEOUT,
-            Some(Some(timeout)) if !timeout.is_zero() => timeout,
+            Some(Ok(timeout)) if !timeout.is_zero() => timeout,
             Some(_) => {
                 self.errors.invalid(&at.child("timeout"), &kms.timeout, "timeout should be a positive value");
                 KMS_TIMEOUT
@@ -214,31 +214,6 @@ fn bad_name(name: &str) -> Option<&'static str> {
         () if group == "*" && resource != "*" => "encrypting the same resource across groups is not supported",
         () => return None,
     })
-}
-
-/// A duration as Go writes it: `1h2m3.5s`, `200ms`. `None` for what is none, or negative.
-fn duration(text: &str) -> Option<Duration> {
-    let mut rest = text;
-    let mut total = Duration::ZERO;
-    while !rest.is_empty() {
-        let number_end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let (number, tail) = rest.split_at(number_end);
-        let unit_end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
-        let (unit, tail) = tail.split_at(unit_end);
-        let unit_s = match unit {
-            "ns" => 1e-9,
-            "us" | "µs" => 1e-6,
-            "ms" => 1e-3,
-            "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3600.0,
-            _ => return None,
-        };
-        let seconds = number.parse::<f64>().ok()? * unit_s;
-        total = total.checked_add(Duration::try_from_secs_f64(seconds).ok()?)?;
-        rest = tail;
-    }
-    (!text.is_empty()).then_some(total)
 }
 
 #[cfg(test)]
@@ -340,18 +315,6 @@ mod tests {
         {
             let said = fault(&with("[secrets]", key_elsewhere));
             assert!(!said.is_empty() && !said.contains("topsecret"), "{said}");
-        }
-    }
-
-    #[test]
-    fn durations() {
-        for (text, want_ms) in
-            [("3s", Some(3000)), ("1m0.5s", Some(60_500)), ("200ms", Some(200)), ("1h", Some(3_600_000))]
-        {
-            assert_eq!(duration(text).map(|d| d.as_millis()), want_ms, "{text}");
-        }
-        for bad in ["", "3", "s", "-1s", "1.2.3s", "1y"] {
-            assert_eq!(duration(bad), None, "{bad}");
         }
     }
 

@@ -24,7 +24,7 @@ impl AutoCompaction {
             "periodic" | "" => {
                 let time = match retention.parse::<u64>() {
                     Ok(hours) => Duration::from_secs(hours.checked_mul(3600).ok_or_else(wrong)?),
-                    Err(_) => go_duration(retention).ok_or_else(wrong)?,
+                    Err(_) => kelson_meta::parse_duration(retention).map_err(|_| wrong())?,
                 };
                 Ok((!time.is_zero()).then_some(Self::Time(time)))
             }
@@ -35,30 +35,6 @@ impl AutoCompaction {
             _ => Err(format!("auto-compaction-mode must be periodic or revision, got {mode:?}")),
         }
     }
-}
-
-/// Parses a duration in Go's format: numbers with units, `1h30m`, `1.5s`.
-fn go_duration(text: &str) -> Option<Duration> {
-    let mut rest = text;
-    let mut sum = Duration::ZERO;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let number: f64 = rest[..digits].parse().ok()?;
-        rest = &rest[digits..];
-        let unit = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
-        let seconds = match &rest[..unit] {
-            "h" => 3600.0,
-            "m" => 60.0,
-            "s" => 1.0,
-            "ms" => 1e-3,
-            "us" | "µs" => 1e-6,
-            "ns" => 1e-9,
-            _ => return None,
-        };
-        sum = sum.checked_add(Duration::try_from_secs_f64(number * seconds).ok()?)?;
-        rest = &rest[unit..];
-    }
-    (!text.is_empty()).then_some(sum)
 }
 
 #[cfg(test)]

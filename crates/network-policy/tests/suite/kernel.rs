@@ -249,13 +249,14 @@ fn rules_outlive_a_restart_and_go_with_cleanup() {
     assert_eq!((faults, lab.tables().contains("-policy")), (Vec::new(), false));
 }
 
-/// Changes by another program: each lets forbidden packets pass until it is repaired.
+/// Changes by another program: each lets forbidden packets pass until it is repaired, and is one transaction, since rules may
+/// be restored between two.
 const DAMAGE: [&str; 6] = [
     "nft flush ruleset",
     "nft delete table ip TABLE",
     "nft flush chain ip TABLE forward",
     "nft insert rule ip TABLE forward accept",
-    "nft flush map ip TABLE ingress; nft flush map ip TABLE egress",
+    "nft \"flush map ip TABLE ingress; flush map ip TABLE egress\"",
     "nft \"flush ruleset; table ip other { chain c { type filter hook forward priority 0; }; }\"",
 ];
 

@@ -311,8 +311,8 @@ impl Devices {
         let class = self.classes.get(self.class_of(resource)?)?;
         match self.allocator().stock(host(node), class) {
             Ok(stock) => Some(stock).filter(|stock| stock.devices > 0),
-            Err(why) => {
-                tracing::debug!(node = %node.name, resource, why, "counting devices failed");
+            Err(error) => {
+                tracing::debug!(node = %node.name, resource, %error, "counting devices failed");
                 None
             }
         }

@@ -1,6 +1,7 @@
 //! Arguments of single plugins (`pluginConfig`).
 use std::time::Duration;
 
+use kelson_meta::DurationError;
 use serde_json::Value;
 
 use super::reader::{Reader, join};
@@ -131,10 +132,10 @@ fn affinity(r: &mut Reader, at: &str, args: &Value) -> InterPodAffinity {
 /// Reads a duration in Go's format that is at least `least`; `why` is the message when it is shorter.
 pub(super) fn duration(r: &mut Reader, at: &str, value: &Value, (least, why): (Duration, &str)) -> Option<Duration> {
     let text = r.text(at, value)?;
-    match kelson_codec::parse_duration(text).map(u64::try_from) {
-        Err(e) => r.fault(at, &e.to_string()),
-        Ok(Ok(nanos)) if Duration::from_nanos(nanos) >= least => return Some(Duration::from_nanos(nanos)),
-        Ok(_) => r.fault(at, &format!("{text:?}: {why}")),
+    match kelson_meta::parse_duration(text) {
+        Ok(duration) if duration >= least => return Some(duration),
+        Err(e) if e != DurationError::Negative => r.fault(at, &e.to_string()),
+        Ok(_) | Err(_) => r.fault(at, &format!("{text:?}: {why}")),
     }
     None
 }

@@ -79,7 +79,7 @@ fn extender(r: &mut Reader, at: &str, value: &Value) -> WithIgnored {
     let (url, filter, prioritize) = (text("urlPrefix"), text("filterVerb"), text("prioritizeVerb"));
     let (preempt, bind) = (text("preemptVerb"), text("bindVerb"));
     let timeout = text("httpTimeout");
-    let timeout = if timeout.is_empty() { Ok(0) } else { kelson_codec::parse_duration(&timeout) };
+    let timeout = if timeout.is_empty() { Ok(0) } else { kelson_meta::parse_nanos(&timeout) };
     if let Err(e) = &timeout {
         r.fault(&join(at, "httpTimeout"), &e.to_string());
     }

@@ -127,7 +127,7 @@ impl PerNode for Needed {
         let (devices, node) = (&cluster.devices, &state.node);
         let refused = |reason: Reason| Some(Refusal::one(false, reason));
         match self.solve(cluster, state) {
-            Err(AllocationError::Claim(text)) => return Some(Refusal::fault(text)),
+            Err(AllocationError::Claim(error)) => return Some(Refusal::fault(error.to_string())),
             Err(AllocationError::Node(text)) => return refused(Reason(text.into())),
             Err(AllocationError::Late) => {
                 let text = format!("node {}: timed out trying to allocate devices", node.name);

@@ -24,14 +24,14 @@ impl Layer<'_> {
         let grace: BTreeMap<&str, Duration> = f
             .map("evictionSoftGracePeriod", self.faults)
             .into_iter()
-            .filter_map(|(path, signal, text)| match super::duration(text) {
+            .filter_map(|(path, signal, text)| match kelson_meta::parse_duration(text) {
                 Ok(grace) if !grace.is_zero() => Some((signal, grace)),
                 Ok(_) => {
                     self.faults.invalid(&path, text, "must be greater than 0");
                     None
                 }
                 Err(why) => {
-                    self.faults.invalid(&path, text, why);
+                    self.faults.invalid(&path, text, why.to_string());
                     None
                 }
             })

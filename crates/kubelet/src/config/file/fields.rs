@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use kelson_meta::{FieldError, FieldErrorKind, FieldErrors, FieldPath};
+use kelson_meta::{FieldError, FieldErrorKind, FieldErrors, FieldPath, parse_duration};
 use serde_json::{Map, Value};
 
 /// The fields of one object. Tracks which fields were read, so that `finish` can report the others.
@@ -96,10 +96,10 @@ impl<'a> Fields<'a> {
     /// Reads a duration. Zero means the default and returns `None`.
     pub fn duration(&mut self, name: &'static str, faults: &mut FieldErrors) -> Option<Duration> {
         let text = self.string(name, faults)?;
-        match duration(text) {
+        match parse_duration(text) {
             Ok(duration) => Some(duration).filter(|d| !d.is_zero()),
             Err(why) => {
-                faults.invalid(&self.at(name), text, why);
+                faults.invalid(&self.at(name), text, why.to_string());
                 None
             }
         }
@@ -226,13 +226,4 @@ pub(super) fn is_zero(v: &Value) -> bool {
         Value::Array(a) => a.is_empty(),
         Value::Object(o) => o.values().all(is_zero),
     }
-}
-
-/// Parses a duration flag in Go's syntax (`1m30s`).
-///
-/// # Errors
-/// A message for the author of the file.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    let nanos = kelson_codec::parse_duration(text).map_err(|e| e.to_string())?;
-    u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| "must not be negative".to_owned())
 }

@@ -107,7 +107,8 @@ impl Layer<'_> {
     }
 
     fn amounts(&mut self, f: &Fields<'_>) {
-        let period = f.peek("cpuCFSQuotaPeriod").and_then(Value::as_str).and_then(|t| super::duration(t).ok());
+        let period =
+            f.peek("cpuCFSQuotaPeriod").and_then(Value::as_str).and_then(|t| kelson_meta::parse_duration(t).ok());
         let Some(period) = period.filter(|p| !p.is_zero()) else { return };
         let at = f.at("cpuCFSQuotaPeriod");
         match gate(f, "CustomCPUCFSQuotaPeriod") {
@@ -129,6 +130,6 @@ pub(super) fn gate(f: &Fields<'_>, name: &str) -> bool {
 
 /// Returns whether two values are equal; durations may be written in different ways.
 fn same(a: &Value, b: &Value) -> bool {
-    let span = |v: &Value| v.as_str().and_then(|t| super::duration(t).ok());
+    let span = |v: &Value| v.as_str().and_then(|t| kelson_meta::parse_duration(t).ok());
     a == b || span(a).zip(span(b)).is_some_and(|(a, b)| a == b)
 }

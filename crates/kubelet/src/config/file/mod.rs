@@ -23,7 +23,7 @@ use kelson_meta::{FieldErrors, FieldPath, Quantity};
 use serde_json::Value;
 
 use crate::config::{Config, RegisterTaint};
-use fields::{Fields, duration};
+use fields::Fields;
 pub use idle::reason;
 pub use logging::{LogFormat, LoggingSettings};
 

@@ -71,7 +71,7 @@ const UNITS: &[&[&str]] = &[
 
 /// Accepts a duration in Go's format, or numbers with units, such as `3 days`.
 pub fn is_duration(text: &str) -> bool {
-    kelson_codec::parse_duration(text).is_ok() || worded_duration(text)
+    kelson_meta::parse_nanos(text).is_ok() || worded_duration(text)
 }
 
 /// Reports whether the string contains a number with a unit. Each number with letters after it must fit 64 bits.

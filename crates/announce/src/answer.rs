@@ -18,7 +18,7 @@ pub enum ReceivedFrame {
     Question(Vec<u8>),
     /// The question of a machine that would use one of our addresses if it were free.
     Probe {
-        /// The address.
+        /// The address that it asks for.
         ip: IpAddr,
         /// The hardware address of the other machine.
         mac: Mac,

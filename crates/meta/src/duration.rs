@@ -14,7 +14,7 @@ pub enum DurationError {
     MissingUnit(String),
     /// A number has another unit than `h`, `m`, `s`, `ms`, `us`, `µs` and `ns`.
     UnknownUnit {
-        /// The unit.
+        /// The unit of the number.
         unit: String,
         /// The whole string.
         text: String,
@@ -56,11 +56,6 @@ fn quoted(text: &str) -> String {
 ///
 /// # Errors
 /// See [`DurationError`].
-///
-/// ```
-/// let timeout = kelson_meta::parse_duration("1m30s");
-/// assert_eq!(timeout, Ok(std::time::Duration::from_secs(90)));
-/// ```
 pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     let nanos = parse_nanos(text)?;
     u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| DurationError::Negative)
@@ -198,6 +193,7 @@ mod tests {
     fn a_negative_duration_is_an_error_where_it_has_no_meaning() {
         assert_eq!(parse_duration("-1s"), Err(DurationError::Negative));
         assert_eq!(parse_duration("-0s"), Ok(Duration::ZERO));
+        assert_eq!(parse_duration("1m30s"), Ok(Duration::from_secs(90)));
         assert_eq!(parse_duration("1"), Err(DurationError::MissingUnit("1".to_owned())));
     }
 }

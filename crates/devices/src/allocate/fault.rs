@@ -32,7 +32,7 @@ pub enum ClaimError {
     /// No such class exists.
     #[error("{at}: could not retrieve device class {class}: deviceclass.resource.k8s.io \"{class}\" not found")]
     UnknownClass {
-        /// The request.
+        /// The request with the error.
         at: RequestName,
         /// The class that it names.
         class: String,
@@ -40,7 +40,7 @@ pub enum ClaimError {
     /// A selector of a request has no expression.
     #[error("{at}, selector #{index}: CEL expression empty (unsupported selector type?)")]
     EmptySelector {
-        /// The request.
+        /// The request with the error.
         at: RequestName,
         /// The index of the selector.
         index: usize,
@@ -51,7 +51,7 @@ pub enum ClaimError {
     /// The number of devices does not fit this machine, or is negative.
     #[error("{at}: exact count {count} is too large")]
     CountTooLarge {
-        /// The request.
+        /// The request with the error.
         at: RequestName,
         /// The number of devices that it asks for.
         count: i64,
@@ -59,15 +59,15 @@ pub enum ClaimError {
     /// A request has an unknown allocation mode.
     #[error("{at}: unsupported count mode {mode}")]
     UnknownMode {
-        /// The request.
+        /// The request with the error.
         at: RequestName,
-        /// Its `allocationMode`.
+        /// The `allocationMode` of the request.
         mode: String,
     },
     /// A request for all devices cannot be counted while a pool is not complete.
     #[error("{at}: asks for all devices, but resource pool {pool} is currently {state}")]
     PoolNotReady {
-        /// The request.
+        /// The request with the error.
         at: RequestName,
         /// The pool as `DRIVER/NAME`.
         pool: String,
@@ -99,7 +99,7 @@ pub enum ClaimError {
     /// A request for all devices contradicts a constraint.
     #[error("{at}: cannot add device {device} because a claim constraint would not be satisfied")]
     Constrained {
-        /// The request.
+        /// The request with the error.
         at: RequestName,
         /// The device that violates the constraint.
         device: DeviceId,

@@ -14,13 +14,13 @@ use kelson_auth::token::{IssuerOptions, TokenIssuer};
 use kelson_auth::user;
 use kelson_client::Client;
 use kelson_controllers::{ABSENT, CONTROLLERS, Config, Controllers, EvictionRates, FEATURE_GATES, canonical_name};
-use kelson_meta::SystemClock;
+use kelson_meta::{SystemClock, parse_duration};
 use kelson_metrics::Registry;
 use kelson_pki::Key;
 use kelson_scheduler::configuration::LeaderElection;
 
 use crate::accounts::Account;
-use crate::args::{duration, feature_gates};
+use crate::args::feature_gates;
 use crate::component::{Alone, ComponentArgs, client};
 use crate::controller_flags::{AutoscalerArgs, SigningArgs, SliceArgs, text};
 use crate::flags::Spoken;
@@ -71,7 +71,7 @@ pub struct ControllerManagerArgs {
     #[command(flatten)]
     pub signing: SigningArgs,
     /// Maximum lifetime of signed certificates.
-    #[arg(long, value_name = "DURATION", default_value = "8760h", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "8760h", value_parser = parse_duration)]
     pub cluster_signing_duration: Duration,
     /// CA bundle of the API server, published in service account secrets and in every namespace.
     #[arg(long, value_name = "FILE")]
@@ -80,16 +80,16 @@ pub struct ControllerManagerArgs {
     #[arg(long, value_name = "FILE")]
     pub service_account_private_key_file: Option<PathBuf>,
     /// Time without use after which a service account token in a secret is invalidated, and again until it is deleted.
-    #[arg(long, value_name = "DURATION", default_value = "8760h", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "8760h", value_parser = parse_duration)]
     pub legacy_service_account_token_clean_up_period: Duration,
     /// Number of terminated pods to keep before the oldest are deleted; 0 keeps all.
     #[arg(long, value_name = "N", default_value_t = 12_500)]
     pub terminated_pod_gc_threshold: usize,
     /// Time without a heartbeat before a node is marked unhealthy.
-    #[arg(long, value_name = "DURATION", default_value = "50s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "50s", value_parser = parse_duration)]
     pub node_monitor_grace_period: Duration,
     /// Time without a status from a new node before it is marked unhealthy.
-    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = parse_duration)]
     pub node_startup_grace_period: Duration,
     /// Nodes per second whose pods are evicted in a healthy zone.
     #[arg(long, value_name = "RATE", default_value_t = 0.1)]

@@ -15,10 +15,10 @@ use kelson_client::remote::choose_server;
 use kelson_client::servers::Servers;
 use kelson_hollow::staged::{Manage, Settings};
 use kelson_hollow::{Config, NODES_MAX};
-use kelson_meta::{Clock, LabelSelector, Quantity, SystemClock};
+use kelson_meta::{Clock, LabelSelector, Quantity, SystemClock, parse_duration};
 use kelson_stages::{Document, Settings as Options};
 
-use crate::args::{LogArgs, duration};
+use crate::args::LogArgs;
 use crate::component::client;
 use crate::process::{self, Process, within};
 
@@ -56,7 +56,7 @@ pub struct HollowArgs {
     #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::args::pair)]
     pub node_labels: Vec<(String, String)>,
     /// Run time of pods whose restart policy is not Always.
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
     pub run_for: Duration,
     #[command(flatten)]
     pub stages: StageArgs,

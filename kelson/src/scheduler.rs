@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use kelson_meta::SystemClock;
+use kelson_meta::{SystemClock, parse_duration};
 use kelson_metrics::Registry;
 use kelson_scheduler::configuration::{self, Configuration};
 use kelson_scheduler::{Config, FEATURE_GATES, Scheduler};
 use serde_json::Value;
 
-use crate::args::{duration, feature_gates};
+use crate::args::feature_gates;
 use crate::component::{Alone, ComponentArgs, client};
 use crate::flags::Spoken;
 use crate::process::{self, within};
@@ -31,7 +31,7 @@ pub struct SchedulerArgs {
     #[arg(long, value_name = "FILE")]
     pub write_config_to: Option<PathBuf>,
     /// Maximum time an unschedulable pod waits before it is tried again.
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
     pub pod_max_in_unschedulable_pods_duration: Duration,
     /// Feature gates to enable or disable, by upstream's names. Repeatable.
     #[arg(long, value_name = "NAME=BOOL,…")]

@@ -7,11 +7,12 @@ use clap::{ArgAction, Args};
 use ipnet::IpNet;
 
 use crate::admission::AdmissionArgs;
-use crate::args::{OverloadArgs, VerbosityArgs, duration};
+use crate::args::{OverloadArgs, VerbosityArgs};
 use crate::audit::AuditArgs;
 use crate::etcd_flags::EtcdArgs;
 use crate::identity::IdentityArgs;
 use crate::tracing_flags::TracingArgs;
+use kelson_meta::parse_duration;
 
 #[derive(Args, Debug, Clone)]
 pub struct ApiserverArgs {
@@ -79,7 +80,7 @@ pub struct ApiserverArgs {
     #[arg(long, value_name = "NUMBER", default_value_t = 1, allow_negative_numbers = true)]
     pub apiserver_count: i64,
     /// Time to keep events.
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_duration)]
     pub event_ttl: Duration,
     #[command(flatten)]
     pub verbosity: VerbosityArgs,
@@ -147,7 +148,7 @@ pub struct ServiceAccountArgs {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub api_audiences: Vec<String>,
     /// Maximum lifetime of requested service account tokens, at least 1h [default: unlimited]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub service_account_max_token_expiration: Option<Duration>,
     /// Accept a pod's default token for a year regardless of the maximum lifetime, and count its use after its first
     /// hour.

@@ -7,9 +7,10 @@ use std::time::Duration;
 use clap::{ArgAction, Args, Subcommand};
 use ipnet::IpNet;
 use kelson_kubelet::RegisterTaint;
+use kelson_meta::parse_duration;
 
 use super::check::CheckArgs;
-use crate::args::{HostArgs, LogArgs, duration, pair};
+use crate::args::{HostArgs, LogArgs, pair};
 use crate::config::ConfigArgs;
 use crate::vote::VoteArgs;
 
@@ -113,7 +114,7 @@ pub struct ImageArgs {
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub image_credential_provider_max_processes: u32,
     /// Time without progress after which an image pull is cancelled.
-    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = parse_duration)]
     pub image_pull_progress_deadline: Duration,
 }
 
@@ -265,7 +266,7 @@ pub struct UpgradeArgs {
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
     pub data_dir: PathBuf,
     /// Time within which the new version must work; afterwards the old one returns.
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
     pub timeout: Duration,
     /// Shell command that restarts the server or agent [default: that of its systemd unit or OpenRC service]
     #[arg(long, value_name = "COMMAND")]

@@ -11,11 +11,11 @@ use clap::Args;
 use ipnet::IpNet;
 use kelson_client::kubeconfig::Config as Kubeconfig;
 use kelson_codec::strict::{self, Fields, Shape};
-use kelson_meta::SystemClock;
+use kelson_meta::{SystemClock, parse_duration};
 use kelson_proxy::{Config, Proxy, TcpTimeouts};
 use serde::Deserialize;
 
-use crate::args::{VerbosityArgs, duration};
+use crate::args::VerbosityArgs;
 use crate::component::client;
 use crate::flags::Spoken;
 use crate::process::{self, within};
@@ -58,10 +58,10 @@ pub struct ProxyArgs {
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     pub nodeport_addresses: Vec<String>,
     /// Time after which connection tracking forgets an idle established TCP connection; 0 leaves the kernel's setting.
-    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = parse_duration)]
     pub conntrack_tcp_timeout_established: Duration,
     /// Time after which connection tracking forgets a TCP connection that one end has closed; 0 leaves the kernel's setting.
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_duration)]
     pub conntrack_tcp_timeout_close_wait: Duration,
     #[command(flatten)]
     pub verbosity: VerbosityArgs,
@@ -120,7 +120,7 @@ fn laid(mut args: ProxyArgs, file: &File) -> anyhow::Result<ProxyArgs> {
     }
     let set = |timeout: &mut Duration, text: &Option<String>, field: &'static str| {
         if let Some(text) = text {
-            *timeout = duration(text).map_err(anyhow::Error::msg).context(field)?;
+            *timeout = parse_duration(text).context(field)?;
         }
         anyhow::Ok(())
     };

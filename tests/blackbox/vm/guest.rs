@@ -21,9 +21,10 @@ const COMMAND: Duration = PATIENCE;
 
 /// The kernel's command line. A busy host starves a guest: it does not take a late timer for a broken one, and waits long for its units.
 const KERNEL: &str = "root=/dev/vda rw console=ttyS0 net.ifnames=0 quiet mitigations=off no_timer_check panic=1 systemd.default_timeout_start_sec=900s systemd.default_device_timeout_sec=900s";
-/// A guest whose host is busy may get nothing done for a minute; its server is not taken for one that hangs.
+/// A guest whose host is busy may get nothing done for a minute; its server is not taken for one that hangs. The program is on the disk
+/// `/payload`.
 pub const BUSY_HOST: &str = "for unit in server agent; do mkdir -p /etc/systemd/system/kelson-$unit.service.d
-printf '[Service]\\nWatchdogSec=900\\n' >/etc/systemd/system/kelson-$unit.service.d/busy.conf; done; systemctl daemon-reload";
+printf '[Unit]\\nRequiresMountsFor=/payload\\n[Service]\\nWatchdogSec=900\\n' >/etc/systemd/system/kelson-$unit.service.d/busy.conf; done; systemctl daemon-reload";
 
 /// The hardware of a guest.
 pub struct Machine {

@@ -112,12 +112,12 @@ fn little_memory(_: &Subject) -> Outcome {
         &machine,
         |guest| guest.install(KUBELET, ""),
         &[
-            Case { name: "memory-512", run: |guest| service::five_pods(guest, true) },
+            Case { name: "memory-512", run: service::five_pods },
             Case {
                 name: "memory-384",
                 run: |guest| {
                     guest.boot_again(384)?;
-                    service::five_pods(guest, false)
+                    service::five_pods(guest)
                 },
             },
         ],

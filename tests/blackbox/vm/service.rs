@@ -131,14 +131,12 @@ pub fn graceful_shutdown(guest: &mut Guest) -> Outcome {
     Ok(())
 }
 
-/// Five pods live on a small machine, and nothing is killed for memory. Without `create` they are those of the boot before.
-pub fn five_pods(guest: &mut Guest, create: bool) -> Outcome {
+/// Five pods live on a small machine, and nothing is killed for memory.
+pub fn five_pods(guest: &mut Guest) -> Outcome {
     guest.connect()?;
     let k = guest.kubectl();
-    if create {
-        let deployment = ["create", "deployment", "small", &format!("--image={IMAGE}"), "--replicas=5"];
-        k.ok(&[&deployment[..], &["--", "httpd", "-f"]].concat())?;
-    }
+    let deployment = ["create", "deployment", "small", &format!("--image={IMAGE}"), "--replicas=5"];
+    k.ok(&[&deployment[..], &["--", "httpd", "-f"]].concat())?;
     eventually("five pods", PATIENCE * 2, || k.ok(&["rollout", "status", "deployment/small", "--timeout=10s"]))
         .with_context(|| k.ok(&["get", "pods", "-o", "wide"]).unwrap_or_default())?;
     let killed = guest

@@ -2,6 +2,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use kelson_codec::json::unescaped;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
@@ -33,11 +34,21 @@ pub const IDENTITY: Parts = Parts::Only(&[
 ]);
 
 impl Parts {
-    /// Parses these parts of a JSON document.
+    /// Parses these parts of a JSON document. The grammar of the other parts is not checked.
     ///
     /// # Errors
     /// It is no JSON.
     pub fn parse(self, json: &str) -> Result<Value, serde_json::Error> {
+        if !matches!(self, Self::All)
+            && let Some(value) = Walk::whole(json, self)
+        {
+            return Ok(value);
+        }
+        self.parse_checked(json)
+    }
+
+    /// As [`Parts::parse`], for any JSON.
+    fn parse_checked(self, json: &str) -> Result<Value, serde_json::Error> {
         let mut document = serde_json::Deserializer::from_str(json);
         let value = self.deserialize(&mut document)?;
         document.end()?;
@@ -117,10 +128,222 @@ impl<'de> Visitor<'de> for Parts {
     }
 }
 
+/// Nesting of the needed parts up to which a [`Walk`] builds them.
+const WALK_DEPTH_MAX: usize = 64;
+
+/// A walk over compact JSON, such as that of stored objects. It builds what is needed and passes over the rest, of which it looks only at
+/// strings and brackets. Its methods return `None` for other JSON, and for text that is no JSON.
+struct Walk<'a> {
+    text: &'a str,
+    at: usize,
+    depth: usize,
+}
+
+impl<'a> Walk<'a> {
+    /// The parts of a document.
+    fn whole(text: &'a str, parts: Parts) -> Option<Value> {
+        let mut walk = Walk { text, at: 0, depth: 0 };
+        let value = walk.value(parts)?;
+        (walk.at == text.len()).then_some(value)
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn value(&mut self, parts: Parts) -> Option<Value> {
+        match self.peek()? {
+            b'{' => self.object(parts),
+            b'[' => self.array(parts),
+            b'"' => self.string().map(|text| Value::String(text.into_owned())),
+            _ => {
+                let start = self.at;
+                self.pass_word();
+                serde_json::from_str(&self.text[start..self.at]).ok()
+            }
+        }
+    }
+
+    /// Enters an object or array. Returns whether it is empty, and then leaves it.
+    fn enter(&mut self, end: u8) -> Option<bool> {
+        (self.at, self.depth) = (self.at + 1, self.depth + 1);
+        if self.depth > WALK_DEPTH_MAX {
+            return None;
+        }
+        let is_empty = self.peek()? == end;
+        if is_empty {
+            (self.at, self.depth) = (self.at + 1, self.depth - 1);
+        }
+        Some(is_empty)
+    }
+
+    /// Whether another member or element follows; leaves the object or array otherwise.
+    fn follows(&mut self, end: u8) -> Option<bool> {
+        let byte = self.peek()?;
+        self.at += 1;
+        if byte == end {
+            self.depth -= 1;
+        }
+        (byte == end || byte == b',').then_some(byte != end)
+    }
+
+    fn object(&mut self, parts: Parts) -> Option<Value> {
+        let mut map = Map::new();
+        let mut follows = !self.enter(b'}')?;
+        while follows {
+            let name = self.string()?;
+            if self.peek()? != b':' {
+                return None;
+            }
+            self.at += 1;
+            match parts.member(&name) {
+                Parts::Nothing => {
+                    self.pass()?;
+                    if matches!(parts, Parts::Names) {
+                        map.insert(name.into_owned(), Value::Null);
+                    }
+                }
+                needed => {
+                    map.insert(name.into_owned(), self.value(needed)?);
+                }
+            }
+            follows = self.follows(b'}')?;
+        }
+        Some(Value::Object(map))
+    }
+
+    fn array(&mut self, parts: Parts) -> Option<Value> {
+        let each = if let Parts::Each(each) = parts { *each } else { Parts::All };
+        let mut list = Vec::new();
+        let mut follows = !self.enter(b']')?;
+        while follows {
+            list.push(self.value(each)?);
+            follows = self.follows(b']')?;
+        }
+        Some(Value::Array(list))
+    }
+
+    /// Reads a string. The cursor is on its quote.
+    fn string(&mut self) -> Option<Cow<'a, str>> {
+        let start = self.at;
+        self.pass_string()?;
+        let quoted = &self.text[start..self.at];
+        let text = &quoted[1..quoted.len() - 1];
+        if unescaped(text.as_bytes()) == text.len() {
+            return Some(Cow::Borrowed(text));
+        }
+        serde_json::from_str(quoted).ok().map(Cow::Owned)
+    }
+
+    /// Passes over a string. The cursor is on its quote.
+    fn pass_string(&mut self) -> Option<()> {
+        if self.peek()? != b'"' {
+            return None;
+        }
+        self.at += 1;
+        loop {
+            self.at += unescaped(self.text.as_bytes().get(self.at..)?);
+            match self.peek()? {
+                b'"' => {
+                    self.at += 1;
+                    return Some(());
+                }
+                b'\\' => self.at += 2,
+                _ => return None,
+            }
+        }
+    }
+
+    /// Passes over a number, `true`, `false` or `null`.
+    fn pass_word(&mut self) {
+        while self.peek().is_some_and(|byte| !matches!(byte, b',' | b'}' | b']')) {
+            self.at += 1;
+        }
+    }
+
+    /// Passes over a value.
+    fn pass(&mut self) -> Option<()> {
+        let mut open = 0usize;
+        loop {
+            match self.peek()? {
+                b'"' => self.pass_string()?,
+                b'{' | b'[' => {
+                    (self.at, open) = (self.at + 1, open + 1);
+                    continue;
+                }
+                b'}' | b']' if open > 0 => (self.at, open) = (self.at + 1, open - 1),
+                b'}' | b']' => return None,
+                b',' | b':' if open > 0 => {
+                    self.at += 1;
+                    continue;
+                }
+                _ => {
+                    let start = self.at;
+                    self.pass_word();
+                    (self.at > start).then_some(())?;
+                }
+            }
+            if open == 0 {
+                return Some(());
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    /// Every served kind with all its fields, and the parts that its row shows.
+    fn objects() -> Vec<(String, Parts)> {
+        let each = kelson_schema::resource::resources().filter_map(|r| {
+            let ty = kelson_schema::Schema::builtin().by_gvk(r.group, r.version, r.kind)?;
+            let object = Value::Object(kelson_schema::sample::object(ty));
+            let parts = crate::strategy(r.group, r.plural).map_or(UNMANAGED, |strategy| strategy.row_parts());
+            Some((object.to_string(), parts))
+        });
+        each.collect()
+    }
+
+    #[test]
+    fn the_walk_gives_what_the_parser_gives() {
+        const NAMED: Parts =
+            Parts::Only(&[("b", Parts::Only(&[("d", Parts::Each(&Parts::Names))])), ("metadata", IDENTITY)]);
+        let objects = objects();
+        assert!(objects.len() > 60, "{}", objects.len());
+        for (json, parts) in &objects {
+            for parts in [*parts, Parts::All, UNMANAGED, IDENTITY] {
+                assert_eq!(Walk::whole(json, parts), Some(parts.parse_checked(json).unwrap()), "{json}");
+            }
+        }
+        // Damage to what is needed is never overlooked. Text that the parser accepts never has another value.
+        let small = r#"{"a":[1,-2.5e3,true,null,"x\"\\\u00e9"],"b":{"c":{},"d":[[],{"e":"f"}]},"metadata":{"managedFields":[{"f":{}}],"name":"é"}}"#;
+        let mut walked = 0;
+        for at in (0..small.len()).filter(|at| small.is_char_boundary(*at)) {
+            let next = (at + 1..=small.len()).find(|next| small.is_char_boundary(*next)).unwrap();
+            for instead in ["", "\"", "\\", "\u{1}", " ", "x", "0", "{", "}", "]", ",", ":", "null"] {
+                let json = [&small[..at], instead, &small[next..]].concat();
+                for parts in [Parts::All, UNMANAGED, NAMED] {
+                    let (walk, checked) = (Walk::whole(&json, parts), parts.parse_checked(&json).ok());
+                    walked += usize::from(walk.is_some());
+                    if checked.is_some() || matches!(parts, Parts::All) {
+                        assert!(walk.is_none() || walk == checked, "{parts:?} {json}");
+                    }
+                }
+            }
+        }
+        assert!(walked > 500, "{walked}");
+    }
+
+    #[test]
+    fn what_no_column_shows_is_not_parsed() {
+        let json = r#"{"metadata":{"managedFields":[{"f:x":nothing 01}],"name":"a"},"spec":{"x":[{"y":\\}]}}"#;
+        let parts = Parts::Only(&[("metadata", IDENTITY)]);
+        assert_eq!(parts.parse(json).unwrap(), json!({"metadata": {"name": "a"}}));
+        let deep = "[".repeat(WALK_DEPTH_MAX + 1) + &"]".repeat(WALK_DEPTH_MAX + 1);
+        assert!(Walk::whole(&deep, UNMANAGED).is_none() && UNMANAGED.parse(&deep).is_ok());
+    }
 
     #[test]
     fn only_the_parts_are_parsed() {

@@ -2,7 +2,7 @@
 //! made than needed.
 
 use std::cell::Cell;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use bytes::BufMut;
 
@@ -112,6 +112,19 @@ impl MetadataCutter {
         }
         if self.is_done() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
+}
+
+/// The range of the member `metadata` in an object's JSON, for a record as in [`MetadataCutter::new`].
+pub(crate) fn metadata_range(json: &[u8], revision_at: u32, end: u32) -> Option<Range<usize>> {
+    let mut walk = JsonWalk { depth: 0, in_string: false, is_escaped: false, matched: None };
+    let begin = walk.enter(json)?;
+    if end > 0 {
+        return Some(begin..end as usize);
+    }
+    let from = revision_at as usize;
+    let mut walk = JsonWalk { depth: 1, in_string: true, is_escaped: false, matched: None };
+    let end = from + walk.leave(json.get(from..)?)?;
+    (begin < end).then_some(begin..end)
 }
 
 impl JsonWalk {
@@ -308,6 +321,10 @@ mod tests {
         }
         assert_eq!((again.is_done(), again.end(), &copied), (cutter.is_done(), cutter.end(), &out));
         assert!(LOOKED_AT.get() <= looked_at);
+        for end in [0, cutter.end()] {
+            let range = metadata_range(json.as_bytes(), at as u32, end);
+            assert_eq!(range.map(|range| &json.as_bytes()[range]), cutter.is_done().then_some(&out[..]));
+        }
         (cutter.is_done().then(|| String::from_utf8(out).unwrap()), pieces, looked_at)
     }
 

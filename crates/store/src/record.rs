@@ -1,14 +1,14 @@
 //! One stored object: its bytes in both encodings, its revisions, and the values that selectors compare.
 
 use std::fmt;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
 
-use crate::cut::{FirstField, MetadataCutter};
+use crate::cut::{FirstField, MetadataCutter, metadata_range};
 use crate::key::Key;
 use crate::meta::RecordMeta;
 use crate::text::{Sample, Texts};
@@ -96,6 +96,16 @@ impl Record {
             out.truncate(begin);
         }
         cutter.is_done()
+    }
+
+    /// The JSON, as [`Record::bytes`], and the range of the object's metadata in it, which is missing only from bytes that are no object.
+    #[must_use]
+    pub fn bytes_with_metadata(&self) -> (Bytes, Option<Range<usize>>) {
+        let mut texts = self.texts.lock();
+        let json = texts.json();
+        let range = metadata_range(&json, self.revision_at, texts.metadata_end);
+        texts.metadata_end = range.as_ref().map_or(0, |range| range.end as u32);
+        (json, range)
     }
 
     /// The length of the metadata's message, which is the first field of the protobuf form if there is one, and otherwise the length

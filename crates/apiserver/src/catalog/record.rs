@@ -26,9 +26,13 @@ pub fn parse(record: &Record) -> Value {
 
 /// The tree of some parts of a stored record.
 pub fn parse_parts(record: &Record, parts: Parts) -> Value {
-    let bytes = record.bytes();
+    parse_bytes(record, &record.bytes(), parts)
+}
+
+/// The tree of some parts of a stored record with these bytes.
+pub fn parse_bytes(record: &Record, bytes: &[u8], parts: Parts) -> Value {
     // Check UTF-8 once for the whole record instead of for each string.
-    let text = std::str::from_utf8(&bytes).map_err(serde_json::Error::custom);
+    let text = std::str::from_utf8(bytes).map_err(serde_json::Error::custom);
     text.and_then(|text| parts.parse(text)).unwrap_or_else(|error| {
         tracing::error!(key = %record.key(), %error, "cannot decode a stored record; reading it as null");
         Value::Null

@@ -5,7 +5,7 @@ use kelson_store::Record;
 use serde_json::{Map, Value, json};
 
 use crate::catalog::Served;
-use crate::catalog::record::parse_parts;
+use crate::catalog::record::parse_bytes;
 use crate::request::negotiate::View;
 use crate::request::order::Ordered;
 use crate::request::view::{Include, ViewOptions};
@@ -21,12 +21,17 @@ pub fn partial(version: &str, mut value: Value) -> Value {
 
 /// Appends a `PartialObjectMetadata` with a record's metadata, which is cut from its JSON. Bytes that are no object have none.
 pub fn put_partial_json(version: &str, record: &Record, out: &mut BytesMut) -> bool {
-    for part in [r#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/"#, version, r#"","metadata":"#] {
-        out.put_slice(part.as_bytes());
-    }
+    put_partial_head(version, out);
     let found = record.put_metadata(out);
     out.put_slice(if found { b"}" } else { b"null}" });
     found
+}
+
+/// The JSON of a `PartialObjectMetadata` before its metadata.
+fn put_partial_head(version: &str, out: &mut BytesMut) {
+    for part in [r#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/"#, version, r#"","metadata":"#] {
+        out.put_slice(part.as_bytes());
+    }
 }
 
 /// A table without rows. `columns`: with column definitions, which watch events after the first one omit.
@@ -108,18 +113,26 @@ fn row(served: &Served, options: &ViewOptions, object: &Value) -> Map<String, Va
     row
 }
 
-/// Appends the JSON of a stored object's row. Only what the columns show is decoded, and the object is copied.
+/// Appends the JSON of a stored object's row. The object's bytes are put together once: only what the columns show is decoded, and the
+/// object or its metadata is copied.
 pub fn put_row(served: &Served, version: &str, options: &ViewOptions, record: &Record, out: &mut BytesMut) {
-    let shown = parse_parts(record, served.strategy.row_parts());
-    let row = row_json(&Value::Object(row(served, options, &shown)));
-    out.put_slice(row.strip_suffix(b"}").unwrap_or(&row));
+    let (json, metadata) = record.bytes_with_metadata();
+    let shown = parse_bytes(record, &json, served.strategy.row_parts());
+    let (row, begin) = (Value::Object(row(served, options, &shown)), out.len());
+    if serde_json::to_writer((&mut *out).writer(), &Ordered::row(&row)).is_err() {
+        out.truncate(begin);
+    }
+    // The object is a member of the row.
+    out.truncate(out.len() - usize::from(out.len() > begin));
     out.put_slice(b",\"object\":");
     match options.include {
         Include::None => out.put_slice(b"null"),
         Include::Metadata => {
-            put_partial_json(version, record, out);
+            put_partial_head(version, out);
+            out.put_slice(metadata.and_then(|range| json.get(range)).unwrap_or(b"null"));
+            out.put_u8(b'}');
         }
-        Include::Object => record.put(out),
+        Include::Object => out.put_slice(&json),
     }
     out.put_u8(b'}');
 }

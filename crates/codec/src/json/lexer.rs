@@ -1,4 +1,5 @@
 //! The grammar of JSON: tokens, strings, numbers and skipping. Error messages are those of Go's scanner.
+use super::words::unescaped;
 use crate::{DecodeError, NESTING_DEPTH_MAX};
 use std::borrow::Cow;
 
@@ -324,50 +325,9 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// The number of bytes before the first one that ends a run of a string: a quote, a backslash or a control character. It looks at eight
-/// bytes at a time.
-fn unescaped(bytes: &[u8]) -> usize {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const HIGH: u64 = 0x80 * ONES;
-    // A special byte may cause reports of bytes after it as well, so only the first report counts.
-    let zero = |word: u64| word.wrapping_sub(ONES) & !word & HIGH;
-    let mut words = bytes.chunks_exact(8);
-    let mut len = 0;
-    for word in words.by_ref() {
-        let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
-        let control = word.wrapping_sub(0x20 * ONES) & !word & HIGH;
-        let ends = control | zero(word ^ (u64::from(b'"') * ONES)) | zero(word ^ (u64::from(b'\\') * ONES));
-        if ends != 0 {
-            return len + ends.trailing_zeros() as usize / 8;
-        }
-        len += 8;
-    }
-    let rest = words.remainder();
-    len + rest.iter().position(|b| *b < 0x20 || matches!(b, b'"' | b'\\')).unwrap_or(rest.len())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_run_of_a_string_ends_at_the_first_special_byte() {
-        for length in 0..40 {
-            for at in 0..length {
-                for byte in 0..=u8::MAX {
-                    let mut text = vec![b'x'; length];
-                    text[at] = byte;
-                    let ends = byte < 0x20 || matches!(byte, b'"' | b'\\');
-                    assert_eq!(unescaped(&text), if ends { at } else { length }, "{byte:#x} at {at} of {length}");
-                    // A special byte after it changes nothing.
-                    if let Some(last) = text[at + 1..].last_mut() {
-                        *last = b'"';
-                        assert_eq!(unescaped(&text), if ends { at } else { length - 1 }, "{byte:#x} at {at}");
-                    }
-                }
-            }
-        }
-    }
 
     #[test]
     fn what_is_skipped_is_what_is_read() {

@@ -5,10 +5,12 @@ pub(crate) mod decode;
 mod indent;
 mod lexer;
 pub(crate) mod tape;
+mod words;
 mod write;
 
 pub use declared::{declared_json, write_declared, write_declared_with};
 pub(crate) use decode::{canonical_float, document};
 pub use decode::{decode, decode_within, peek};
 pub use indent::{Indenter, indent};
+pub use words::unescaped;
 pub use write::{write, write_text};

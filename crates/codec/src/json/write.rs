@@ -3,11 +3,7 @@
 use serde_json::Value;
 use std::io::Write;
 
-const WORD: usize = 8;
-/// A one in each byte.
-const ONES: u64 = u64::MAX / 0xff;
-/// The highest bit of each byte.
-const HIGH: u64 = ONES << 7;
+use super::words::{WORD, special};
 
 /// Appends the JSON of a tree.
 pub fn write(value: &Value, out: &mut Vec<u8>) {
@@ -87,11 +83,7 @@ fn short(text: &[u8]) -> bool {
 
 /// Whether none of eight bytes needs an escape.
 fn needs_no_escape(word: u64) -> bool {
-    let zero = |word: u64| word.wrapping_sub(ONES) & !word;
-    let below_blank = word.wrapping_sub(ONES * 0x20) & !word;
-    let quote = zero(word ^ (ONES * u64::from(b'"')));
-    let backslash = zero(word ^ (ONES * u64::from(b'\\')));
-    (below_blank | quote | backslash) & HIGH == 0
+    special(word) == 0
 }
 
 #[cfg(test)]

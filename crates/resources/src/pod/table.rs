@@ -32,7 +32,31 @@ pub const PARTS: Parts = Parts::Only(&[
             ("readinessGates", Parts::All),
         ]),
     ),
-    ("status", Parts::All),
+    (
+        "status",
+        Parts::Only(&[
+            ("phase", Parts::All),
+            ("reason", Parts::All),
+            (
+                "conditions",
+                Parts::Each(&Parts::Only(&[("type", Parts::All), ("status", Parts::All), ("reason", Parts::All)])),
+            ),
+            ("initContainerStatuses", Parts::Each(&CONTAINER)),
+            ("containerStatuses", Parts::Each(&CONTAINER)),
+            ("podIPs", Parts::All),
+            ("nominatedNodeName", Parts::All),
+        ]),
+    ),
+]);
+
+/// The parts of a container's status that the row of its pod shows.
+const CONTAINER: Parts = Parts::Only(&[
+    ("name", Parts::All),
+    ("ready", Parts::All),
+    ("started", Parts::All),
+    ("restartCount", Parts::All),
+    ("state", Parts::All),
+    ("lastState", Parts::All),
 ]);
 
 #[derive(Default)]

@@ -82,7 +82,8 @@ pub(crate) async fn write(
     let view = accepted.view;
     let converted = matches!(view, View::Table(_)) || view == View::Whole && served.converts();
     let computed = converted || accepted.pretty || accepted.encoding == Encoding::Yaml;
-    let run = Run { served: Arc::clone(served), view, options, page, computed, next: 0, ended: false };
+    let cuts_rows = matches!(view, View::Table(_)) && !accepted.pretty && !served.converts();
+    let run = Run { served: Arc::clone(served), view, options, page, computed, cuts_rows, next: 0, ended: false };
     let threads = Threads::of(cx);
     let body = match accepted.encoding {
         Encoding::Protobuf => stream_pieces(protobuf::ProtobufPieces::new(run, &threads).await?, threads).await?,

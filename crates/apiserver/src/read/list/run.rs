@@ -37,6 +37,8 @@ pub struct Run {
     pub page: Page,
     /// Items are computed instead of copied from the records' bytes.
     pub computed: bool,
+    /// Items are rows, of which the cells are computed from a few fields and the rest is copied.
+    pub cuts_rows: bool,
     /// Position of the next record in the page.
     pub next: usize,
     /// No records remain.
@@ -44,10 +46,10 @@ pub struct Run {
 }
 
 impl Run {
-    /// The records of the next piece, about [`PIECE_BYTES`]; fewer if they are computed, which takes some ten times as long as to copy
-    /// them.
+    /// The records of the next piece, about [`PIECE_BYTES`]; fewer if whole items are computed, which takes some ten times as long as to
+    /// copy them.
     pub fn records(&mut self) -> Vec<Arc<Record>> {
-        let enough = if self.computed { PIECE_BYTES / COMPUTED_PART } else { PIECE_BYTES };
+        let enough = if self.computed && !self.cuts_rows { PIECE_BYTES / COMPUTED_PART } else { PIECE_BYTES };
         let (records, next) = self.page.records.batch(self.next, enough);
         self.ended = next.is_none();
         self.next = next.unwrap_or(self.next);

@@ -42,7 +42,7 @@ fn urls(slice: &EndpointSlice) -> Vec<String> {
     let Some(port) = ports.filter_map(|port| port.port).find_map(|port| u16::try_from(port).ok()) else {
         return Vec::new();
     };
-    let addresses = slice.endpoints.iter().flat_map(|endpoint| &endpoint.addresses);
+    let addresses = slice.endpoints.iter().flatten().flat_map(|endpoint| &endpoint.addresses);
     let addresses = addresses.filter_map(|address| address.parse::<IpAddr>().ok());
     addresses.map(|ip| format!("https://{}", SocketAddr::new(ip, port))).collect()
 }

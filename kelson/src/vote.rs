@@ -109,8 +109,9 @@ pub fn run(args: &VoteArgs) -> anyhow::Result<()> {
     let me = NodeIdentity::of(&args.host)?;
     let _lock = DataDirLock::make(&args.data_dir)?;
     process::run(async |process| {
+        let tasks = process.tasks.clone();
         let vote = tokio::select! {
-            started = Vote::start(args, &me, &process.tasks) => started?,
+            started = Vote::start(args, &me, &tasks) => started?,
             ended = process.ended() => return ended,
         };
         process.service.ready(&format!("etcd member {}", me.name));

@@ -126,8 +126,8 @@ torture: deps-build ## N (1000) kill -9 and as many power cuts of the store unde
 	KELSON_KILLS=$(or $(N),1000) KELSON_CUTS=$(or $(N),1000) KELSON_DAMAGES=$(or $(N),1000) cargo test --locked --package kelson-store --test suite -- kills:: power:: damaged_files:: --nocapture
 	KELSON_DAMAGES=$(or $(N),1000) cargo test --locked --package kelson-etcd --lib -- one_fault --nocapture
 
-torture-ha: deps-test ## ROUNDS (500) of faults of three servers on etcd, for at most SECONDS (3600), from SEED (1) on; each history checked; needs root
-	KELSON_HA_ROUNDS=$(or $(ROUNDS),500) KELSON_HA_SECONDS=$(or $(SECONDS),3600) KELSON_HA_SEED=$(or $(SEED),1) \
+torture-ha: deps-test ## ROUNDS (500) of faults of three servers on etcd (ETCD=managed: members of theirs), for at most SECONDS (3600), from SEED (1) on; each history checked; needs root
+	KELSON_HA_ROUNDS=$(or $(ROUNDS),500) KELSON_HA_SECONDS=$(or $(SECONDS),3600) KELSON_HA_SEED=$(or $(SEED),1) KELSON_HA_ETCD=$(ETCD) \
 		cargo test --locked --package kelson-blackbox -- availability::
 
 torture-streams: deps-test release-images ## SIZE_MB (1024) through exec, cp and port-forward, ROUNDS (50) times, while connections are reset; needs root

@@ -60,7 +60,7 @@ fn measure(each: Duration, kills: u64) -> anyhow::Result<()> {
         println!("| creates per CPU second of the reference | {:.0} |", load.per_cpu_second);
     }
     for station in &mut cluster.stations {
-        for (what, pid) in [("server", station.server.pid()), ("its etcd", station.etcd.pid())] {
+        for (what, pid) in [("server", station.server.pid()), ("its etcd", station.etcd_pid())] {
             let mb = pid.map_or(Ok(0.0), resident_mb)?;
             println!("| resident memory of {what} {} | {mb:.0} MB |", station.number);
         }
@@ -155,7 +155,7 @@ fn recovery(cluster: &mut Cluster) -> anyhow::Result<(Duration, Duration)> {
         client.call("GET", "/readyz", &Value::Null)?;
     }
     let killed = Instant::now();
-    cluster.stations[leader].etcd.kill();
+    cluster.stations[leader].kill_etcd();
     cluster.stations[leader].server.kill();
     let until = |what: &str, answered: &mut (dyn FnMut() -> bool + Send)| {
         while !answered() {
@@ -173,7 +173,7 @@ fn recovery(cluster: &mut Cluster) -> anyhow::Result<(Duration, Duration)> {
         (writes.join(), reads)
     });
     let write = times.0.map_err(|_| anyhow::anyhow!("a client panicked"))??;
-    cluster.stations[leader].etcd.start()?;
+    cluster.stations[leader].start_etcd()?;
     cluster.stations[leader].server.start()?;
     for server in 0..SERVERS {
         cluster.until_ready(server)?;

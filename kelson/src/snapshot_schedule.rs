@@ -1,5 +1,5 @@
 //! Snapshots that a server saves on a schedule, into a directory and a bucket of S3, where old ones are deleted. Of several
-//! servers on one etcd, the one with the Lease saves them.
+//! servers on one etcd, the one with the Lease saves them. What fails is tried again until the next time of the schedule.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or in the lane for files")]
 
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use kelson_apiserver::Running;
 use kelson_auth::{UserInfo, user};
 use kelson_bundle::Passphrase;
 use kelson_client::{BoxFuture, Client, EventRecorder, EventType, ObjectRef, Transport};
-use kelson_meta::{Clock, CronSchedule, SystemClock};
+use kelson_meta::{Backoff, Clock, CronSchedule, SystemClock};
 use kelson_metrics::{IntCounterVec, IntGauge, Registry};
 use kelson_platform::files::make_private_dir;
 use kelson_s3::S3Bucket;
@@ -31,12 +31,16 @@ const LEASE: &str = "kelson-snapshots";
 const DIR: &str = "backups";
 /// The longest sleep between two looks at the clock, which may have been set.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
+/// The pauses before a snapshot that has failed is tried again.
+const RETRIES: Backoff = Backoff::new(Duration::from_secs(60), Duration::from_secs(3600));
 /// How long a server that stops waits for a snapshot that it is saving.
 const END_MAX: Duration = Duration::from_secs(5);
 
 /// What is saved when, and where to.
 struct SnapshotPlan {
     schedule: CronSchedule,
+    /// The time zone of the schedule.
+    zone: TimeZone,
     retention: u32,
     dir: PathBuf,
     passphrase: Option<Arc<Passphrase>>,
@@ -97,9 +101,20 @@ impl ScheduledSnapshots {
     /// Saves snapshots from now on, or with an `identity` while this server holds the Lease. Events are about the node with
     /// the name `node`.
     pub fn start(self, api: &Running, identity: Option<String>, node: &str, tasks: &Tasks) -> Option<Part> {
-        let plan = self.plan?;
         let as_admin = UserInfo::new(user::API_SERVER, [user::MASTERS]);
-        let transport: Arc<dyn Transport> = api.in_process(as_admin);
+        self.start_over(api.in_process(as_admin), identity, node, Arc::new(SystemClock), tasks)
+    }
+
+    /// Starts them over a connection to the API, with the time of a clock.
+    fn start_over(
+        self,
+        transport: Arc<dyn Transport>,
+        identity: Option<String>,
+        node: &str,
+        clock: Arc<dyn Clock>,
+        tasks: &Tasks,
+    ) -> Option<Part> {
+        let plan = self.plan?;
         let elector = identity.map(|identity| Elector {
             transport: Arc::clone(&transport),
             identity,
@@ -111,7 +126,7 @@ impl ScheduledSnapshots {
                 (Client::new(term.guard(Arc::clone(&transport)), "snapshots"), group.child("snapshots"));
             let events = EventRecorder::start_in(&group, client.clone(), Arc::new(SystemClock), "snapshots", &node);
             let work = Work { plan: Arc::clone(&plan), client, events, node: node.clone(), metrics: metrics.clone() };
-            group.spawn("scheduled-snapshots", OnPanic::Contain, work.run(Arc::new(SystemClock)));
+            group.spawn("scheduled-snapshots", OnPanic::Contain, work.run(Arc::clone(&clock)));
             Box::pin(async move {
                 group.shutdown(END_MAX).await;
             }) as BoxFuture<()>
@@ -130,6 +145,7 @@ impl SnapshotPlan {
         let passphrase = file.map(|file| Passphrase::read(file)).transpose().context("--snapshot-passphrase-file")?;
         Ok(Some(Self {
             schedule,
+            zone: TimeZone::system(),
             retention: args.snapshot_retention,
             dir: args.snapshot_dir.clone().unwrap_or_else(|| data_dir.join(DIR)),
             passphrase: passphrase.map(Arc::new),
@@ -138,18 +154,28 @@ impl SnapshotPlan {
         }))
     }
 
-    /// Saves a snapshot and deletes old ones. The bucket has its snapshot when this returns, too.
-    async fn save(&self, client: &Client) -> anyhow::Result<SavedBundle> {
-        let dir = self.dir.clone();
-        FILES.run(move || make_private_dir(&dir)).await?.with_context(|| self.dir.display().to_string())?;
-        let saved = snapshot::save(client, &self.data_dir, &self.dir, self.passphrase.clone()).await?;
+    /// Returns the next time after `now`.
+    fn next(&self, now: Timestamp) -> Option<Timestamp> {
+        self.schedule.next(now, &self.zone)
+    }
+
+    /// Saves a snapshot unless it is `saved` already, stores it in the bucket, too, and deletes old ones.
+    async fn save(&self, client: &Client, saved: &mut Option<SavedBundle>) -> anyhow::Result<()> {
+        let bundle = match saved {
+            Some(bundle) => bundle,
+            None => {
+                let dir = self.dir.clone();
+                FILES.run(move || make_private_dir(&dir)).await?.with_context(|| self.dir.display().to_string())?;
+                saved.insert(snapshot::save(client, &self.data_dir, &self.dir, self.passphrase.clone()).await?)
+            }
+        };
         let (dir, keep) = (self.dir.clone(), self.retention);
         FILES.run(move || snapshot_list::prune_dir(&dir, keep)).await??;
         if let Some(bucket) = &self.bucket {
-            snapshot::upload(bucket, &saved.file).await?;
+            snapshot::upload(bucket, &bundle.file).await?;
             snapshot_list::prune_bucket(bucket, self.retention).await?;
         }
-        Ok(saved)
+        Ok(())
     }
 }
 
@@ -165,43 +191,58 @@ struct Work {
 impl Work {
     async fn run(self, clock: Arc<dyn Clock>) {
         loop {
-            let Some(next) = self.plan.schedule.next(clock.now(), &TimeZone::system()) else {
+            let Some(next) = self.plan.next(clock.now()) else {
                 tracing::warn!("no time matches --snapshot-schedule-cron; no snapshots are saved");
                 return;
             };
             wait_for(next, &*clock).await;
-            let saved = self.plan.save(&self.client).await;
-            self.report(saved, clock.now()).await;
+            self.save(&*clock).await;
         }
     }
 
-    async fn report(&self, saved: anyhow::Result<SavedBundle>, now: Timestamp) {
-        let node = ObjectRef {
-            api_version: "v1".into(),
-            kind: "Node".into(),
-            name: self.node.clone(),
-            ..ObjectRef::default()
-        };
-        match saved {
-            Ok(SavedBundle { file, contents }) => {
-                let path = file.clone();
-                let bytes =
-                    FILES.run(move || std::fs::metadata(path).map_or(0, |about| about.len())).await.unwrap_or(0);
-                self.metrics.saved.with_label_values(&["success"]).inc();
-                self.metrics.at.set(now.as_second());
-                self.metrics.bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
-                let revision = contents.revision;
-                tracing::info!(file = %file.display(), revision, bytes, "saved a scheduled snapshot");
-                let message = format!("saved {} at revision {revision}", file.display());
-                self.events.event(&node, EventType::Normal, "SnapshotSaved", message);
+    /// Saves the snapshot that is due. One that fails is tried again after growing pauses, until the next one is due.
+    async fn save(&self, clock: &dyn Clock) {
+        let (mut saved, mut failures) = (None, 0);
+        while let Err(error) = self.plan.save(&self.client, &mut saved).await {
+            let now = clock.now();
+            let retry = now + RETRIES.delay(failures);
+            let is_before_next = self.plan.next(now).is_none_or(|next| retry < next);
+            self.report_failure(&format!("{error:#}"), is_before_next.then_some(retry));
+            if !is_before_next {
+                return;
             }
-            Err(error) => {
-                let error = format!("{error:#}");
-                self.metrics.saved.with_label_values(&["failure"]).inc();
-                tracing::error!(error, "saving a scheduled snapshot failed; the next one is saved as scheduled");
-                self.events.event(&node, EventType::Warning, "SnapshotFailed", error);
-            }
+            wait_for(retry, clock).await;
+            failures += 1;
         }
+        if let Some(bundle) = saved {
+            self.report(bundle, clock.now()).await;
+        }
+    }
+
+    /// Returns the object of events.
+    fn node(&self) -> ObjectRef {
+        ObjectRef { api_version: "v1".into(), kind: "Node".into(), name: self.node.clone(), ..ObjectRef::default() }
+    }
+
+    async fn report(&self, SavedBundle { file, contents }: SavedBundle, now: Timestamp) {
+        let path = file.clone();
+        let bytes = FILES.run(move || std::fs::metadata(path).map_or(0, |about| about.len())).await.unwrap_or(0);
+        self.metrics.saved.with_label_values(&["success"]).inc();
+        self.metrics.at.set(now.as_second());
+        self.metrics.bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        let revision = contents.revision;
+        tracing::info!(file = %file.display(), revision, bytes, "saved a scheduled snapshot");
+        let message = format!("saved {} at revision {revision}", file.display());
+        self.events.event(&self.node(), EventType::Normal, "SnapshotSaved", message);
+    }
+
+    fn report_failure(&self, error: &str, retry: Option<Timestamp>) {
+        self.metrics.saved.with_label_values(&["failure"]).inc();
+        match retry {
+            Some(at) => tracing::error!(error, %at, "saving a scheduled snapshot failed; retrying"),
+            None => tracing::error!(error, "saving a scheduled snapshot failed; the next one is saved as scheduled"),
+        }
+        self.events.event(&self.node(), EventType::Warning, "SnapshotFailed", error);
     }
 }
 
@@ -217,74 +258,4 @@ async fn wait_for(time: Timestamp, clock: &dyn Clock) {
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::Parser as _;
-    use jiff::SignedDuration;
-    use parking_lot::Mutex;
-    use tokio::time::Instant;
-
-    use super::*;
-
-    #[derive(clap::Parser)]
-    struct Line {
-        #[command(flatten)]
-        schedule: ScheduleArgs,
-    }
-
-    fn plan(dir: &Path, words: &[&str]) -> Result<Option<SnapshotPlan>, String> {
-        let line = Line::try_parse_from(["kelson"].iter().chain(words)).map_err(|error| error.to_string())?;
-        SnapshotPlan::read(&line.schedule, dir).map_err(|error| format!("{error:#}"))
-    }
-
-    #[test]
-    fn a_schedule_needs_a_seal() {
-        let dir = tempfile::tempdir().unwrap();
-        let dir = dir.path();
-        let file = dir.join("passphrase");
-        std::fs::write(&file, "correct horse\n").unwrap();
-        let file = file.display().to_string();
-        assert!(plan(dir, &[]).unwrap().is_none());
-        assert!(plan(dir, &["--snapshot-retention", "3"]).unwrap().is_none(), "no schedule");
-        let made = plan(dir, &["--snapshot-schedule-cron=0 */12 * * *", "--snapshot-passphrase-file", &file]);
-        let made = made.unwrap().unwrap();
-        assert_eq!((made.retention, made.dir, made.passphrase.is_some()), (5, dir.join("backups"), true));
-        assert!(plan(dir, &["--snapshot-schedule-cron=@daily", "--snapshot-unsealed"]).unwrap().is_some());
-        for (words, why) in [
-            ("--snapshot-schedule-cron=0 0 * * *", "--snapshot-passphrase-file"),
-            ("--snapshot-schedule-cron=often|--snapshot-unsealed", "--snapshot-schedule-cron"),
-            ("--snapshot-schedule-cron=@daily|--snapshot-passphrase-file=/nonexistent", "/nonexistent"),
-            ("--snapshot-schedule-cron=@daily|--snapshot-unsealed|--s3", "--s3-bucket"),
-            ("--snapshot-retention=0", "--snapshot-retention"),
-        ] {
-            let error = plan(dir, &words.split('|').collect::<Vec<_>>()).err().unwrap();
-            assert!(error.contains(why), "{words}: {error}");
-        }
-    }
-
-    /// A clock that runs with tokio's, and can be set.
-    struct SetClock(Mutex<(Instant, Timestamp)>);
-
-    impl Clock for SetClock {
-        fn now(&self) -> Timestamp {
-            let (since, then) = *self.0.lock();
-            then + SignedDuration::try_from(since.elapsed()).unwrap()
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_clock_that_is_set_moves_the_snapshot() {
-        let start: Timestamp = "2026-11-28T00:00:00Z".parse().unwrap();
-        let at = |hours: i64| start + SignedDuration::from_hours(hours);
-        let clock = SetClock(Mutex::new((Instant::now(), start)));
-        let begun = Instant::now();
-        let set = async {
-            tokio::time::sleep(Duration::from_secs(3600)).await;
-            *clock.0.lock() = (Instant::now(), at(10));
-        };
-        tokio::join!(wait_for(at(12), &clock), set);
-        let waited = begun.elapsed();
-        assert!((3 * 3600..3 * 3600 + 61).contains(&waited.as_secs()), "{waited:?}");
-        wait_for(at(11), &clock).await;
-        assert_eq!(begun.elapsed(), waited, "a time that is over is not waited for");
-    }
-}
+mod tests;

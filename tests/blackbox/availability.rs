@@ -1,6 +1,7 @@
 //! Three servers on one etcd, whose processes, network, disks and clocks fail: what clients saw is what one server would have shown.
 //!
-//! `KELSON_HA_ROUNDS` runs so many rounds with one cluster, for at most `KELSON_HA_SECONDS`; `KELSON_HA_SEED` is the first seed.
+//! `KELSON_HA_ROUNDS` runs so many rounds with one cluster, for at most `KELSON_HA_SECONDS`; `KELSON_HA_SEED` is the first seed. With
+//! `KELSON_HA_ETCD=managed` the servers supervise their members of etcd.
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
@@ -34,7 +35,9 @@ fn rounds() -> Outcome {
     let (asked, first) = (number("KELSON_HA_ROUNDS"), number("KELSON_HA_SEED").unwrap_or(SEED));
     let limit = number("KELSON_HA_SECONDS").map_or(Duration::MAX, Duration::from_secs);
     let (count, length) = asked.map_or((1, LENGTH), |count| (count, SHORT));
-    let mut cluster = Cluster::start(Datastore::External, SERVERS)?;
+    let is_managed = std::env::var("KELSON_HA_ETCD").is_ok_and(|how| how == "managed");
+    let datastore = if is_managed { Datastore::Managed } else { Datastore::External };
+    let mut cluster = Cluster::start(datastore, SERVERS)?;
     failover(&mut cluster)?;
     let (mut done, mut slowest, mut operations, mut faults) = (0, Duration::ZERO, 0, 0);
     for seed in (first..).take(usize::try_from(count)?) {

@@ -20,6 +20,8 @@ use crate::metrics::Metrics;
 pub(crate) const CALL_MAX: Duration = Duration::from_secs(10);
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The pause before a read is asked again that waited while etcd elected a leader. Etcd answers so when there is one.
+const ELECTED_PAUSE: Duration = Duration::from_millis(5);
 /// Largest answer: a page of the largest objects.
 const ANSWER_BYTES_MAX: usize = 1 << 30;
 /// The time after which a silently dead connection is detected, the same as in upstream's storage.
@@ -136,13 +138,14 @@ impl Connection {
                     break Err(CallError::Failed("etcdserver: request timed out".to_owned()));
                 }
             };
-            if may_be_repeated(&status) {
+            let has_elected = has_elected(&status);
+            if may_be_repeated(&status) && !has_elected {
                 self.leave(turn);
             }
             if !again(&status) || begun.elapsed() + PAUSE > CALL_MAX {
                 break Err(failed(&status));
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(if has_elected { ELECTED_PAUSE } else { PAUSE }).await;
         };
         self.metrics.called(operation, begun.elapsed(), done.is_ok());
         done
@@ -234,6 +237,11 @@ fn was_not_sent(status: &Status) -> bool {
     false
 }
 
+/// Reports whether a call failed because the cluster has elected another leader meanwhile. The member is in order.
+fn has_elected(status: &Status) -> bool {
+    status.code() == Code::Unavailable && status.message() == "etcdserver: leader changed"
+}
+
 fn may_be_repeated(status: &Status) -> bool {
     status.code() == Code::Unavailable || was_not_sent(status)
 }
@@ -288,6 +296,20 @@ mod tests {
         let (_, only) = connection.client();
         connection.leave(only);
         assert_eq!(connection.client().1, only);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_during_an_election_is_asked_again_there_and_at_once() {
+        let connection = connection(&["http://a:1", "http://b:1"]);
+        let (asked, begun) = (std::cell::Cell::new(0), tokio::time::Instant::now());
+        let read = connection.read("get", |_| {
+            asked.set(asked.get() + 1);
+            let is_first = asked.get() == 1;
+            async move { if is_first { Err(Status::unavailable("etcdserver: leader changed")) } else { Ok(7) } }
+        });
+        assert_eq!(read.await.unwrap(), 7);
+        assert_eq!(connection.client().1, Turn(0), "the member is not left");
+        assert!(begun.elapsed() < PAUSE, "{:?}", begun.elapsed());
     }
 
     #[test]

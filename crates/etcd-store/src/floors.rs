@@ -14,6 +14,10 @@ use crate::load::{self, LoadError, Loaded};
 /// The key, below `--etcd-prefix`, where no API server stores an object.
 pub(crate) const KEY: &str = "kelson/floors";
 
+/// The number of changes since a move up to which a start reads them. More would take longer than a start may, and etcd, which
+/// collects them in its memory for a watch, gigabytes.
+const CHANGES_MAX: u64 = 10_000;
+
 /// The value under the key: the revision of the move, and the floors.
 pub(crate) fn encode(revision: u64, floors: &Floors) -> Vec<u8> {
     json!({"revision": revision, "base": floors.base, "resources": floors.resources}).to_string().into_bytes()
@@ -36,7 +40,8 @@ pub(crate) struct Beginning {
     pub current: u64,
 }
 
-/// Reads everything as it was moved, if etcd still has that revision. From there the watch brings all later changes.
+/// Reads everything as it was moved, if etcd still has that revision and not too much has changed since. From there the watch
+/// brings all later changes.
 ///
 /// # Errors
 /// Etcd cannot be read.
@@ -45,6 +50,9 @@ pub(crate) async fn load(core: &Arc<Core>) -> Result<Option<Beginning>, LoadErro
     let answer = core.connection.range("get", request).await?;
     let current = revision_of(answer.header.as_ref());
     let Some((revision, floors)) = answer.kvs.first().and_then(|kv| decode(&kv.value)) else { return Ok(None) };
+    if current.saturating_sub(revision) > CHANGES_MAX {
+        return Ok(None);
+    }
     match load::load(core, Some(revision)).await {
         Ok(loaded) => Ok(Some(Beginning { loaded, floors, current })),
         Err(LoadError::Call(CallError::Compacted)) => Ok(None),

@@ -16,7 +16,7 @@
 //!
 //! | room | holds |
 //! |---|---|
-//! | `version`, `decide`, `timing`, `space`, `error`, `event` | pure: releases of etcd, which change of members is safe, timeouts, space; errors and events |
+//! | `version`, `decide`, `timing`, `space`, `steady`, `error`, `event` | pure: releases of etcd, which change of members is safe, timeouts, space, whether members are steady; errors and events |
 //! | `system/`, `layout`, `settings`, `options` | what operating systems do differently; files of a member |
 //! | `program`, `pki`, `log`, `metrics` | the etcd binary, certificates, lines of etcd's log, metrics |
 //! | `http`, `peer`, `local`, `status` | questions to members over their peer URLs and to the member of this server; what members say of themselves |
@@ -47,6 +47,7 @@ mod settings;
 mod settle;
 mod space;
 mod status;
+mod steady;
 mod steward;
 mod supervise;
 mod system;

@@ -41,6 +41,9 @@ pub struct MemberStatus {
     pub fsync_p99_ms: Option<u64>,
     /// The index of the last applied entry of the log: the lag is the difference to the leader's.
     pub applied_index: u64,
+    /// Whether its disk was fast and its heartbeats were in time during the last ten minutes; absent while that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub is_steady: Option<bool>,
 }
 
 fn put(key: &str, value: Vec<u8>, lease: i64) -> proto::RequestOp {

@@ -20,6 +20,7 @@ use crate::peer::Peers;
 use crate::pki::Certificates;
 use crate::space::{self, Buckets, FSYNC_MAX, Space, SpaceStep, faster, is_own_slot, space_step};
 use crate::status::{self, MemberStatus};
+use crate::steady::{Window, are_all_steady};
 use crate::supervise::{Report, SharedSettings};
 
 /// The interval of looks.
@@ -32,6 +33,8 @@ const HAND_OVER_PAUSE: Duration = Duration::from_secs(600);
 const WARN_PAUSE: Duration = Duration::from_secs(3600);
 /// The histogram of syncs in etcd's metrics.
 const FSYNC: &str = "etcd_disk_wal_fsync_duration_seconds";
+/// The heartbeats that a leader has sent late, in etcd's metrics.
+const LATE: &str = "etcd_server_heartbeat_send_failures_total";
 /// The quota in etcd's metrics.
 const QUOTA: &str = "etcd_server_quota_backend_bytes";
 
@@ -56,6 +59,10 @@ struct Memory {
     handed_over: Option<Instant>,
     warned: Option<Instant>,
     alarms: HashSet<i32>,
+    /// The measures that decide timeouts.
+    window: Window,
+    /// Whether all voters are steady, as far as that is known.
+    are_steady: Option<bool>,
 }
 
 /// The result of one check.
@@ -87,7 +94,7 @@ impl Upkeep {
             if let Err(error) = self.look(&memory).await {
                 tracing::debug!(error = reason(&error), "looking after the etcd member failed; retrying");
             }
-            self.measure().await;
+            self.measure(&memory).await;
             tokio::time::sleep(LOOK).await;
         }
     }
@@ -115,7 +122,7 @@ impl Upkeep {
         self.report_alarms(&look, memory);
         self.report_disk(&look, memory);
         let any_alarm = look.alarms.iter().any(|alarm| alarm.alarm == AlarmType::Nospace as i32);
-        let all = if any_alarm { Vec::new() } else { self.exchange(&look).await? };
+        let all = if any_alarm { Vec::new() } else { self.exchange(&look, memory).await? };
         let own_id = format!("{:x}", look.own);
         let waits = look.is_leader() && all.iter().any(|other| other.is_fragmented && other.id != own_id);
         match space_step(look.space, look.has(AlarmType::Nospace), any_alarm, waits) {
@@ -139,11 +146,12 @@ impl Upkeep {
         let (members, alarms) = (self.local.members(false).await?, self.local.alarms().await?);
         let page = self.local.metrics().await.map_err(|e| Status::unavailable(e.to_string()))?;
         let page = String::from_utf8_lossy(&page);
-        let fsyncs = space::histogram(&page, FSYNC);
+        let (fsyncs, late) = (space::histogram(&page, FSYNC), space::value(&page, LATE).unwrap_or(0.0));
         let quota = space::value(&page, QUOTA).map_or(status.db_size_quota, |bytes| bytes as i64);
         let header = status.header.unwrap_or_default();
         let mut memory = memory.lock();
         let p99 = space::p99(&memory.fsyncs, &fsyncs);
+        memory.window.add_counters(&fsyncs, late);
         memory.fsyncs = fsyncs;
         let now = Instant::now();
         memory.revisions.push_back((now, header.revision));
@@ -211,7 +219,7 @@ impl Upkeep {
     }
 
     /// Publishes the status of this member, and returns those of all.
-    async fn exchange(&self, look: &Look) -> Result<Vec<MemberStatus>, Status> {
+    async fn exchange(&self, look: &Look, memory: &Mutex<Memory>) -> Result<Vec<MemberStatus>, Status> {
         let own = MemberStatus {
             name: self.settings.lock().name.clone(),
             id: format!("{:x}", look.own),
@@ -222,9 +230,14 @@ impl Upkeep {
             is_fragmented: look.space.is_fragmented(),
             fsync_p99_ms: look.p99.map(|p99| u64::try_from(p99.as_millis()).unwrap_or(u64::MAX)),
             applied_index: look.status.raft_applied_index,
+            is_steady: memory.lock().window.is_steady(),
         };
         status::publish(&self.local, &own).await?;
-        status::all(&self.local).await
+        let all = status::all(&self.local).await?;
+        let voters = look.members.iter().filter(|member| !member.is_learner).map(|member| format!("{:x}", member.id));
+        let are_steady = voters.map(|id| all.iter().find(|status| status.id == id)?.is_steady);
+        memory.lock().are_steady = are_all_steady(are_steady);
+        Ok(all)
     }
 
     async fn defragment_locked(&self) -> Result<(), Status> {
@@ -283,29 +296,43 @@ impl Upkeep {
     }
 
     /// Measures round trips to the other members, and notes timeouts and the cluster's version for the next start.
-    async fn measure(&self) {
+    async fn measure(&self, memory: &Mutex<Memory>) {
         let Ok(members) = self.local.members(false).await else { return };
         let own = self.settings.lock().peer_url.clone();
-        let (mut longest, mut minor) = (Duration::ZERO, None);
+        let (mut longest, mut minor, mut is_complete) = (Duration::ZERO, None, true);
         for url in members.iter().flat_map(|member| &member.peer_urls) {
-            let Ok((greeting, round_trip)) = self.peers.ask(url).await else { continue };
-            if *url == own {
-                minor = greeting.cluster_minor();
-            } else {
-                longest = longest.max(round_trip);
+            match self.peers.ask(url).await {
+                Ok((greeting, _)) if *url == own => minor = greeting.cluster_minor(),
+                Ok((_, round_trip)) => longest = longest.max(round_trip),
+                Err(_) => is_complete = false,
             }
         }
         self.metrics.round_trip.set(longest.as_secs_f64());
+        let (round_trip, is_steady, is_enough) = {
+            let mut memory = memory.lock();
+            // The member that did not answer may be the farthest one.
+            if is_complete {
+                memory.window.add_round_trip(longest);
+            }
+            (memory.window.round_trip(), memory.are_steady, memory.window.is_full())
+        };
         let changed = {
             let mut settings = self.settings.lock();
             let before = settings.clone();
-            settings.timeouts = settings.timeouts.next(longest);
+            if let Some(round_trip) = round_trip {
+                settings.timeouts = settings.timeouts.next(round_trip, is_steady, is_enough);
+            }
             settings.cluster_minor = minor.or(settings.cluster_minor);
             (before != *settings).then(|| settings.clone())
         };
         let Some(settings) = changed else { return };
         let (layout, heartbeat_ms) = (self.layout.clone(), settings.timeouts.heartbeat_ms);
-        tracing::info!(round_trip = ?longest, heartbeat_ms, "the settings of the etcd member changed; they apply at its next start");
+        tracing::info!(
+            ?round_trip,
+            ?is_steady,
+            heartbeat_ms,
+            "the settings of the etcd member changed; they apply at its next start"
+        );
         match FILES.run(move || settings.write(&layout)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "writing the settings of the etcd member failed"),

@@ -1,4 +1,4 @@
-//! Three servers with their etcd and a node each. How the members of etcd come about is [`Datastore`], and nothing else knows it.
+//! Three servers with their etcd and a node each. How the members of etcd come about is [`Datastore`].
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::disk::Disk;
 use super::https::{Https, TOKEN, trust};
+use super::member::{self, Datastore};
 use super::network::Network;
 use super::program::Program;
 use crate::{binary, eventually, repo_root, sh};
@@ -27,21 +28,14 @@ fn clock_library() -> PathBuf {
     format!("/usr/lib/{}-linux-gnu/faketime/libfaketimeMT.so.1", std::env::consts::ARCH).into()
 }
 
-/// The process that runs etcd.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Datastore {
-    /// The test runs etcd, and the servers are given `--etcd-servers`.
-    External,
-}
-
 /// One machine: its disk, and the processes on it.
 pub struct Station {
     /// The number of the machine.
     pub number: usize,
     /// Its disk, where this machine can mount one.
     pub disk: Option<Disk>,
-    /// The etcd process.
-    pub etcd: Program,
+    /// The etcd process; `None` for one of the server.
+    etcd: Option<Program>,
     /// The API server process.
     pub server: Program,
     /// A node without containers, which knows all servers.
@@ -58,6 +52,7 @@ pub struct Cluster {
     pub network: Network,
     /// The trust of clients in the servers.
     pub tls: Arc<ClientConfig>,
+    datastore: Datastore,
     dir: PathBuf,
     // The last field: removed after all processes have ended and all disks are unmounted.
     _scratch: tempfile::TempDir,
@@ -80,16 +75,25 @@ impl Cluster {
         let stations = (0..servers).map(|n| Station::new(datastore, &network, &dir, n, servers));
         let mut stations = stations.collect::<anyhow::Result<Vec<_>>>()?;
         for station in &mut stations {
-            station.etcd.start()?;
+            station.start_etcd()?;
         }
         stations[0].server.start()?;
         let ca = Station::dir(&dir, 0).join("server/pki/ca.crt");
         let tls = eventually("the first server has a CA", PATIENCE, || trust(&ca))
             .with_context(|| stations[0].server.log_tail(TAIL))?;
-        let mut cluster = Self { stations, network, tls, dir, _scratch: scratch };
+        let mut cluster = Self { stations, network, tls, datastore, dir, _scratch: scratch };
         cluster.until_ready(0)?;
         for n in 1..servers {
-            cluster.share_authorities(n)?;
+            match datastore {
+                Datastore::External => cluster.share_authorities(n)?,
+                Datastore::Managed => {
+                    let first = format!("https://{}:{PORT}", Network::address(0));
+                    let dir = Station::dir(&cluster.dir, 0).join("server");
+                    let flags = || member::join_flags(&first, &dir);
+                    let more = eventually("the first server has a token", PATIENCE, flags)?;
+                    cluster.stations[n].server.add_args(&more.iter().map(String::as_str).collect::<Vec<_>>());
+                }
+            }
             cluster.stations[n].server.start()?;
         }
         for n in 0..servers {
@@ -132,6 +136,10 @@ impl Cluster {
 
     /// Returns the machine whose member of etcd is the leader, if one says so.
     pub fn leader(&self) -> Option<usize> {
+        if self.datastore == Datastore::Managed {
+            let dir = |n: usize| Station::dir(&self.dir, n).join("server");
+            return (0..self.stations.len()).find(|n| member::is_leader(&self.network, *n, &dir(*n)));
+        }
         let said = self.etcdctl(&["endpoint", "status"]).unwrap_or_default();
         let leader = said.lines().find(|line| line.split(", ").nth(4) == Some("true"))?;
         (0..self.stations.len()).find(|n| leader.starts_with(&client_url(*n)))
@@ -139,7 +147,10 @@ impl Cluster {
 
     /// Replaces a member of etcd whose data is lost.
     pub fn replace_member(&mut self, lost: usize) -> anyhow::Result<()> {
-        self.stations[lost].etcd.kill();
+        if self.datastore == Datastore::Managed {
+            return self.replace_server(lost);
+        }
+        self.stations[lost].kill_etcd();
         let _ = std::fs::remove_dir_all(Station::dir(&self.dir, lost).join("etcd"));
         let name = format!("m{lost}");
         let list = self.etcdctl(&["member", "list"])?;
@@ -152,8 +163,23 @@ impl Cluster {
         let urls = format!("--peer-urls={}", peer_url(lost));
         crate::eventually("a member is added", PATIENCE, || self.etcdctl(&["member", "add", &name, &urls]))?;
         let args = etcd_args(&Station::dir(&self.dir, lost), lost, self.stations.len(), "existing");
-        self.stations[lost].etcd.set_args(args);
-        self.stations[lost].etcd.start()
+        let station = &mut self.stations[lost];
+        station.etcd.iter_mut().for_each(|etcd| etcd.set_args(args.clone()));
+        station.start_etcd()
+    }
+
+    /// Has a server whose disk is lost join again, by another one.
+    fn replace_server(&mut self, lost: usize) -> anyhow::Result<()> {
+        let other = (lost + 1) % self.stations.len();
+        let dir = |n: usize| Station::dir(&self.dir, n).join("server");
+        let more = member::join_flags(&format!("https://{}:{PORT}", Network::address(other)), &dir(other))?;
+        let args = server_args(self.datastore, &self.dir, lost, self.stations.len());
+        let server = &mut self.stations[lost].server;
+        server.kill();
+        let _ = std::fs::remove_dir_all(dir(lost));
+        server.set_args(args);
+        server.add_args(&more.iter().map(String::as_str).collect::<Vec<_>>());
+        server.start()
     }
 
     /// Starts upstream's API server on a machine and waits until it is ready.
@@ -219,9 +245,9 @@ impl Cluster {
         for station in &mut self.stations {
             station.heal_disk();
             station.set_clock(0)?;
-            station.etcd.signal(Signal::CONT);
+            station.signal_etcd(Signal::CONT);
             station.server.signal(Signal::CONT);
-            station.etcd.start()?;
+            station.start_etcd()?;
             station.server.start()?;
         }
         Ok(())
@@ -276,9 +302,13 @@ impl Station {
         std::fs::create_dir_all(&dir)?;
         let (netns, host) = (network.machine(number), format!("m{number}"));
         let log = |name: &str| root.join(format!("{name}{number}.log"));
-        let Datastore::External = datastore;
-        let etcd = Program::new(&netns, &host, &etcd("etcd"), etcd_args(&dir, number, all, "new"), log("etcd"));
-        let mut server = Program::new(&netns, &host, &binary(), server_args(root, number, all), log("server"));
+        let etcd = (datastore == Datastore::External)
+            .then(|| Program::new(&netns, &host, &etcd("etcd"), etcd_args(&dir, number, all, "new"), log("etcd")));
+        let args = server_args(datastore, root, number, all);
+        let mut server = Program::new(&netns, &host, &binary(), args, log("server"));
+        if datastore == Datastore::Managed && number == 0 {
+            server.add_args(&member::first_flags().iter().map(String::as_str).collect::<Vec<_>>());
+        }
         let mut clock = None;
         if clock_library().exists() {
             let file = root.join(format!("clock{number}"));
@@ -298,6 +328,35 @@ impl Station {
         Ok(Self { number, disk, etcd, server, node, clock })
     }
 
+    /// Starts etcd, if the test runs it.
+    pub fn start_etcd(&mut self) -> anyhow::Result<()> {
+        self.etcd.as_mut().map_or(Ok(()), Program::start)
+    }
+
+    /// Kills etcd. One of a server is restarted by it.
+    pub fn kill_etcd(&mut self) {
+        match &mut self.etcd {
+            Some(etcd) => etcd.kill(),
+            None => member::signal(&mut self.server, Signal::KILL),
+        }
+    }
+
+    /// Sends etcd a signal, if it is running.
+    pub fn signal_etcd(&mut self, signal: Signal) {
+        match &mut self.etcd {
+            Some(etcd) => etcd.signal(signal),
+            None => member::signal(&mut self.server, signal),
+        }
+    }
+
+    /// Returns the process ID of etcd, if it is running.
+    pub fn etcd_pid(&mut self) -> Option<u32> {
+        match &mut self.etcd {
+            Some(etcd) => etcd.pid(),
+            None => member::pid(&mut self.server),
+        }
+    }
+
     /// Shifts the wall clock of the server by seconds, if that is possible here.
     pub fn set_clock(&self, shift_s: i32) -> anyhow::Result<()> {
         let Some(file) = &self.clock else { return Ok(()) };
@@ -315,7 +374,9 @@ impl Station {
     fn logs(&self) -> String {
         const LINES: usize = 400;
         let part = |name: &str, program: &Program| format!("\n-- {name} {}\n{}", self.number, program.log_tail(LINES));
-        part("etcd", &self.etcd) + &part("server", &self.server) + &part("node", &self.node)
+        self.etcd.iter().map(|etcd| part("etcd", etcd)).collect::<String>()
+            + &part("server", &self.server)
+            + &part("node", &self.node)
     }
 }
 
@@ -331,12 +392,15 @@ fn etcd_args(dir: &Path, number: usize, all: usize, state: &str) -> Vec<String> 
         format!("--initial-advertise-peer-urls={peer}"),
         format!("--initial-cluster={}", cluster.join(",")),
         format!("--initial-cluster-state={state}"),
+        // Those of members that servers supervise, in a network as fast as this one.
+        "--heartbeat-interval=50".to_owned(),
+        "--election-timeout=500".to_owned(),
         // A member that was away gets a snapshot now and then.
         "--snapshot-count=2000".to_owned(),
     ]
 }
 
-fn server_args(root: &Path, number: usize, all: usize) -> Vec<String> {
+fn server_args(datastore: Datastore, root: &Path, number: usize, all: usize) -> Vec<String> {
     let members: Vec<String> = (0..all).map(|n| client_url((number + n) % all)).collect();
     let address = Network::address(number).to_string();
     let dir = Station::dir(root, number).join("server").display().to_string();
@@ -345,7 +409,6 @@ fn server_args(root: &Path, number: usize, all: usize) -> Vec<String> {
     let words = [
         ["server", "--disable-agent"],
         ["--data-dir", &dir],
-        ["--etcd-servers", &members.join(",")],
         ["--bind-address", "0.0.0.0"],
         ["--advertise-address", &address],
         ["--secure-port", &port],
@@ -353,5 +416,9 @@ fn server_args(root: &Path, number: usize, all: usize) -> Vec<String> {
         ["--service-cidr", "10.43.0.0/16"],
         ["--token-auth-file", &tokens],
     ];
-    words.concat().into_iter().map(str::to_owned).collect()
+    let mut args: Vec<String> = words.concat().into_iter().map(str::to_owned).collect();
+    if datastore == Datastore::External {
+        args.push(format!("--etcd-servers={}", members.join(",")));
+    }
+    args
 }

@@ -9,7 +9,8 @@
 //! | `record` | the history of a round |
 //! | `nemesis` | carries out a schedule |
 //! | `faults` | schedules of faults |
-//! | `cluster` | etcd, servers and nodes, on their machines |
+//! | `cluster` | servers and nodes, on their machines |
+//! | `member` | etcd |
 //! | `https` | a client of one server |
 //! | `program` | a process on a machine |
 //! | `disk`, `network` | disks and the network of the machines |
@@ -20,6 +21,7 @@ mod failover;
 mod faults;
 mod https;
 mod load;
+mod member;
 mod nemesis;
 mod network;
 mod pods;
@@ -28,9 +30,10 @@ mod record;
 mod round;
 mod watcher;
 
-pub use cluster::{Cluster, Datastore, Reference, Station, etcd};
+pub use cluster::{Cluster, Reference, Station, etcd};
 pub use failover::failover;
 pub use https::{Https, TOKEN, trust};
+pub use member::Datastore;
 pub use network::Network;
 pub use program::Program;
 pub use round::{Report, round};

@@ -90,13 +90,13 @@ fn begin(cluster: &mut Cluster, fault: Fault, machine: usize) -> anyhow::Result<
     }
     let station = &mut cluster.stations[machine];
     match fault {
-        Fault::KillEtcd => station.etcd.kill(),
+        Fault::KillEtcd => station.kill_etcd(),
         Fault::KillServer => station.server.kill(),
         Fault::KillBoth => {
-            station.etcd.kill();
+            station.kill_etcd();
             station.server.kill();
         }
-        Fault::PauseEtcd => station.etcd.signal(Signal::STOP),
+        Fault::PauseEtcd => station.signal_etcd(Signal::STOP),
         Fault::PauseServer => station.server.signal(Signal::STOP),
         Fault::Clock(shift_s) => station.set_clock(shift_s)?,
         Fault::FullDisk => station.disk.as_ref().map_or(Ok(()), super::disk::Disk::fill)?,
@@ -122,11 +122,11 @@ fn end(cluster: &mut Cluster, active: &Active) -> anyhow::Result<()> {
     match active.step.fault {
         Fault::Clock(_) => station.set_clock(0)?,
         Fault::SlowDisk | Fault::StuckDisk | Fault::FullDisk => station.heal_disk(),
-        Fault::PauseEtcd => station.etcd.signal(Signal::CONT),
+        Fault::PauseEtcd => station.signal_etcd(Signal::CONT),
         Fault::PauseServer => station.server.signal(Signal::CONT),
         _ => {}
     }
     // A full disk may have ended either of them too. Its own administrator would start it again.
-    station.etcd.start()?;
+    station.start_etcd()?;
     station.server.start()
 }

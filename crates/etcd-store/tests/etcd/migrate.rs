@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use kelson_etcd::proto::{KeyValue, LeaseTimeToLiveRequest, RangeRequest};
+use kelson_etcd::proto::{KeyValue, LeaseTimeToLiveRequest, PutRequest, RangeRequest};
 use kelson_etcd_store::MediaType;
 use kelson_etcd_store::migrate::{IntoEtcd, MoveError, into_embedded, into_etcd, place};
 use kelson_store::{AtRest, Body, Key, Precondition, RecordMeta, Resource, Store, StoreError, StoreOptions, Write};
@@ -196,6 +196,42 @@ async fn a_random_history_is_the_same_in_etcd_and_back() {
             assert!(record.meta().expires_at_s > now_s());
         }
         store.close().await;
+    }
+}
+
+/// Each start after a move read all changes since, which took longer than a start may, so that the server never ran again.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_changes_since_a_move_do_not_delay_a_start() {
+    const CLIENTS: usize = 64;
+    const CHANGES: usize = 10_240;
+    let dir = TempDir::new().unwrap();
+    let store = open(dir.path(), None);
+    let (model, last) = history(&store, &mut Dice(3), 60).await;
+    let revision = store.current_revision();
+    store.close().await;
+    into_etcd(options(dir.path(), None)).await.unwrap();
+    let etcd = Etcd::on(&place::member_data(dir.path())).await;
+    let writers: Vec<_> = (0..CLIENTS)
+        .map(|n| {
+            let mut client = etcd.client();
+            tokio::spawn(async move {
+                for _ in 0..CHANGES / CLIENTS {
+                    let key = format!("/registry/kelson/members/{n}").into_bytes().into();
+                    client.put(PutRequest { key, ..Default::default() }).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    let store = etcd.open().await;
+    check(&store, &model);
+    let now = store.current_revision();
+    assert!(now >= revision + CHANGES as u64, "{now}");
+    assert!(store.watch(resource("secrets"), now - 5000).is_ok(), "recent changes are read");
+    for (kind, last) in KINDS.iter().zip(last) {
+        assert!(matches!(store.watch(resource(kind), last), Err(StoreError::Compacted { .. })), "{kind}");
     }
 }
 

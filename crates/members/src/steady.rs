@@ -76,11 +76,15 @@ impl Window {
 
 /// Reports whether all voters are steady: no, if one is not; `None` if that of one is not known.
 pub(crate) fn are_all_steady(voters: impl IntoIterator<Item = Option<bool>>) -> Option<bool> {
-    voters.into_iter().fold(Some(true), |all, one| match (all, one) {
-        (Some(false), _) | (_, Some(false)) => Some(false),
-        (Some(true), Some(true)) => Some(true),
-        _ => None,
-    })
+    let mut all = Some(true);
+    for voter in voters {
+        match voter {
+            Some(false) => return Some(false),
+            None => all = None,
+            Some(true) => {}
+        }
+    }
+    all
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ const OF_OTHERS: [&str; 4] = ["bindings", "roles", "resumed", "collections"];
 async fn measure(rows: &[&str], sizes: &[usize]) -> anyhow::Result<()> {
     let subject = match Side::named("SUBJECT")? {
         Some(subject) => subject,
-        None => Side { client: Cluster::start(false).await?.client, pids: vec![std::process::id()] },
+        None => Side { client: Cluster::start(false).await?.client, pids: vec![std::process::id()], config: None },
     };
     let sides: Vec<Side> = std::iter::once(subject).chain(Side::named("PEER")?).collect();
     println!("CPU time of one request in ms, of the subject{}", if sides.len() > 1 { " and of the peer" } else { "" });

@@ -48,9 +48,10 @@ pub async fn resumed(sides: &[Side], count: usize) -> anyhow::Result<()> {
         let (before, path) = (side.peak_mb(), format!("{MAPS}?watch=1&resourceVersion={begun}"));
         let mut held = Vec::new();
         for _ in 0..count {
-            let mut body = side.client.raw_accepting(Method::GET, &path, "", JSON, Bytes::new()).await?.into_body();
+            let client = side.another_client()?;
+            let mut body = client.raw_accepting(Method::GET, &path, "", JSON, Bytes::new()).await?.into_body();
             let first = body.frame().await;
-            held.push((body, first));
+            held.push((client, body, first));
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
         peaks.push((side.peak_mb() - before) as f64);
@@ -86,9 +87,12 @@ pub async fn beside_listers(sides: &[Side], size: usize) -> anyhow::Result<()> {
     let mut slowest = Vec::new();
     for side in sides {
         let (over, begun) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let listers: Vec<_> = (0..LISTERS)
-            .map(|n| {
-                let (client, over, begun) = (side.client.clone(), Arc::clone(&over), Arc::clone(&begun));
+        let clients: Vec<_> = (0..LISTERS).map(|_| side.another_client()).collect::<Result<_, _>>()?;
+        let listers: Vec<_> = clients
+            .into_iter()
+            .enumerate()
+            .map(|(n, client)| {
+                let (over, begun) = (Arc::clone(&over), Arc::clone(&begun));
                 let accept = [JSON, PROTOBUF, TABLE][n % 3];
                 tokio::spawn(async move {
                     while !over.load(Ordering::Relaxed) {

@@ -26,6 +26,13 @@ const REPEATS_MAX: usize = 200;
 pub struct Side {
     pub client: Client,
     pub pids: Vec<u32>,
+    /// How to reach a server in another process.
+    pub config: Option<Config>,
+}
+
+fn connect(config: &Config) -> anyhow::Result<Client> {
+    let remote = Remote::new(config.clone()).map_err(|error| anyhow::anyhow!("{error}"))?;
+    Ok(Client::new(Arc::new(remote), "curves"))
 }
 
 impl Side {
@@ -35,10 +42,15 @@ impl Side {
         let Some(server) = variable("URL") else { return Ok(None) };
         let credentials = Credentials::Token(variable("TOKEN").context("a token is missing")?);
         let config = Config { server, insecure_skip_tls_verify: true, credentials, ..Config::default() };
-        let remote = Remote::new(config).map_err(|error| anyhow::anyhow!("{error}"))?;
+        let client = connect(&config)?;
         let pids = variable("PIDS").context("the server's processes are missing")?;
         let pids = pids.split(',').map(|pid| pid.trim().parse().context("a process")).collect::<Result<_, _>>()?;
-        Ok(Some(Self { client: Client::new(Arc::new(remote), "curves"), pids }))
+        Ok(Some(Self { client, pids, config: Some(config) }))
+    }
+
+    /// A client that shares no connection: streams of one connection share its flow control, so one that is not read stops the others.
+    pub fn another_client(&self) -> anyhow::Result<Client> {
+        self.config.as_ref().map_or_else(|| Ok(self.client.clone()), connect)
     }
 
     /// CPU time of the server's processes so far, in milliseconds.

@@ -98,8 +98,9 @@ impl Api {
             let body = Body::locate(r#"{"metadata":{"name":"a","resourceVersion":""}}"#).unwrap();
             let key = Key::new(Resource::parse("pods"), "default", &format!("p{n}"));
             store.commit(Write::create(key, body, RecordMeta::with_uid("u"))).await.unwrap();
-            made.push(dir.join(format!("made-{n}")));
-            store.save(&made[n]).unwrap();
+            let to = dir.join(format!("made-{n}"));
+            store.save(&to).unwrap();
+            made.push(to);
         }
         store.close().await;
         made.reverse();

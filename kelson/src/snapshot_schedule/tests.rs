@@ -111,7 +111,9 @@ impl Api {
     fn lease(&self, method: &Method, body: &[u8]) -> (u16, Value) {
         let mut lease = self.lease.lock();
         if *method == Method::GET {
-            return lease.clone().map_or((404, json!({"kind": "Status", "code": 404})), |lease| (200, lease));
+            return lease
+                .clone()
+                .map_or((404, json!({"kind": "Status", "code": 404, "reason": "NotFound"})), |lease| (200, lease));
         }
         let mut body: Value = serde_json::from_slice(body).unwrap();
         let version = |lease: &Value| lease["metadata"]["resourceVersion"].as_str().and_then(|v| v.parse::<u64>().ok());
@@ -127,7 +129,10 @@ impl Api {
     /// Gives a server one of the snapshots.
     fn snapshot(&self, data_dir: &Path) -> (u16, Value) {
         if *self.is_failing.lock() {
-            return (500, json!({"kind": "Status", "code": 500, "message": "the disk is full"}));
+            return (
+                500,
+                json!({"kind": "Status", "code": 500, "reason": "InternalError", "message": "the disk is full"}),
+            );
         }
         let made = self.made.lock().pop().expect("a snapshot");
         let to = data_dir.join("snapshots").join(made.file_name().unwrap());

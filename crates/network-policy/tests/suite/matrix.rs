@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kelson_client::Client;
 use kelson_doubles::WatchApi;
@@ -25,6 +25,8 @@ const PODS: [&str; 3] = ["a", "b", "c"];
 const PORTS: [u16; 2] = [80, 81];
 /// The wait for an answer. A later answer is seen by the next attempt.
 const ANSWER: Duration = Duration::from_millis(250);
+/// The limit of the wait for rules in force.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Nine pods, each a server for every protocol and port, and enforcement on their node.
 struct Matrix {
@@ -140,7 +142,9 @@ impl Matrix {
     /// same.
     fn expect(&self, case: &str, (protocol, port): (Protocol, u16), rules: &str) {
         let (expected, mut rounds, mut last) = (table(rules), 0, HashSet::new());
-        for _ in 0..40 {
+        // A round in which everything is reached takes milliseconds, so rounds are no measure of patience.
+        let started = Instant::now();
+        while started.elapsed() < PATIENCE {
             let reached = self.reached(protocol, port);
             rounds = if reached == expected { rounds + 1 } else { 0 };
             if rounds == 2 {

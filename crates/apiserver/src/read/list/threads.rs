@@ -4,6 +4,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use kelson_meta::Status;
 use kelson_tasks::{FairLane, Turns, scoped};
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use super::run::HasRun;
@@ -17,6 +18,8 @@ pub(super) struct Threads {
     lane: Arc<FairLane>,
     turns: Turns,
     pieces: Arc<Semaphore>,
+    /// Threads of the runtime.
+    threads: usize,
 }
 
 impl Threads {
@@ -26,11 +29,17 @@ impl Threads {
             lane: Arc::clone(&cx.server.heavy),
             turns: Class::of(&cx.user, false).turns(&cx.user),
             pieces: Arc::clone(&cx.server.list_pieces),
+            threads: Handle::current().metrics().num_workers(),
         }
     }
 
-    /// Runs work on a list: the next piece, or a part of the preparation. Returns the list with the result. The first work of a list is
-    /// done at once if a permit is free, so that a small list costs no task.
+    /// Whether more lists are open than the runtime has threads. Each of them has a reference to the permits.
+    fn is_contended(&self) -> bool {
+        Arc::strong_count(&self.pieces) > self.threads + 1
+    }
+
+    /// Runs work on a list: the next piece, or a part of the preparation. Returns the list with the result. A task for each piece costs
+    /// wake-ups of other threads, so few lists make their pieces without.
     ///
     /// # Errors
     /// An object cannot be converted or encoded.
@@ -53,11 +62,10 @@ impl Threads {
                 .unwrap_or_else(|error| Err(Status::internal(error)));
         }
         // A conversion may wait for its webhook, and other lists do not wait for that.
-        if converts {
-            tokio::task::yield_now().await;
-            return work.await;
-        }
-        if is_first && let Ok(_permit) = self.pieces.try_acquire() {
+        if converts || !self.is_contended() {
+            if !is_first {
+                tokio::task::yield_now().await;
+            }
             return work.await;
         }
         let pieces = Arc::clone(&self.pieces);

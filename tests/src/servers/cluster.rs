@@ -52,7 +52,7 @@ pub struct Cluster {
     pub network: Network,
     /// The trust of clients in the servers.
     pub tls: Arc<ClientConfig>,
-    datastore: Datastore,
+    pub(super) datastore: Datastore,
     dir: PathBuf,
     // The last field: removed after all processes have ended and all disks are unmounted.
     _scratch: tempfile::TempDir,
@@ -100,6 +100,7 @@ impl Cluster {
             cluster.until_ready(n)?;
             cluster.stations[n].node.start()?;
         }
+        cluster.until_all_vote()?;
         Ok(cluster)
     }
 
@@ -132,6 +133,20 @@ impl Cluster {
             Ok(())
         })
         .with_context(|| self.stations[server].server.log_tail(TAIL))
+    }
+
+    /// Waits until the members of all servers vote: a server is ready before its learner is promoted, and until then one fault more may
+    /// end the quorum.
+    pub fn until_all_vote(&self) -> anyhow::Result<()> {
+        if self.datastore == Datastore::External {
+            return Ok(());
+        }
+        let dir = Station::dir(&self.dir, 0).join("server");
+        eventually("all members vote", PATIENCE, || {
+            let voters = member::voters(&self.network, 0, &dir);
+            ensure!(voters == self.stations.len(), "{voters} of {} members vote", self.stations.len());
+            Ok(())
+        })
     }
 
     /// Returns the machine whose member of etcd is the leader, if one says so.

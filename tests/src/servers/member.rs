@@ -38,8 +38,8 @@ pub fn signal(server: &mut Program, signal: Signal) {
     }
 }
 
-/// Reports whether the member of the server on a machine is the leader. `dir` is the data directory of the server.
-pub fn is_leader(network: &Network, machine: usize, dir: &Path) -> bool {
+/// Asks the member of the server on a machine. `dir` is the data directory of the server. The text is empty if it does not answer.
+fn etcdctl(network: &Network, machine: usize, dir: &Path, args: &[&str]) -> String {
     let file = |name: &str| dir.join("etcd/pki").join(name).display().to_string();
     let out = Command::new("nsenter")
         .arg(format!("--net=/run/netns/{}", network.machine(machine)))
@@ -47,10 +47,20 @@ pub fn is_leader(network: &Network, machine: usize, dir: &Path) -> bool {
         .env("ETCDCTL_API", "3")
         .args(["--dial-timeout=1s", "--command-timeout=1s", "--endpoints=https://127.0.0.1:2379"])
         .args(["--cacert", &file("ca.crt"), "--cert", &file("client.crt"), "--key", &file("client.key")])
-        .args(["endpoint", "status"])
+        .args(args)
         .output();
-    let text = out.map(|out| String::from_utf8_lossy(&out.stdout).into_owned()).unwrap_or_default();
-    text.split(", ").nth(4) == Some("true")
+    out.map(|out| String::from_utf8_lossy(&out.stdout).into_owned()).unwrap_or_default()
+}
+
+/// Reports whether the member of the server on a machine is the leader. `dir` is the data directory of the server.
+pub fn is_leader(network: &Network, machine: usize, dir: &Path) -> bool {
+    etcdctl(network, machine, dir, &["endpoint", "status"]).split(", ").nth(4) == Some("true")
+}
+
+/// Returns how many members vote, as the member of the server on a machine knows. `dir` is the data directory of the server.
+pub fn voters(network: &Network, machine: usize, dir: &Path) -> usize {
+    let list = etcdctl(network, machine, dir, &["member", "list"]);
+    list.lines().filter(|line| line.split(", ").nth(1) == Some("started") && line.ends_with(", false")).count()
 }
 
 /// Returns the flags with which the first server gets its member.

@@ -81,6 +81,7 @@ mod rotation_servers;
 mod run;
 mod s3_flags;
 mod scheduler;
+mod server_slice;
 mod server_token;
 mod service;
 mod snapshot;

@@ -1,17 +1,16 @@
 //! The servers of a cluster during a rotation of its CAs: all must have the same CAs, and each has them in its own directory.
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use bytes::Bytes;
 use http::Method;
-use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kelson_client::kubeconfig::Config;
 use kelson_client::remote::Remote;
 use kelson_client::{Client, ClientError};
 
 use crate::reach::{CERTIFICATE_FAULT, ask};
+use crate::server_slice::{NAME, NAMESPACE, ServerSlice};
 
 /// A server that does not use the new CAs, or may not.
 #[derive(Debug, PartialEq, Eq)]
@@ -33,18 +32,8 @@ impl fmt::Display for LateServer {
 
 /// Returns the URLs of all servers that the cluster lists.
 pub async fn listed(client: &Client) -> anyhow::Result<Vec<String>> {
-    let slice = client.get_opt::<EndpointSlice>("default", "kubernetes").await.context("list the servers")?;
-    Ok(slice.map(|slice| urls(&slice)).unwrap_or_default())
-}
-
-fn urls(slice: &EndpointSlice) -> Vec<String> {
-    let ports = slice.ports.iter().flatten();
-    let Some(port) = ports.filter_map(|port| port.port).find_map(|port| u16::try_from(port).ok()) else {
-        return Vec::new();
-    };
-    let addresses = slice.endpoints.iter().flatten().flat_map(|endpoint| &endpoint.addresses);
-    let addresses = addresses.filter_map(|address| address.parse::<IpAddr>().ok());
-    addresses.map(|ip| format!("https://{}", SocketAddr::new(ip, port))).collect()
+    let slice = client.get_opt::<ServerSlice>(NAMESPACE, NAME).await.context("list the servers")?;
+    Ok(slice.map(|slice| slice.urls()).unwrap_or_default())
 }
 
 /// Returns the servers whose certificates are not of this CA.
@@ -73,6 +62,8 @@ async fn asked(url: &str, client: &Client) -> Option<LateServer> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, SocketAddr};
+
     use jiff::Timestamp;
     use kelson_apiserver::{ApiServer, Config as ServerConfig, ServingConfig};
     use kelson_pki::{ClusterPki, PkiOptions, San, SwappableCertificate};

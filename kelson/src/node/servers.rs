@@ -3,25 +3,22 @@
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
 use std::fmt;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use kelson_client::kubeconfig::{Config, Credentials};
 use kelson_client::remote::choose_server;
-use kelson_client::servers::{SERVERS_MAX, Servers};
-use kelson_client::{Change, Client, Informer, InformerConfig, ResourceType, slim_object};
-use kelson_meta::ObjectMeta;
+use kelson_client::servers::Servers;
+use kelson_client::{Change, Client, Informer, InformerConfig};
 use kelson_pki::write_secret;
 use kelson_tasks::{FILES, Tasks};
 use serde::{Deserialize, Serialize};
 
+use crate::server_slice::{NAME, NAMESPACE, ServerSlice};
+
 /// The file of the servers that the cluster listed, in the data directory.
 const FILE: &str = "servers.json";
-/// The namespace and the name of the EndpointSlice of the API servers.
-const NAMESPACE: &str = "default";
-const NAME: &str = "kubernetes";
 
 /// The servers of a cluster, as the flags of a node name them.
 #[derive(Clone)]
@@ -72,7 +69,7 @@ impl ApiServers {
         let listed = Informer::<ServerSlice>::new(client, given).on_change(move |change| {
             // A deleted slice says nothing about the servers.
             if !matches!(change, Change::Deleted(_)) {
-                choice.learn(&change.object().urls());
+                choice.learn(&change.object().ready_urls());
             }
         });
         let (listed, choice, file) = (listed.start_in(tasks), Arc::clone(&self.choice), dir.join(FILE));
@@ -145,67 +142,9 @@ async fn save(file: &Path, servers: Vec<String>) -> anyhow::Result<()> {
     Ok(FILES.run(move || write_secret(&path, &text, true)).await??)
 }
 
-/// The part of an EndpointSlice that says where servers are.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ServerSlice {
-    metadata: ObjectMeta,
-    endpoints: Vec<ServerEndpoint>,
-    ports: Vec<ServerPort>,
-}
-
-slim_object!(ServerSlice, ResourceType::namespaced("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"));
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ServerEndpoint {
-    addresses: Vec<String>,
-    conditions: ServerConditions,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ServerConditions {
-    ready: Option<bool>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ServerPort {
-    port: Option<u16>,
-}
-
-impl ServerSlice {
-    /// Returns the URLs of the servers, at most as many as a node remembers.
-    fn urls(&self) -> Vec<String> {
-        let Some(port) = self.ports.iter().find_map(|port| port.port) else { return Vec::new() };
-        let ready = self.endpoints.iter().filter(|endpoint| endpoint.conditions.ready != Some(false));
-        let addresses = ready.flat_map(|endpoint| &endpoint.addresses).filter_map(|text| text.parse::<IpAddr>().ok());
-        let url = |ip| format!("https://{}", std::net::SocketAddr::new(ip, port));
-        addresses.take(SERVERS_MAX).map(url).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-
-    #[test]
-    fn the_slice_of_the_kubernetes_service_lists_the_servers() {
-        let slice = |value: serde_json::Value| serde_json::from_value::<ServerSlice>(value).unwrap().urls();
-        let endpoints = json!([
-            {"addresses": ["10.0.0.1"], "conditions": {"ready": true}},
-            {"addresses": ["10.0.0.2"]},
-            {"addresses": ["fd00::3"], "conditions": {"ready": null}},
-            {"addresses": ["10.0.0.4"], "conditions": {"ready": false}},
-            {"addresses": ["a.example.org"]}]);
-        let ports = json!([{"name": "https", "port": 6443, "protocol": "TCP"}]);
-        let found = slice(json!({"addressType": "IPv4", "endpoints": endpoints, "ports": ports}));
-        assert_eq!(found, ["https://10.0.0.1:6443", "https://10.0.0.2:6443", "https://[fd00::3]:6443"]);
-        assert!(slice(json!({"endpoints": endpoints, "ports": []})).is_empty());
-    }
 
     #[tokio::test]
     async fn a_restart_knows_the_servers_although_the_given_one_is_gone() {

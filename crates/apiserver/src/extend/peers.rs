@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future;
+use kelson_meta::tree::text;
 use kelson_store::{Record, Resource, WatchScope};
-use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::catalog::record::parse;
@@ -86,7 +86,6 @@ fn peer(peers: &PeerServers, record: &Record) -> Option<PeerServer> {
     if lease["metadata"]["labels"][COMPONENT_LABEL] != COMPONENT {
         return None;
     }
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     // A server of a release without this feature has none.
     let address = lease["metadata"]["annotations"][ADDRESS].as_str()?;
     let Ok(address) = address.parse::<SocketAddr>() else {
@@ -94,7 +93,12 @@ fn peer(peers: &PeerServers, record: &Record) -> Option<PeerServer> {
         peers.metrics().count_sync_error(SyncFault::Address);
         return None;
     };
-    Some(PeerServer { id: id.to_owned(), holder: text(&lease["spec"]["holderIdentity"]), address, listing: None })
+    Some(PeerServer {
+        id: id.to_owned(),
+        holder: text(&lease["spec"]["holderIdentity"]).to_owned(),
+        address,
+        listing: None,
+    })
 }
 
 /// Reads the peers whose time has come, and publishes all peers if anything changed. Returns when to look again.
@@ -118,7 +122,10 @@ async fn round(
                 let read = peers.fetch(peer.address, is_excluded).await;
                 return Some((peer, read));
             }
-            peer.listing = peer.listing.as_ref().map(|listing| listing.without(is_excluded).into());
+            // Each renewal of a Lease comes here, and seldom is there anything to leave out.
+            if let Some(listing) = peer.listing.as_ref().filter(|listing| listing.has_excluded(is_excluded)) {
+                peer.listing = Some(Arc::new(listing.without(is_excluded)));
+            }
             None
         }
     });

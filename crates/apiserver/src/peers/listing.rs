@@ -1,7 +1,7 @@
 //! What a peer serves, from its aggregated discovery.
 use std::collections::{HashMap, HashSet};
 
-use kelson_meta::tree::items;
+use kelson_meta::tree::{items, text};
 use serde_json::{Value, json};
 
 /// The resources of a peer.
@@ -56,6 +56,12 @@ impl PeerListing {
         &self.groups
     }
 
+    /// Whether a group version below `/apis` is excluded.
+    pub fn has_excluded(&self, is_excluded: impl Fn(&str, &str) -> bool) -> bool {
+        let version_of = |group: &Value, version: &Value| is_excluded(name_of(group), text(&version["version"]));
+        self.groups.iter().any(|group| items(&group["versions"]).iter().any(|version| version_of(group, version)))
+    }
+
     /// The same without the group versions that are excluded.
     pub fn without(&self, is_excluded: impl Fn(&str, &str) -> bool) -> Self {
         let named = json!({"items": self.groups});
@@ -70,10 +76,6 @@ impl PeerListing {
 
 fn name_of(group: &Value) -> &str {
     text(&group["metadata"]["name"])
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -110,7 +112,10 @@ mod tests {
 
     #[test]
     fn excluded_group_versions_are_neither_served_nor_listed() {
-        let listing = listing().without(|group, version| group == "example.com" || version == "v2");
+        let is_excluded = |group: &str, version: &str| group == "example.com" || version == "v2";
+        assert!(listing().has_excluded(is_excluded));
+        let listing = listing().without(is_excluded);
+        assert!(!listing.has_excluded(is_excluded));
         assert!(!listing.serves("example.com", "v1", "widgets") && !listing.serves("apps", "v2", "deployments"));
         assert!(listing.serves("apps", "v1", "deployments") && listing.serves("", "v1", "pods"));
         let versions = json!([{"version": "v1", "resources": [{"resource": "deployments"}]}]);

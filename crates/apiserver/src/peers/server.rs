@@ -234,7 +234,7 @@ impl PeerServers {
 /// Forwards requests to one of the peers that serve a resource.
 struct PeerRoute {
     servers: Arc<PeerServers>,
-    /// At least one.
+    /// The addresses of all peers that serve the resource, of which there is at least one.
     addresses: Vec<SocketAddr>,
 }
 

@@ -13,7 +13,7 @@ pub const LOCK_FILE: &str = "kelson.lock";
 
 /// Held as long as a process works with a data directory.
 pub struct DataDirLock {
-    _file: File,
+    file: File,
 }
 
 impl DataDirLock {
@@ -43,7 +43,15 @@ impl DataDirLock {
         // one, which takes no space.
         let number = std::process::id().to_string();
         let _ = file.write_all(number.as_bytes()).and_then(|()| file.set_len(number.len() as u64));
-        Ok(Self { _file: file })
+        Ok(Self { file })
+    }
+}
+
+impl Drop for DataDirLock {
+    /// Releases the lock also for a child that was forked and has not started its program yet: it has a copy of the open file.
+    fn drop(&mut self) {
+        // Closing the file releases the lock otherwise.
+        let _ = self.file.unlock();
     }
 }
 

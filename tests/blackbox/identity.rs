@@ -92,8 +92,12 @@ fn joined(server: &Process, nodes: &[Node]) -> Outcome {
             ensure!(!ready.is_empty(), "no condition yet");
             Ok(())
         })?;
-        let who = node.kubectl().ok(&["auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"])?;
-        ensure!(who == format!("system:node:{}", node.name), "{who}");
+        // The kubeconfig may still name the server that is gone: it follows the one that the node uses.
+        eventually("its credentials are its own", PATIENCE, || {
+            let who = node.kubectl().ok(&["auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"])?;
+            ensure!(who == format!("system:node:{}", node.name), "{who}");
+            Ok(())
+        })?;
     }
     Ok(())
 }

@@ -45,6 +45,8 @@ pub struct Servers {
     choice: Mutex<Choice>,
     /// The number of changes of the list.
     listed: watch::Sender<u64>,
+    /// The number of times that another server was chosen.
+    switched: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
@@ -98,7 +100,7 @@ impl Servers {
             connections: HashMap::new(),
         };
         choice.begin();
-        Ok(Self { choice: Mutex::new(choice), listed: watch::Sender::new(0) })
+        Ok(Self { choice: Mutex::new(choice), listed: watch::Sender::new(0), switched: watch::Sender::new(0) })
     }
 
     /// The same, preferring the given servers: for the node of a server, which prefers the server of its machine.
@@ -127,7 +129,7 @@ impl Servers {
         listed.truncate(SERVERS_MAX);
         let changed = self.choice.lock().learn(listed);
         if changed {
-            self.listed.send_modify(|count| *count = count.wrapping_add(1));
+            count(&self.listed);
         }
         changed
     }
@@ -177,6 +179,8 @@ impl Servers {
         // A server that is neither in use nor known has no connection that must be cut later.
         let known: Vec<String> = choice.ranked().iter().map(url).collect();
         choice.connections.retain(|server, _| known.contains(server));
+        drop(choice);
+        count(&self.switched);
     }
 
     /// Returns the token that ends a connection to this server when it is cut.
@@ -192,6 +196,11 @@ impl Servers {
     /// Returns the signal that the list changed.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.listed.subscribe()
+    }
+
+    /// Returns the signal that another server is in use.
+    pub fn switches(&self) -> watch::Receiver<u64> {
+        self.switched.subscribe()
     }
 }
 
@@ -238,6 +247,10 @@ impl Choice {
         (&self.spread_by, server).hash(&mut hasher);
         hasher.finish()
     }
+}
+
+fn count(signal: &watch::Sender<u64>) {
+    signal.send_modify(|count| *count = count.wrapping_add(1));
 }
 
 /// Returns the URL of a server without a trailing slash.

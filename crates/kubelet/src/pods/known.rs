@@ -41,6 +41,9 @@ impl PodRegistry {
         let pods = self.pods.lock();
         pods.values().filter(|p| pod::namespace(p) == namespace && pod::name(p) == name).cloned().collect()
     }
+    pub(super) fn has(&self, uid: &str) -> bool {
+        self.pods.lock().contains_key(uid)
+    }
     pub(super) fn put(&self, pod: &Arc<Pod>) {
         self.pods.lock().insert(pod::uid(pod).to_owned(), Arc::clone(pod));
     }

@@ -2,13 +2,14 @@
 //! kubelet. A worker that panicked is started again with what is known of its pod.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 mod judge;
+mod orphans;
 mod statics;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kelson_client::{Change, Client, EventType, Informer, InformerConfig, InformerHandle};
 use kelson_tasks::{OnPanic, Tasks};
 use tokio::sync::watch;
@@ -56,6 +57,8 @@ pub struct PodManager {
     inbox: ManagerInbox,
     workers: HashMap<String, PodEntry>,
     known: PodRegistry,
+    /// UIDs of unknown pods whose directories are being removed.
+    leaving: BTreeSet<String>,
     /// Pods that the runtime had at start and that the API has not named yet.
     found: Option<HashMap<String, RunningPod>>,
     synced: bool,
@@ -121,6 +124,7 @@ impl PodManager {
             inbox,
             workers: HashMap::new(),
             known,
+            leaving: BTreeSet::new(),
             found: None,
             synced: false,
             statics,
@@ -357,48 +361,6 @@ impl PodManager {
             ending.by_itself = true;
             drop(ending);
         });
-    }
-
-    fn end_orphan(&mut self, p: RunningPod) {
-        tracing::info!(pod = %p.name, namespace = %p.namespace, uid = %p.uid, "ending a pod that the API does not know");
-        self.parts.effects.metrics.lives().orphaned();
-        let mut pod = Pod::default();
-        pod.metadata.name = Some(p.name);
-        pod.metadata.namespace = Some(p.namespace);
-        pod.metadata.uid = Some(p.uid);
-        pod.spec = Some(PodSpec::default());
-        self.start(WorkerStart { gone: true, ..WorkerStart::of(Arc::new(pod)) }, None);
-    }
-
-    /// Ends pods that the runtime has and the API does not know, and removes directories of unknown pods.
-    async fn orphans(&mut self) {
-        if !self.complete() {
-            return;
-        }
-        let Some(found) = self.found.as_ref() else { return };
-        let orphans: Vec<RunningPod> = found.values().filter(|p| !self.workers.contains_key(&p.uid)).cloned().collect();
-        orphans.into_iter().for_each(|p| self.end_orphan(p));
-        self.parts.claims.complete();
-        self.parts.devices.retain(|uid| self.workers.contains_key(uid)).await;
-        self.parts.placement.retain(|uid| self.workers.contains_key(uid)).await;
-        let pods = self.parts.dirs.pods();
-        let names = move || -> Vec<String> {
-            let entries = std::fs::read_dir(pods).into_iter().flatten().flatten();
-            entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect()
-        };
-        let there = kelson_tasks::FILES.run(names).await.unwrap_or_default();
-        for uid in there.into_iter().filter(|uid| !self.workers.contains_key(uid)) {
-            let parts = Arc::clone(&self.parts);
-            // In a separate task, so that the manager continues with other pods meanwhile.
-            self.parts.tasks.spawn("orphan-removal", OnPanic::Contain, async move {
-                if let Err(e) = parts.volumes.tear_down(&uid).await {
-                    tracing::warn!(uid, error = %e, "cannot remove the directory of an unknown pod");
-                    return;
-                }
-                parts.cgroups.remove(&uid).await;
-                parts.user_namespaces.forget(&uid);
-            });
-        }
     }
 }
 

@@ -2,6 +2,8 @@
 //! `kuberuntime_container.go` killContainer, `kubelet.go` SyncTerminatingPod).
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
+use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -142,8 +144,29 @@ pub async fn pod(effects: PodEffects, pod: Arc<Pod>, runtime: Arc<RuntimePod>, g
     }
 }
 
+/// Why what is left of an ended pod could not be removed.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoveError {
+    /// The runtime did not remove a container or sandbox.
+    #[error(transparent)]
+    Runtime(#[from] kelson_cri::CriError),
+    /// A file appeared in a log directory while it was removed: a rotation of the log was still compressing, or the
+    /// runtime opened the log again.
+    #[error("remove the logs in {}: {source}", dir.display())]
+    Logs {
+        /// The pod's log directory.
+        dir: PathBuf,
+        /// The error of the system call.
+        source: io::Error,
+    },
+}
+
 /// Removes an ended pod's containers and sandboxes from the runtime, and its logs.
-pub async fn remove(parts: &Parts, pod: &Pod, runtime: &RuntimePod) -> CriResult<()> {
+///
+/// # Errors
+/// [`RemoveError`]: another attempt can succeed. Log directories that cannot be removed for another reason, such as a
+/// file system without writes, are only logged.
+pub async fn remove(parts: &Parts, pod: &Pod, runtime: &RuntimePod) -> Result<(), RemoveError> {
     let runtime_calls = &parts.effects.runtime;
     for c in &runtime.containers {
         runtime_calls.remove_container(&c.id).await.or_else(gone)?;
@@ -153,16 +176,24 @@ pub async fn remove(parts: &Parts, pod: &Pod, runtime: &RuntimePod) -> CriResult
         runtime_calls.stop_pod_sandbox(&s.id).await.or_else(gone)?;
         runtime_calls.remove_pod_sandbox(&s.id).await.or_else(gone)?;
     }
-    let dir = parts.dirs.pod_logs(pod::namespace(pod), pod::name(pod), pod::uid(pod));
-    let removed = FILES.run(move || match std::fs::remove_dir_all(&dir) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+    remove_logs(parts.dirs.pod_logs(pod::namespace(pod), pod::name(pod), pod::uid(pod))).await
+}
+
+/// Removes a log directory.
+///
+/// # Errors
+/// A file appeared in it meanwhile.
+async fn remove_logs(dir: PathBuf) -> Result<(), RemoveError> {
+    let removal = FILES.run(move || match std::fs::remove_dir_all(&dir) {
+        Err(source) if source.kind() == io::ErrorKind::DirectoryNotEmpty => Err(RemoveError::Logs { dir, source }),
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
             tracing::warn!(dir = %dir.display(), error = %e, "cannot remove the pod's logs");
+            Ok(())
         }
-        _ => {}
+        _ => Ok(()),
     });
     // Fails only if the process ends, or after a panic that was already reported.
-    let _ = removed.await;
-    Ok(())
+    removal.await.unwrap_or(Ok(()))
 }
 
 fn gone(e: kelson_cri::CriError) -> CriResult<()> {
@@ -213,4 +244,34 @@ pub fn may_lower_oom() -> bool {
         let bits = line.and_then(|l| u64::from_str_radix(l.trim(), 16).ok()).unwrap_or(0);
         bits & (1 << CAP_SYS_RESOURCE) != 0
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn logs_that_appear_during_the_removal_are_removed_by_another_one() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let pod = dir.path().join("pod");
+        let (stop, container) = (Arc::new(AtomicBool::new(false)), pod.join("main"));
+        let (stopped, files) = (Arc::clone(&stop), container.clone());
+        // Like a rotation, it makes files and no directories.
+        let rotation = std::thread::spawn(move || {
+            let mut n = 0_u32;
+            while !stopped.load(Ordering::Relaxed) {
+                let _ = std::fs::write(files.join(format!("0.log.{n}")), "");
+                n += 1;
+            }
+        });
+        for _ in 0..200 {
+            std::fs::create_dir_all(&container).expect("mkdir");
+            while remove_logs(pod.clone()).await.is_err() {}
+            assert!(!pod.exists());
+        }
+        stop.store(true, Ordering::Relaxed);
+        rotation.join().expect("no panic");
+    }
 }

@@ -195,7 +195,7 @@ fn run_one(subject: &Subject, test: &Test, record: &Record, tally: &mut Tally) {
             tally.passed += 1;
             return;
         }
-        Ok(Err(e)) => format!("{e:#}"),
+        Ok(Err(e)) => explain(&e),
         Err(p) => p
             .downcast_ref::<String>()
             .cloned()
@@ -208,6 +208,17 @@ fn run_one(subject: &Subject, test: &Test, record: &Record, tally: &mut Tally) {
     }
     println!("test {} ... FAILED ({took:.1}s)\n---- {} ----\n{error}\n", test.name, test.name);
     tally.failed.push((test.name, error));
+}
+
+/// Formats an error with its causes. Contexts of several lines are logs and follow the causes, since output may be cut.
+fn explain(error: &anyhow::Error) -> String {
+    let last = error.chain().count() - 1;
+    let parts = error.chain().enumerate().map(|(n, part)| (n, part.to_string()));
+    let (logs, causes): (Vec<_>, Vec<_>) = parts.partition(|(n, part)| *n != last && part.lines().nth(1).is_some());
+    let joined =
+        |parts: Vec<(usize, String)>, by: &str| parts.into_iter().map(|(_, part)| part).collect::<Vec<_>>().join(by);
+    let causes = joined(causes, ": ");
+    if logs.is_empty() { causes } else { format!("{causes}\n{}", joined(logs, "\n")) }
 }
 
 /// Lines of an error that [`failures`] repeats: enough for its cause, with server logs left where the test printed them.
@@ -241,6 +252,13 @@ fn slowest(mut times: Vec<(f64, &str)>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn causes_come_before_logs() {
+        let error = anyhow::anyhow!("refused").context("get the node").context("log:\nfirst\nsecond").context("joins");
+        assert_eq!(explain(&error), "joins: get the node: refused\nlog:\nfirst\nsecond");
+        assert_eq!(explain(&anyhow::anyhow!("two\nlines")), "two\nlines");
+    }
 
     #[test]
     fn failures_repeat_the_first_lines_of_their_errors() {

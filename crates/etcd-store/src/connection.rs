@@ -38,9 +38,12 @@ pub(crate) enum CallError {
     /// The revision is not there any more.
     #[error("etcdserver: mvcc: required revision has been compacted")]
     Compacted,
-    /// Etcd rejected the call or could not be reached. It is unknown whether a write took effect.
+    /// Etcd is busy, has no leader or could not be reached. It is unknown whether a write took effect.
     #[error("{0}")]
     Failed(String),
+    /// Etcd does not accept the call, such as one without permission. Another attempt has the same result.
+    #[error("{0}")]
+    Rejected(String),
 }
 
 impl From<CallError> for StoreError {
@@ -261,7 +264,13 @@ fn failed(status: &Status) -> CallError {
     }
     // What etcd itself says is shown as it is, what the transport says in the words of gRPC.
     let own = status.message().starts_with("etcdserver: ");
-    CallError::Failed(if own { message } else { format!("rpc error: code = {:?} desc = {message}", status.code()) })
+    let text = if own { message } else { format!("rpc error: code = {:?} desc = {message}", status.code()) };
+    match status.code() {
+        Code::InvalidArgument | Code::PermissionDenied | Code::Unauthenticated | Code::Unimplemented => {
+            CallError::Rejected(text)
+        }
+        _ => CallError::Failed(text),
+    }
 }
 
 #[cfg(test)]
@@ -319,6 +328,10 @@ mod tests {
         assert_eq!(reported(Status::internal("x")), "rpc error: code = Internal desc = x");
         let gone = Status::out_of_range("etcdserver: mvcc: required revision has been compacted");
         assert!(matches!(failed(&gone), CallError::Compacted));
+        let busy = Status::resource_exhausted("etcdserver: too many requests");
+        assert!(matches!(failed(&busy), CallError::Failed(_)), "another attempt can succeed");
+        let denied = Status::permission_denied("etcdserver: permission denied");
+        assert!(matches!(failed(&denied), CallError::Rejected(_)));
         assert!(may_be_repeated(&Status::unavailable("x")) && !was_not_sent(&Status::unavailable("x")));
         let refused = tonic::ConnectError(Box::new(std::io::Error::from(std::io::ErrorKind::ConnectionRefused)));
         assert!(was_not_sent(&Status::from_error(Box::new(refused))));

@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kelson_etcd::endpoint::{ClientTlsFiles as TlsFiles, Endpoints};
+use kelson_meta::Backoff;
 use kelson_metrics::Registry;
-use kelson_store::{Mirror, Store, StoreOptions};
+use kelson_store::{Mirror, Store, StoreError, StoreOptions};
 use kelson_tasks::{FILES, Tasks};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::compact;
-use crate::connection::Connection;
+use crate::connection::{CallError, Connection};
 use crate::core::{Core, Faults, Locked};
 use crate::fence::Fence;
 use crate::floors;
@@ -32,6 +33,8 @@ use crate::write::Writes;
 /// The longest time that a start waits for etcd.
 const START_MAX: Duration = Duration::from_secs(60);
 const START_PAUSE: Duration = Duration::from_millis(200);
+/// The pauses before everything is read again.
+const READ_PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 /// The options of the server, under the names of upstream's flags.
 pub struct EtcdOptions {
@@ -82,7 +85,8 @@ pub struct EtcdStore {
 }
 
 impl EtcdStore {
-    /// Reads everything and follows it from then on. Waits a minute for etcd to come up.
+    /// Reads everything and follows it from then on. Waits a minute for etcd to come up, and as long as it takes for the
+    /// leader that reads need.
     ///
     /// # Errors
     /// See [`EtcdError`].
@@ -121,23 +125,13 @@ impl EtcdStore {
             LoadError::Sealed(unreadable) => unavailable(format!("{unreadable} (--encryption-provider-config)")),
             other => unavailable(other.to_string()),
         };
-        let moved = floors::load(&core).await.map_err(sealed_or)?;
-        let reached = moved.as_ref().map(|moved| moved.current);
-        let (revision, events_from) = match moved {
-            Some(moved) => {
-                let begun = moved.loaded.revision;
-                moved.loaded.show(&core);
-                core.mirror.resume_from(&moved.floors);
-                (moved.current, begun)
-            }
-            None => fill(&core).await.map_err(sealed_or)?,
-        };
+        let FirstRead { revision, events_from, moved } = first_read(&core).await.map_err(sealed_or)?;
         tracing::info!(version = status.version, revision, events_from, "read all objects from etcd");
         let store = core.mirror.store(Arc::new(Writes(Arc::clone(&core))));
         let (health_max, compaction, size) = (options.health_max, options.compaction_every, options.size_every);
         keep(&options.tasks, &core, health_max);
-        if let Some(current) = reached {
-            reach(&core, current, START_MAX).await.map_err(|error| unavailable(error.to_string()))?;
+        if moved {
+            follow_to(&core, revision).await.map_err(|error| unavailable(error.to_string()))?;
         }
         if !compaction.is_zero() {
             let compactor = Arc::clone(&core);
@@ -152,6 +146,56 @@ impl EtcdStore {
             });
         }
         Ok(Self { store, metrics: registry })
+    }
+}
+
+/// What a start read.
+struct FirstRead {
+    /// The revision of the objects; the mirror must still reach it if they were moved.
+    revision: u64,
+    /// The revision from which watches can start.
+    events_from: u64,
+    /// Whether the mirror begins at the objects as they were moved into etcd.
+    moved: bool,
+}
+
+/// Reads all objects. An etcd that is busy or without a leader is asked again, with growing pauses and without limit,
+/// since a server that gives up is started again and asks for everything at once.
+async fn first_read(core: &Arc<Core>) -> Result<FirstRead, LoadError> {
+    let mut pause = None;
+    loop {
+        match read_once(core).await {
+            Err(LoadError::Call(error @ CallError::Failed(_))) => {
+                let next = READ_PAUSES.after(pause);
+                pause = Some(next);
+                tracing::warn!(%error, pause_s = next.as_secs(), "reading all objects from etcd failed; retrying");
+                tokio::time::sleep(next).await;
+            }
+            done => return done,
+        }
+    }
+}
+
+async fn read_once(core: &Arc<Core>) -> Result<FirstRead, LoadError> {
+    if let Some(beginning) = floors::load(core).await? {
+        let events_from = beginning.loaded.revision;
+        beginning.loaded.show(core);
+        core.mirror.resume_from(&beginning.floors);
+        return Ok(FirstRead { revision: beginning.current, events_from, moved: true });
+    }
+    let (revision, events_from) = fill(core).await?;
+    Ok(FirstRead { revision, events_from, moved: false })
+}
+
+/// Waits until the mirror shows a revision.
+async fn follow_to(core: &Core, revision: u64) -> Result<(), StoreError> {
+    loop {
+        match reach(core, revision, START_MAX).await {
+            Err(StoreError::Elsewhere(error)) => {
+                tracing::warn!(error, revision, "following the changes in etcd takes long; waiting");
+            }
+            done => return done,
+        }
     }
 }
 

@@ -159,6 +159,24 @@ async fn a_member_that_is_down_from_the_start_does_not_matter() {
     }
 }
 
+/// The status of a member needs no leader, and reads do: a start waits for it, longer than a single request may.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_waits_for_a_leader() {
+    let mut cluster = Cluster::start().await;
+    insist(cluster.open().await, "m".to_owned()).await;
+    cluster.kill(1).await;
+    cluster.kill(2).await;
+    let tasks = Tasks::root("test");
+    let of_one = options(vec![format!("unix://{}", cluster.socket(0).display())], &tasks, None);
+    let mut opened = Box::pin(EtcdStore::open(of_one));
+    let request = std::time::Duration::from_secs(11);
+    let early = tokio::time::timeout(request, &mut opened).await;
+    assert!(early.is_err(), "it has not given up");
+    cluster.restart(1).await;
+    let store = tokio::time::timeout(PATIENCE, opened).await.expect("it reads everything").unwrap().store;
+    assert_eq!(shown(&store, "m").as_deref(), Some("1"));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_of_three_members_continues_alone_after_a_reset() {
     let mut cluster = Cluster::start().await;

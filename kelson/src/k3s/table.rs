@@ -63,7 +63,7 @@ pub const ALIASES: &[Alias] = &[
     same("server").letter('s').agent().variable("K3S_URL"),
     refused("server", "a server joins by --server with a token of Kelson's: `kelson token create --server --print-join-command`").letter('s').server().variable("K3S_URL"),
     same("cluster-init").server().variable("K3S_CLUSTER_INIT").truth().note("the machine must have an etcd, 3.5.13 to 3.7"),
-    refused("cluster-reset", ETCD).server().variable("K3S_CLUSTER_RESET").truth(),
+    refused("cluster-reset", "`kelson cluster reset` makes the member of a stopped server the only one").server().variable("K3S_CLUSTER_RESET").truth(),
     refused("cluster-reset-restore-path", "`kelson snapshot restore` loads a snapshot into a stopped server").server(),
     // Flags of components.
     arguments("kube-apiserver-arg").server(),

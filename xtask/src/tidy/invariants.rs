@@ -4,9 +4,10 @@
 use super::tree::Tree;
 
 /// The documents with rows, and the first column of their tables.
-const TABLES: [(&str, &str); 3] = [
+const TABLES: [(&str, &str); 4] = [
     ("ARCHITECTURE.md", "| invariant |"),
     ("docs/internals/invariants.md", "| invariant |"),
+    ("docs/internals/invariants.md", "| report |"),
     ("docs/security.md", "| promise |"),
 ];
 

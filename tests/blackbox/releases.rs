@@ -2,6 +2,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -107,13 +108,17 @@ struct Debian(tempfile::TempDir);
 
 impl Debian {
     fn new() -> anyhow::Result<Self> {
+        // Tests run beside each other, and the first one makes it.
+        static MAKING: Mutex<()> = Mutex::new(());
         let cached = repo_root().join(".cache/debian");
+        let making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
         if !cached.join("etc/debian_version").exists() {
             sh(&format!(
                 "rm -rf {c}.new && debootstrap --variant=minbase bookworm {c}.new >&2 && mv {c}.new {c}",
                 c = cached.display()
             ))?;
         }
+        drop(making);
         let root = Self(tempfile::Builder::new().prefix("kelson-debian-").tempdir()?);
         sh(&format!("cp -a {}/. {}/", cached.display(), root.0.path().display()))?;
         for dir in ["proc", "dev"] {

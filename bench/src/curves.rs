@@ -2,11 +2,15 @@
 //! is visible.
 //!
 //! `curves [ROWS]... [SIZE]...` (default: all rows, 1000 10000 50000 pods). ROWS names a part: `lists`, `single`, `listers`, `watchers`, or
-//! what needs no pods: `bindings` and `collections` (a tenth of the size), `roles` (a fortieth), `resumed` (a hundredth). Without `SUBJECT_URL` the API server runs in this process, whose CPU time then
+//! what needs no pods: `bindings` and `collections` (a tenth of the size), `roles` (a fortieth), `resumed` (a hundredth). Parts that must
+//! be named: `namespaces` (the size) and `endpoints` (a fiftieth) need a controller manager, `bound` (as many nodes as a fiftieth of the
+//! size) a scheduler, and `role-starts` (a fiftieth) and `map-starts` (the size) a command that starts the server again (`starts`).
+//!
+//! Without `SUBJECT_URL` the API server runs in this process, whose CPU time then
 //! includes the client's. `SUBJECT_URL`, `SUBJECT_TOKEN` and `SUBJECT_PIDS` name a running server, its administrator's token and its
 //! processes (comma-separated, such as those of a kube-apiserver and its etcd); `PEER_URL`, `PEER_TOKEN` and `PEER_PIDS` a second one, for
-//! the same rows. Both must be empty, and API servers alone (`kelson kube-apiserver`): where controllers run, pods of nodes that do not
-//! exist are deleted.
+//! the same rows. Both must be empty, and, where no part needs more, API servers alone (`kelson kube-apiserver`): where controllers run,
+//! pods of nodes that do not exist are deleted.
 #![allow(clippy::unwrap_used, reason = "a measurement that cannot go on panics")]
 
 use std::sync::Arc;
@@ -21,8 +25,8 @@ use serde_json::json;
 
 use crate::block_on;
 use crate::control_plane::{Cluster, PODS, pod};
-use crate::growth;
 use crate::sides::{ALL, JSON, PROTOBUF, Side, TABLE, print};
+use crate::{bound, controlled, growth, starts};
 
 const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 const METADATA_PROTOBUF: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
@@ -32,8 +36,9 @@ const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
 pub fn run(args: &[String]) -> anyhow::Result<()> {
     let (rows, sizes): (Vec<&str>, Vec<&str>) =
         args.iter().map(String::as_str).partition(|arg| !arg.starts_with(|first: char| first.is_ascii_digit()));
-    if let Some(unknown) = rows.iter().find(|row| !OF_PODS.contains(row) && !OF_OTHERS.contains(row)) {
-        anyhow::bail!("{unknown}: no such rows; there are {OF_PODS:?} and {OF_OTHERS:?}");
+    let is_known = |row: &&&str| OF_PODS.contains(row) || OF_OTHERS.contains(row) || OF_COMPONENTS.contains(row);
+    if let Some(unknown) = rows.iter().find(|row| !is_known(row)) {
+        anyhow::bail!("{unknown}: no such rows; there are {OF_PODS:?}, {OF_OTHERS:?} and {OF_COMPONENTS:?}");
     }
     let sizes: Vec<usize> = sizes.iter().map(|size| size.parse().context("a size")).collect::<Result<_, _>>()?;
     let sizes = if sizes.is_empty() { vec![1000, 10_000, 50_000] } else { sizes };
@@ -44,11 +49,18 @@ pub fn run(args: &[String]) -> anyhow::Result<()> {
 const OF_PODS: [&str; 4] = ["lists", "single", "listers", "watchers"];
 /// Parts that need no pods.
 const OF_OTHERS: [&str; 4] = ["bindings", "roles", "resumed", "collections"];
+/// Parts that need other components or commands, and so must be named.
+const OF_COMPONENTS: [&str; 5] = ["namespaces", "endpoints", "bound", "role-starts", "map-starts"];
 
 async fn measure(rows: &[&str], sizes: &[usize]) -> anyhow::Result<()> {
     let subject = match Side::named("SUBJECT")? {
         Some(subject) => subject,
-        None => Side { client: Cluster::start(false).await?.client, pids: vec![std::process::id()], config: None },
+        None => Side {
+            client: Cluster::start(false).await?.client,
+            pids: vec![std::process::id()],
+            config: None,
+            restart: None,
+        },
     };
     let sides: Vec<Side> = std::iter::once(subject).chain(Side::named("PEER")?).collect();
     println!("CPU time of one request in ms, of the subject{}", if sides.len() > 1 { " and of the peer" } else { "" });
@@ -86,7 +98,30 @@ async fn measure(rows: &[&str], sizes: &[usize]) -> anyhow::Result<()> {
             growth::collection(&sides, size).await?;
         }
     }
+    for size in sizes {
+        of_components(rows, &sides, *size).await?;
+    }
     std::process::exit(0)
+}
+
+async fn of_components(rows: &[&str], sides: &[Side], size: usize) -> anyhow::Result<()> {
+    let is_chosen = |part: &str| rows.contains(&part);
+    if is_chosen("namespaces") {
+        controlled::namespace(sides, size).await?;
+    }
+    if is_chosen("endpoints") {
+        controlled::endpoints(sides, size / 50).await?;
+    }
+    if is_chosen("bound") {
+        bound::pods(sides, size / 50).await?;
+    }
+    if is_chosen("role-starts") {
+        starts::with_roles(sides, size / 50).await?;
+    }
+    if is_chosen("map-starts") {
+        starts::with_maps(sides, size).await?;
+    }
+    Ok(())
 }
 
 /// Makes pods up to a number, ten of them with one label in common, on a hundred nodes.

@@ -2,10 +2,12 @@
 //! kelson-bench -- NAME [ARGUMENTS]`. Whole servers are measured by the scripts in this directory.
 
 mod admission;
+mod bound;
 mod cel;
 mod clusters;
 mod codec;
 mod control_plane;
+mod controlled;
 mod credentials;
 mod curves;
 mod decoders;
@@ -21,6 +23,7 @@ mod rbac;
 mod scheduler;
 mod servers;
 mod sides;
+mod starts;
 mod store;
 mod streams;
 mod writes;

@@ -28,6 +28,8 @@ pub struct Side {
     pub pids: Vec<u32>,
     /// How to reach a server in another process.
     pub config: Option<Config>,
+    /// The command that starts the server again, and prints its processes.
+    pub restart: Option<String>,
 }
 
 fn connect(config: &Config) -> anyhow::Result<Client> {
@@ -44,8 +46,13 @@ impl Side {
         let config = Config { server, insecure_skip_tls_verify: true, credentials, ..Config::default() };
         let client = connect(&config)?;
         let pids = variable("PIDS").context("the server's processes are missing")?;
-        let pids = pids.split(',').map(|pid| pid.trim().parse().context("a process")).collect::<Result<_, _>>()?;
-        Ok(Some(Self { client, pids, config: Some(config) }))
+        let (pids, restart) = (Self::processes(&pids)?, variable("RESTART"));
+        Ok(Some(Self { client, pids, config: Some(config), restart }))
+    }
+
+    /// Reads processes, which are separated by commas.
+    pub fn processes(pids: &str) -> anyhow::Result<Vec<u32>> {
+        pids.split(',').map(|pid| pid.trim().parse().context("a process")).collect()
     }
 
     /// A client that shares no connection: streams of one connection share its flow control, so one that is not read stops the others.
@@ -65,12 +72,21 @@ impl Side {
 
     /// The most memory of the server's processes so far, in megabytes.
     pub fn peak_mb(&self) -> u64 {
-        let peak = |pid: &u32| {
+        self.memory_mb("VmHWM:")
+    }
+
+    /// The memory of the server's processes, in megabytes.
+    pub fn resident_mb(&self) -> u64 {
+        self.memory_mb("VmRSS:")
+    }
+
+    fn memory_mb(&self, field: &str) -> u64 {
+        let value = |pid: &u32| {
             let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-            let line = text.lines().find(|line| line.starts_with("VmHWM:")).unwrap().to_owned();
+            let line = text.lines().find(|line| line.starts_with(field)).unwrap().to_owned();
             line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
         };
-        self.pids.iter().map(peak).sum()
+        self.pids.iter().map(value).sum()
     }
 
     /// Sends a request with a JSON body, and does not read the response.

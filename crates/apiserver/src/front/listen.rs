@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::StartError;
 use crate::front::activity::{Activity, TrackedBody};
+use crate::front::gather::Gathering;
 use crate::front::handle;
 use crate::front::heads::{CountedHeads, HeadBudget, HeadMeter};
 use crate::front::identify::Identity;
@@ -179,12 +180,13 @@ where
             Ok::<_, std::convert::Infallible>(answer.map(|body| TrackedBody::new(body, open)))
         }
     });
-    let io = TokioIo::new(CountedHeads::new(io, heads));
+    let io = CountedHeads::new(io, heads);
     let outcome = if http2 {
-        let connection = http2_builder().serve_connection(io, service);
-        drive(connection, |c| c.graceful_shutdown(), &activity, stopping).await
+        let serve = |stream| http2_builder().serve_connection(TokioIo::new(stream), service);
+        let connection = Gathering::new(io, serve);
+        drive(connection, |c| c.get_mut().connection().graceful_shutdown(), &activity, stopping).await
     } else {
-        let connection = http1_builder().serve_connection(io, service).with_upgrades();
+        let connection = http1_builder().serve_connection(TokioIo::new(io), service).with_upgrades();
         drive(connection, |c| c.graceful_shutdown(), &activity, stopping).await
     };
     if let Err(error) = outcome {

@@ -4,6 +4,7 @@ pub mod audit;
 pub mod authorize;
 pub mod dispatch;
 pub mod flow;
+pub mod gather;
 pub mod handle;
 pub mod heads;
 pub mod heavy;

@@ -59,6 +59,7 @@ pub(crate) fn two_servers() -> anyhow::Result<Servers> {
 /// The node of the third machine and its agent.
 struct Beside {
     name: String,
+    token: String,
     agent: Agent,
 }
 
@@ -67,22 +68,23 @@ impl Beside {
     fn start(servers: &Servers, more: &[&str]) -> anyhow::Result<Self> {
         let name = format!("beside-{}", servers.network.machine(NODE));
         let token = servers.command(0, &["token", "create"])?;
-        let args = Self::args(&name);
-        let args: Vec<&str> = args.iter().map(String::as_str).chain(["--token", &token]).collect();
+        let args = Self::args(&name, &token);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let machine = servers.network.machine(NODE);
         let mut agent = Agent::within(Some(&machine), &[&args[..], more].concat(), Path::new("/nonexistent"))?;
         agent.launch()?;
-        Ok(Self { name, agent })
+        Ok(Self { name, token, agent })
     }
 
-    fn args(name: &str) -> [String; 4] {
-        ["--server".to_owned(), format!("{},{}", url(0), url(1)), "--node-name".to_owned(), name.to_owned()]
+    fn args(name: &str, token: &str) -> [String; 6] {
+        let servers = format!("{},{}", url(0), url(1));
+        ["--server", &servers, "--node-name", name, "--token", token].map(str::to_owned)
     }
 
-    /// Starts the agent again without tokens.
+    /// Starts the agent again with the flags of the node and more.
     fn restart(&mut self, more: &[&str]) -> Outcome {
         self.agent.terminate()?;
-        let args = Self::args(&self.name);
+        let args = Self::args(&self.name, &self.token);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         self.agent.report(&[&args[..], more].concat());
         self.agent.launch()

@@ -154,40 +154,46 @@ async fn finish(args: &RotateArgs) -> anyhow::Result<()> {
     if rotation::previous(&dir, "ca")?.is_none() {
         bail!("no CA rotation is in progress in {}", dir.display());
     }
-    let mut servers = Vec::new();
-    if !args.force {
-        let pki = ClusterPki::open(&authorities::options(&args.data_dir), Timestamp::now())?;
-        let client = token::admin(&args.data_dir)?;
-        let nodes = client
-            .list::<Node>("", &ListParams::default())
-            .await
-            .context("list nodes (--force continues without them)");
-        let late = late(&token::reaching(&args.data_dir, nodes)?.items, &Bundles::of(&pki).report()?);
-        if !late.is_empty() {
-            bail!(
-                "these nodes have not confirmed that they use the new CAs and would be disconnected: {}; use --force to continue",
-                late.join(", ")
-            );
-        }
-        servers = token::reaching(&args.data_dir, rotation_servers::listed(&client).await)?;
-        // A single server has applied its own files, and may be advertised at an address that this machine does not reach.
-        if servers.len() > 1 {
-            let late = rotation_servers::late(&servers, pki.ca.cert_pem()).await;
-            if !late.is_empty() {
-                bail!(
-                    "these servers do not use the new CAs and would be disconnected: {}; copy {}/*.crt and *.key to DIR/pki there, or use --force to continue",
-                    late.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
-                    dir.display()
-                );
-            }
-        }
-    }
+    let servers = if args.force { Vec::new() } else { confirmed(&args.data_dir).await? };
     rotation::finish(&dir)?;
     outln!("The previous CAs are no longer trusted.");
     if servers.len() > 1 {
         outln!("Run the same command on the other servers: {}.", servers.join(", "));
     }
     Ok(())
+}
+
+/// Returns the servers of the cluster, all of which use the new CAs, as all nodes do.
+///
+/// # Errors
+/// Those that do not, by name, or they cannot be asked.
+async fn confirmed(data_dir: &Path) -> anyhow::Result<Vec<String>> {
+    let pki = ClusterPki::open(&authorities::options(data_dir), Timestamp::now())?;
+    let client = token::admin(data_dir)?;
+    let nodes =
+        client.list::<Node>("", &ListParams::default()).await.context("list nodes (--force continues without them)");
+    let mut missing = Vec::new();
+    let nodes = late(&token::reaching(data_dir, nodes)?.items, &Bundles::of(&pki).report()?);
+    if !nodes.is_empty() {
+        missing.push(format!(
+            "these nodes have not confirmed that they use the new CAs and would be disconnected: {}",
+            nodes.join(", ")
+        ));
+    }
+    let servers = token::reaching(data_dir, rotation_servers::listed(&client).await)?;
+    // A single server has applied its own files, and may be advertised at an address that this machine does not reach.
+    let late = if servers.len() > 1 { rotation_servers::late(&servers, pki.ca.cert_pem()).await } else { Vec::new() };
+    if !late.is_empty() {
+        missing.push(format!(
+            "these servers do not use the new CAs and would be disconnected: {}; copy {}/*.crt and *.key to DIR/pki there",
+            late.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+            data_dir.join(PKI_DIR).display()
+        ));
+    }
+    match missing.is_empty() {
+        true => Ok(servers),
+        false => bail!("{}; use --force to continue", missing.join("; ")),
+    }
 }
 
 /// Returns the nodes that have not reported `wanted`.

@@ -210,7 +210,7 @@ fn turned(server: &Process, nodes: &[Node], old: &Kubectl, seen: &std::sync::mps
         ])?;
         let pins: std::collections::BTreeSet<&str> = pins.split_whitespace().collect();
         ensure!(
-            pins.len() == 1 && pins.iter().all(|pin| pin.contains(&signing_pin(server).unwrap_or_default())),
+            pins.len() == 1 && pins.iter().all(|pin| pin.contains(&signing_pin(&server.dir).unwrap_or_default())),
             "{pins:?}"
         );
         Ok(())
@@ -221,9 +221,9 @@ fn turned(server: &Process, nodes: &[Node], old: &Kubectl, seen: &std::sync::mps
     Ok(())
 }
 
-/// Returns the pin of the current signing CA.
-fn signing_pin(server: &Process) -> anyhow::Result<String> {
-    let file = server.dir.join("pki/ca.crt");
+/// Returns the pin of the current signing CA of the server with this data directory.
+pub(crate) fn signing_pin(dir: &Path) -> anyhow::Result<String> {
+    let file = dir.join("pki/ca.crt");
     let digest = kelson_blackbox::sh(&format!(
         "openssl x509 -in {} -pubkey -noout | openssl pkey -pubin -outform DER | sha256sum | cut -d' ' -f1",
         file.display()

@@ -14,15 +14,15 @@ use rustls::ClientConfig;
 use serde_json::{Value, json};
 
 /// The time limit of a start, a join and a failover.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// The port of each server.
-const PORT: u16 = 6443;
+pub(crate) const PORT: u16 = 6443;
 /// The port of etcd members.
 const PEER_PORT: u16 = 2380;
 /// The lines of a server's log in an error.
 const TAIL: usize = 30;
 /// The number of servers, and of members of etcd.
-const SERVERS: usize = 3;
+pub(crate) const SERVERS: usize = 3;
 
 pub fn tests() -> Vec<Test> {
     vec![
@@ -38,16 +38,16 @@ fn three(_: &Subject) -> Outcome {
 }
 
 /// Machines with one server each.
-struct Servers {
-    network: Network,
-    programs: Vec<Program>,
-    tls: Option<Arc<ClientConfig>>,
+pub(crate) struct Servers {
+    pub(crate) network: Network,
+    pub(crate) programs: Vec<Program>,
+    pub(crate) tls: Option<Arc<ClientConfig>>,
     // The last field: removed after all processes have ended.
     scratch: tempfile::TempDir,
 }
 
 impl Servers {
-    fn new() -> anyhow::Result<Self> {
+    pub(crate) fn new() -> anyhow::Result<Self> {
         let network = Network::start(SERVERS)?;
         network.enter()?;
         let scratch = tempfile::Builder::new().prefix("kelson-test-").tempdir()?;
@@ -61,7 +61,7 @@ impl Servers {
         Ok(servers)
     }
 
-    fn dir(&self, n: usize) -> PathBuf {
+    pub(crate) fn dir(&self, n: usize) -> PathBuf {
         self.scratch.path().join(format!("m{n}"))
     }
 
@@ -75,13 +75,13 @@ impl Servers {
         words.into_iter().map(str::to_owned).collect()
     }
 
-    fn start(&mut self, n: usize, more: &[&str]) -> Outcome {
+    pub(crate) fn start(&mut self, n: usize, more: &[&str]) -> Outcome {
         let args = self.args(n, more);
         self.programs[n].set_args(args);
         self.programs[n].start()
     }
 
-    fn until_ready(&mut self, n: usize) -> Outcome {
+    pub(crate) fn until_ready(&mut self, n: usize) -> Outcome {
         if self.tls.is_none() {
             let ca = self.dir(n).join("pki/ca.crt");
             let read = eventually("the first server has a CA", PATIENCE, || trust(&ca));
@@ -96,13 +96,13 @@ impl Servers {
     }
 
     /// Returns a client of one server. All of them have certificates of the first server's CA.
-    fn client(&self, n: usize) -> anyhow::Result<Https> {
+    pub(crate) fn client(&self, n: usize) -> anyhow::Result<Https> {
         let tls = self.tls.clone().context("no server has started yet")?;
         Ok(Https::new(Network::address(n).into(), PORT, tls))
     }
 
     /// Runs a command of ours on a machine, for the server there.
-    fn command(&self, n: usize, words: &[&str]) -> anyhow::Result<String> {
+    pub(crate) fn command(&self, n: usize, words: &[&str]) -> anyhow::Result<String> {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/run/netns/{}", self.network.machine(n))).arg(binary()).args(words);
         command.arg("--data-dir").arg(self.dir(n));
@@ -111,11 +111,11 @@ impl Servers {
         Ok(out.stdout.trim().to_owned())
     }
 
-    fn members(&self, n: usize) -> anyhow::Result<Vec<Value>> {
+    pub(crate) fn members(&self, n: usize) -> anyhow::Result<Vec<Value>> {
         Ok(serde_json::from_str(&self.command(n, &["member", "list", "-o", "json"])?)?)
     }
 
-    fn write(&self, n: usize, name: &str) -> Outcome {
+    pub(crate) fn write(&self, n: usize, name: &str) -> Outcome {
         let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"a": "1"}});
         let path = "/api/v1/namespaces/default/configmaps";
         eventually(&format!("server {n} stores {name}"), PATIENCE, || {
@@ -126,7 +126,7 @@ impl Servers {
         })
     }
 
-    fn read(&self, n: usize, name: &str) -> Outcome {
+    pub(crate) fn read(&self, n: usize, name: &str) -> Outcome {
         let path = format!("/api/v1/namespaces/default/configmaps/{name}");
         let (code, answer) = self.client(n)?.call("GET", &path, &Value::Null)?;
         ensure!(code == 200 && answer["data"]["a"] == "1", "server {n}: {code} {answer}");

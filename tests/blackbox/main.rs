@@ -46,6 +46,7 @@ mod pod_lifecycle;
 mod pods;
 mod releases;
 mod restore;
+mod servers_and_nodes;
 mod services;
 mod stages;
 mod streaming;
@@ -120,6 +121,7 @@ fn main() {
         vip::tests(),
         members::tests(),
         joining_servers::tests(),
+        servers_and_nodes::tests(),
         restore::tests(),
         envtest::tests(),
         etcd::tests(),

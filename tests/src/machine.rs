@@ -110,6 +110,11 @@ pub struct Agent {
 impl Agent {
     /// Creates an agent on `machine` (or on this one), without starting it; `args` are those after `kelson agent`.
     pub fn new(machine: Option<&Machine>, args: &[&str], images: &Path) -> anyhow::Result<Self> {
+        Self::within(machine.map(|machine| machine.netns.as_str()), args, images)
+    }
+
+    /// Creates an agent in a network namespace (or in this process's), as [`Agent::new`] does.
+    pub fn within(netns: Option<&str>, args: &[&str], images: &Path) -> anyhow::Result<Self> {
         let scratch = tempfile::Builder::new().prefix("kelson-test-").tempdir()?;
         let dir = scratch.path().join("agent");
         std::fs::create_dir_all(&dir)?;
@@ -118,7 +123,7 @@ impl Agent {
         }
         let mut all: Vec<String> = args.iter().map(|a| (*a).to_owned()).collect();
         all.extend(["--data-dir".into(), dir.display().to_string()]);
-        Ok(Self { dir, args: all, netns: machine.map(|m| m.netns.clone()), child: None, scratch })
+        Ok(Self { dir, args: all, netns: netns.map(str::to_owned), child: None, scratch })
     }
 
     /// Sets the arguments for later starts.

@@ -1,6 +1,6 @@
 //! The envelope of a protobuf document: `k8s\0`, then `runtime.Unknown` with the API version, the kind and the message.
 use super::wire::{Reader, RevBuf, Wire};
-use crate::{DecodeError, TypeMeta};
+use crate::{DecodeError, EncodeError, TypeMeta};
 
 /// The first bytes of every protobuf document of Kubernetes.
 pub const MAGIC: &[u8; 4] = b"k8s\0";
@@ -56,9 +56,18 @@ pub fn peek(data: &[u8]) -> Result<TypeMeta, DecodeError> {
     Ok(read(data)?.meta)
 }
 
+/// The bytes after a message: contentEncoding and contentType, both empty.
+const TAIL: [u8; 4] = [0x1a, 0x00, 0x22, 0x00];
+
 /// The bytes before and after a message of this length. They have no room for it, because a list is never in memory as a whole.
 pub(super) fn around(api_version: &str, kind: &str, length: usize) -> (Vec<u8>, [u8; 4]) {
     let mut buf = RevBuf::with_capacity(64 + api_version.len() + kind.len());
+    begin(api_version, kind, length, &mut buf);
+    (buf.into_vec(), TAIL)
+}
+
+/// Writes the bytes before a message of this length.
+fn begin(api_version: &str, kind: &str, length: usize, buf: &mut RevBuf) {
     buf.varint(length as u64);
     buf.tag(2, Wire::Bytes);
     let end = buf.mark();
@@ -66,6 +75,18 @@ pub(super) fn around(api_version: &str, kind: &str, length: usize) -> (Vec<u8>, 
     buf.text(1, api_version);
     buf.close(1, end);
     buf.raw(MAGIC);
-    // The last bytes are contentEncoding and contentType, both empty.
-    (buf.into_vec(), [0x1a, 0x00, 0x22, 0x00])
+}
+
+/// Writes a document whose message `message` writes.
+pub(super) fn surround(
+    api_version: &str,
+    kind: &str,
+    buf: &mut RevBuf,
+    message: impl FnOnce(&mut RevBuf) -> Result<(), EncodeError>,
+) -> Result<(), EncodeError> {
+    buf.raw(&TAIL);
+    let end = buf.mark();
+    message(buf)?;
+    begin(api_version, kind, buf.mark() - end, buf);
+    Ok(())
 }

@@ -15,7 +15,7 @@ pub use list::ListEncoder;
 pub use metadata::MetadataEncoder;
 pub use watch::{FRAME_BYTES_MAX, frame, watch_event, watch_frame};
 
-use crate::json::tape::Tape;
+use crate::json::tape::{Cursor, Tape};
 use crate::{Budget, DecodeError, EncodeError, Limits, TypeMeta};
 use kelson_schema::TypeId;
 use serde_json::Value;
@@ -64,6 +64,23 @@ pub fn encode_message(ty: TypeId, value: &Value) -> Result<Vec<u8>, EncodeError>
     }
     let mut buf = RevBuf::with_capacity(1024);
     encode::message(ty, Some(value), &mut buf)?;
+    Ok(buf.into_vec())
+}
+
+/// Encodes a document with envelope and message from the text of a stored object. The result is that of [`encode`] with the object's
+/// tree; no tree is built.
+///
+/// # Errors
+/// As [`encode_stored`].
+pub fn encode_stored_document(ty: TypeId, text: &str) -> Result<Vec<u8>, EncodeError> {
+    if !ty.has_proto() {
+        return Err(EncodeError::NoProtobuf);
+    }
+    let tape = Tape::parse(text).map_err(EncodeError::Stored)?;
+    let root = tape.root();
+    let text_of = |key: &str| root.get(key).filter(|_| ty.is_kind()).and_then(Cursor::as_str).unwrap_or("");
+    let mut buf = RevBuf::with_capacity(text.len());
+    envelope::surround(text_of("apiVersion"), text_of("kind"), &mut buf, |buf| encode::message(ty, Some(root), buf))?;
     Ok(buf.into_vec())
 }
 

@@ -18,11 +18,14 @@ fn round_trips(what: &str, ty: TypeId, object: &Value) {
         }
         if ty.has_proto() {
             let stored = canonical_json(&decoded.value);
-            let stored = proto::encode_stored(ty, std::str::from_utf8(&stored).expect("UTF-8"));
+            let stored = std::str::from_utf8(&stored).expect("UTF-8");
+            let message = proto::encode_stored(ty, stored);
             assert!(
-                stored == proto::encode_message(ty, &decoded.value),
+                message == proto::encode_message(ty, &decoded.value),
                 "{what}: the stored text gives another message"
             );
+            let document = proto::encode_stored_document(ty, stored);
+            assert!(document == proto::encode(ty, &decoded.value), "{what}: the stored text gives another document");
         }
         let again = encode(encoding, Some(ty), &decoded.value).expect("encodes as before");
         assert!(bytes == again, "{what}: {encoding:?}: other bytes of the same tree");

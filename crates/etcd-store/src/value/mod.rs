@@ -4,7 +4,7 @@
 
 mod definition;
 
-use kelson_codec::{json, proto};
+use kelson_codec::{EncodeError, json, proto};
 use kelson_meta::Gvk;
 use kelson_schema::{Schema, TypeId};
 use kelson_store::{Body, Fields, Key, Labels, RecordMeta, StoreError, Uid};
@@ -140,7 +140,23 @@ fn beside(row: Option<&Row>, tree: &Value) -> RecordMeta {
 /// # Errors
 /// [`StoreError::BadBody`] if the body is not an object of the key's kind, which is a bug of the caller.
 pub(crate) fn encode(media: MediaType, key: &Key, body: &Body) -> Result<Vec<u8>, StoreError> {
+    if let Some(ty) = message_type(media, key) {
+        // The revision in a body is empty, so its message has none.
+        let text = std::str::from_utf8(body.json()).map_err(|_| StoreError::BadBody)?;
+        return proto::encode_stored_document(ty, text).map_err(|error| rejected(key, &error));
+    }
     encode_json(media, key, body.json())
+}
+
+/// The type of an object that is stored as protobuf; `None` for one that is stored as JSON.
+fn message_type(media: MediaType, key: &Key) -> Option<TypeId> {
+    let row = key::row(key.resource).filter(|_| !AS_JSON.contains(&key.resource.group()))?;
+    row.ty.filter(|ty| media == MediaType::Protobuf && ty.has_proto())
+}
+
+fn rejected(key: &Key, error: &EncodeError) -> StoreError {
+    tracing::error!(%key, %error, "object cannot be encoded as protobuf");
+    StoreError::BadBody
 }
 
 /// Returns the value to store for an object in JSON, with or without a `resourceVersion`.
@@ -151,12 +167,8 @@ pub(crate) fn encode_json(media: MediaType, key: &Key, object: &[u8]) -> Result<
     let mut tree: Value = serde_json::from_slice(object).map_err(|_| StoreError::BadBody)?;
     let metadata = tree.get_mut("metadata").and_then(Value::as_object_mut).ok_or(StoreError::BadBody)?;
     metadata.remove("resourceVersion");
-    let ty = key::row(key.resource).filter(|_| !AS_JSON.contains(&key.resource.group())).and_then(|row| row.ty);
-    match ty.filter(|ty| media == MediaType::Protobuf && ty.has_proto()) {
-        Some(ty) => proto::encode(ty, &tree).map_err(|error| {
-            tracing::error!(%key, %error, "object cannot be encoded as protobuf");
-            StoreError::BadBody
-        }),
+    match message_type(media, key) {
+        Some(ty) => proto::encode(ty, &tree).map_err(|error| rejected(key, &error)),
         None => {
             let mut bytes = kelson_codec::declared_json(&tree);
             bytes.push(b'\n');
@@ -203,6 +215,14 @@ mod tests {
         assert_eq!(decoded.meta.labels.get("component"), Some("apiserver"));
         assert_eq!(decoded.meta.fields.get("spec.type"), Some("ClusterIP"));
         assert_eq!(encode(MediaType::Protobuf, &service, &decoded.body).unwrap(), SERVICE);
+        let text = String::from_utf8(decoded.body.json().to_vec()).unwrap();
+        let record = text.replace(r#""resourceVersion":"""#, r#""resourceVersion":"77""#);
+        assert_ne!(record, text);
+        assert_eq!(
+            encode_json(MediaType::Protobuf, &service, record.as_bytes()).unwrap(),
+            SERVICE,
+            "as in a migration"
+        );
         let json = encode(MediaType::Json, &service, &decoded.body).unwrap();
         assert_eq!(tree(&decode(&service, &json).unwrap()), tree(&decoded));
     }

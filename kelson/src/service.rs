@@ -1,5 +1,6 @@
 //! Notifies the service manager that started this process when it is ready, reloads, stops, and that it its parts
 //! work (`sd_notify(3)`). Without a manager nothing is sent, and SIGHUP ends the process like that of a closed terminal.
+//! OpenRC receives no notifications, but its service files have a command to reload.
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,9 @@ pub type Check = Box<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send
 /// Checks begin this often within the watchdog's limit.
 const CHECKS_PER_LIMIT: u32 = 4;
 
+/// The environment variable that OpenRC sets for what it starts.
+const OPENRC: &str = "RC_SVCNAME";
+
 /// The connection to the manager, if there is one.
 #[derive(Clone)]
 pub struct Service {
@@ -34,10 +38,10 @@ impl Service {
             None
         });
         let service = Self { notifier: notifier.map(Arc::new), parts: Arc::default() };
-        if service.notifier.is_some() {
-            if let Some(limit) = service::watchdog() {
-                tasks.spawn("watchdog", OnPanic::Contain, service.clone().lives(limit));
-            }
+        if let Some(limit) = service::watchdog().filter(|_| service.notifier.is_some()) {
+            tasks.spawn("watchdog", OnPanic::Contain, service.clone().lives(limit));
+        }
+        if service.notifier.is_some() || std::env::var_os(OPENRC).is_some() {
             match ReloadSignal::listen() {
                 Ok(signal) => drop(tasks.spawn("reload", OnPanic::Contain, service.clone().reloads(signal))),
                 Err(e) => tracing::warn!(error = %e, "cannot handle SIGHUP; a reload ends this process"),

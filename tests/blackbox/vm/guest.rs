@@ -26,7 +26,55 @@ const KERNEL: &str = "root=/dev/vda rw console=ttyS0 net.ifnames=0 quiet mitigat
 pub const BUSY_HOST: &str = "for unit in server agent; do mkdir -p /etc/systemd/system/kelson-$unit.service.d
 printf '[Unit]\\nRequiresMountsFor=/payload\\n[Service]\\nWatchdogSec=900\\n' >/etc/systemd/system/kelson-$unit.service.d/busy.conf; done; systemctl daemon-reload";
 
+/// The first process of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Init {
+    Systemd,
+    OpenRc,
+}
+
+impl Init {
+    /// The part of the kernel's command line that selects it.
+    fn kernel(self) -> &'static str {
+        match self {
+            Self::Systemd => "",
+            Self::OpenRc => "init=/opt/openrc-init",
+        }
+    }
+
+    fn reboot(self) -> &'static str {
+        match self {
+            Self::Systemd => "systemctl reboot",
+            Self::OpenRc => "openrc-shutdown --reboot now",
+        }
+    }
+
+    /// A command that ends when all that starts at boot was started.
+    fn booted(self) -> &'static str {
+        match self {
+            Self::Systemd => "systemctl is-system-running --wait",
+            Self::OpenRc => "until [ \"$(rc-status --runlevel)\" = default ]; do sleep 1; done",
+        }
+    }
+
+    /// Prints when the server's process was started, in seconds since the epoch.
+    fn started(self) -> &'static str {
+        match self {
+            Self::Systemd => "date -d \"$(systemctl show -P ExecMainStartTimestamp kelson-server)\" +%s",
+            Self::OpenRc => "date -d \"$(ps -o lstart= -p $(pgrep -xo kelson))\" +%s",
+        }
+    }
+
+    fn log(self) -> &'static str {
+        match self {
+            Self::Systemd => "journalctl -u kelson-server -n 60 --no-pager -o cat | cut -c1-300",
+            Self::OpenRc => "tail -n 60 /var/log/kelson-server.log | cut -c1-300",
+        }
+    }
+}
+
 /// The hardware of a guest.
+#[derive(Clone, Copy)]
 pub struct Machine {
     /// Memory in MiB.
     pub memory_mib: u32,
@@ -34,13 +82,13 @@ pub struct Machine {
     pub cpus: u32,
     /// The port and the last byte of the MAC address on a network that guests share, beside the one that leads to the host.
     pub wire: Option<(u16, u8)>,
+    /// The first process.
+    pub init: Init,
 }
 
 /// A guest that runs, with its disk in a directory that is removed at the end.
 pub struct Guest {
-    memory_mib: u32,
-    cpus: u32,
-    wire: Option<(u16, u8)>,
+    machine: Machine,
     dir: tempfile::TempDir,
     port: u16,
     qemu: ChildGuard,
@@ -50,7 +98,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Starts a machine with a fresh disk and waits until systemd has started everything.
+    /// Starts a machine with a fresh disk and waits until its init has started everything.
     pub fn boot(machine: &Machine) -> anyhow::Result<Self> {
         let dir = tempfile::Builder::new().prefix("kelson-vm-").tempdir()?;
         let path = dir.path().display();
@@ -60,18 +108,17 @@ impl Guest {
         sh(&format!("qemu-img create -q -f qcow2 -b {} -F raw {path}/disk", backing.display()))?;
         // What is tested is a disk too, which needs nothing of the guest's network.
         sh(&format!(
-            "mkdir {path}/payload && cp -r {c}/images {path}/payload/ && cp {r}/packaging/systemd/*.service {path}/payload/ &&
+            "mkdir -p {path}/payload/release && cp -r {c}/images {path}/payload/ && cd {path}/payload &&
+             cp -r {r}/packaging {r}/scripts/install.sh release/ && ln -s /payload/kelson release/kelson &&
              strip -o {path}/payload/kelson {b} && mke2fs -q -F -t ext4 -d {path}/payload {path}/payload.disk 600M >/dev/null 2>&1 && rm -r {path}/payload",
             c = cache.display(),
             r = repo_root().display(),
             b = binary().display()
         ))?;
         let port = free_port()?;
-        let (memory_mib, cpus, wire) = (machine.memory_mib, machine.cpus, machine.wire);
-        let (qemu, channel) = start(&dir, (memory_mib, cpus), port, wire)?;
-        let guest =
-            Self { memory_mib, cpus, wire, dir, port, qemu, channel: RefCell::new(channel), sent: Cell::new(0) };
-        guest.wait_for_systemd()?;
+        let (qemu, channel) = start(&dir, machine, port)?;
+        let guest = Self { machine: *machine, dir, port, qemu, channel: RefCell::new(channel), sent: Cell::new(0) };
+        guest.wait_for_init()?;
         Ok(guest)
     }
 
@@ -84,28 +131,28 @@ impl Guest {
             ensure!(started.elapsed() < PATIENCE, "the guest did not power off");
             std::thread::sleep(Duration::from_millis(200));
         }
-        self.memory_mib = memory_mib;
-        let (qemu, channel) = start(&self.dir, (memory_mib, self.cpus), self.port, self.wire)?;
+        self.machine.memory_mib = memory_mib;
+        let (qemu, channel) = start(&self.dir, &self.machine, self.port)?;
         self.qemu = qemu;
         self.channel = RefCell::new(channel);
-        self.wait_for_systemd()
+        self.wait_for_init()
     }
 
     /// Restarts the guest's system as its administrator does, and waits for the new one.
     pub fn reboot(&self) -> Outcome {
         let before = self.sh("cat /proc/sys/kernel/random/boot_id")?;
-        self.send("systemctl reboot")?;
+        self.send(self.machine.init.reboot())?;
         eventually("another boot", PATIENCE * 2, || {
             let now = self.run("cat /proc/sys/kernel/random/boot_id", Duration::from_secs(5))?.1;
             ensure!(now.trim().len() == 36 && now != before, "{now}");
             Ok(())
         })?;
-        self.wait_for_systemd()
+        self.wait_for_init()
     }
 
-    fn wait_for_systemd(&self) -> Outcome {
+    fn wait_for_init(&self) -> Outcome {
         eventually("a started guest", PATIENCE, || self.sh("[ -e /payload/kelson ]").map(drop))?;
-        self.run("systemctl is-system-running --wait", COMMAND).map(drop)
+        self.run(self.machine.init.booted(), COMMAND).map(drop)
     }
 
     /// Runs a script of bash in the guest, as root; gives both of its outputs. Any exit code except 0 is an error.
@@ -145,7 +192,7 @@ impl Guest {
     /// Installs the units of packaging/systemd and starts the server with this kubelet configuration and these flags; waits for its node.
     pub fn install(&mut self, kubelet: &str, flags: &str) -> Outcome {
         self.sh(&format!(
-            "cp /payload/*.service /etc/systemd/system/; mkdir -p /etc/kelson
+            "cp /payload/release/packaging/systemd/*.service /etc/systemd/system/; mkdir -p /etc/kelson
 cat >/etc/kelson/kubelet.yaml <<'X'\n{kubelet}X
 echo 'KELSON_ARGS=\"--kubelet-config /etc/kelson/kubelet.yaml {flags}\"' >/etc/kelson/kelson.env
 {BUSY_HOST}; systemctl enable -q --now kelson-server"
@@ -178,8 +225,7 @@ echo 'KELSON_ARGS=\"--kubelet-config /etc/kelson/kubelet.yaml {flags}\"' >/etc/k
     /// Waits until the node's Ready condition was written after the last start of the server.
     pub fn became_ready_again(&self) -> Outcome {
         let k = self.kubectl();
-        let started =
-            super::number(&self.sh("date -d \"$(systemctl show -P ExecMainStartTimestamp kelson-server)\" +%s")?)?;
+        let started = super::number(&self.sh(self.machine.init.started())?)?;
         eventually("a node that is ready again", PATIENCE, || {
             let beat = "jsonpath={.items[0].status.conditions[?(@.type==\"Ready\")].lastHeartbeatTime}";
             let beat = k.ok(&["get", "nodes", "-o", beat])?;
@@ -218,9 +264,9 @@ echo 'KELSON_ARGS=\"--kubelet-config /etc/kelson/kubelet.yaml {flags}\"' >/etc/k
         Kubectl::new(self.dir.path().join("kubeconfig"))
     }
 
-    /// The last lines of the server's journal.
+    /// The last lines of the server's log.
     pub fn log_tail(&self) -> String {
-        self.sh("journalctl -u kelson-server -n 60 --no-pager -o cat | cut -c1-300").unwrap_or_default()
+        self.sh(self.machine.init.log()).unwrap_or_default()
     }
 }
 
@@ -230,12 +276,7 @@ fn cache() -> PathBuf {
 }
 
 /// Starts qemu and opens the channel.
-fn start(
-    dir: &tempfile::TempDir,
-    (memory_mib, cpus): (u32, u32),
-    port: u16,
-    wire: Option<(u16, u8)>,
-) -> anyhow::Result<(ChildGuard, BufReader<UnixStream>)> {
+fn start(dir: &tempfile::TempDir, machine: &Machine, port: u16) -> anyhow::Result<(ChildGuard, BufReader<UnixStream>)> {
     let (path, cache) = (dir.path().display(), cache());
     let accelerator = std::env::var(ACCELERATOR).unwrap_or_else(|_| "tcg,thread=multi".into());
     let cpu = if accelerator.starts_with("kvm") { "host" } else { "max" };
@@ -253,10 +294,10 @@ fn start(
         "none",
     ]);
     qemu.arg("-kernel").arg(cache.join("vmlinuz")).arg("-initrd").arg(cache.join("initrd"));
-    qemu.args(["-append", KERNEL]);
+    qemu.args(["-append", &format!("{KERNEL} {}", machine.init.kernel())]);
     let mut options = vec![
-        format!("-m {memory_mib}"),
-        format!("-smp {cpus}"),
+        format!("-m {}", machine.memory_mib),
+        format!("-smp {}", machine.cpus),
         format!("-drive file={path}/disk,if=none,id=d0,cache=unsafe"),
         "-device virtio-blk-pci,drive=d0".into(),
         format!("-drive file={path}/payload.disk,format=raw,readonly=on,if=none,id=d1"),
@@ -269,7 +310,7 @@ fn start(
         "-device virtserialport,chardev=c0,name=kelson".into(),
         format!("-serial file:{path}/console"),
     ];
-    if let Some((multicast, last)) = wire {
+    if let Some((multicast, last)) = machine.wire {
         options.push(format!("-netdev socket,id=n1,mcast=239.255.77.1:{multicast},localaddr=127.0.0.1"));
         options.push(format!("-device virtio-net-pci,netdev=n1,romfile=,mac=52:54:00:12:77:{last:02x}"));
     }

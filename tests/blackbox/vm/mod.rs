@@ -11,17 +11,19 @@ mod guest;
 mod isolation;
 mod network;
 mod node;
+mod openrc;
 mod resources;
 mod service;
 mod values;
 
-use guest::{Guest, Machine};
+use guest::{Guest, Init, Machine};
 
 pub fn tests() -> Vec<Test> {
     vec![
         Test { name: "vm::one_node", needs: VirtualMachine, run: one_node },
         Test { name: "vm::little_memory", needs: VirtualMachine, run: little_memory },
         Test { name: "vm::two_machines", needs: VirtualMachine, run: network::two_machines },
+        Test { name: "vm::openrc", needs: VirtualMachine, run: openrc::node },
     ]
 }
 
@@ -51,7 +53,10 @@ fn run(machine: &Machine, prepare: fn(&mut Guest) -> Outcome, cases: &[Case]) ->
     prepare(&mut guest)?;
     println!("  a guest with {} MiB and its node: {:.0}s", machine.memory_mib, started.elapsed().as_secs_f64());
     let mut failed = Vec::new();
-    for case in chosen {
+    for (i, case) in chosen.into_iter().enumerate() {
+        if i > 0 {
+            guest.forget_pods().with_context(|| format!("before {}\n{}", case.name, guest.log_tail()))?;
+        }
         let started = Instant::now();
         let outcome = (case.run)(&mut guest);
         let word = if outcome.is_ok() { "ok" } else { "FAILED" };
@@ -60,7 +65,6 @@ fn run(machine: &Machine, prepare: fn(&mut Guest) -> Outcome, cases: &[Case]) ->
             println!("  ---- {} ----\n{why:#}", case.name);
             failed.push(case.name);
         }
-        guest.forget_pods().with_context(|| format!("after {}\n{}", case.name, guest.log_tail()))?;
     }
     if !failed.is_empty() {
         bail!("{failed:?} failed\n{}", guest.log_tail());
@@ -70,7 +74,7 @@ fn run(machine: &Machine, prepare: fn(&mut Guest) -> Outcome, cases: &[Case]) ->
 
 /// All that one node shows. The order saves starts: cases of the cgroupfs driver, then those of systemd's, then those that restart the guest.
 fn one_node(_: &Subject) -> Outcome {
-    let machine = Machine { memory_mib: 2048, cpus: 2, wire: None };
+    let machine = Machine { memory_mib: 2048, cpus: 2, wire: None, init: Init::Systemd };
     run(
         &machine,
         |guest| {
@@ -107,7 +111,7 @@ fn one_node(_: &Subject) -> Outcome {
 
 /// The machine of the smallest boards: 512 MiB, then the same disk with 384 MiB.
 fn little_memory(_: &Subject) -> Outcome {
-    let machine = Machine { memory_mib: 512, cpus: 2, wire: None };
+    let machine = Machine { memory_mib: 512, cpus: 2, wire: None, init: Init::Systemd };
     run(
         &machine,
         |guest| guest.install(KUBELET, ""),

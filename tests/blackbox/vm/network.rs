@@ -2,7 +2,7 @@
 use anyhow::{Context as _, ensure};
 use kelson_blackbox::{Outcome, Subject, eventually};
 
-use super::guest::{BUSY_HOST, Guest, Machine};
+use super::guest::{BUSY_HOST, Guest, Init, Machine};
 use super::{KUBELET, PATIENCE, pod};
 
 /// A firewall as distributions set it up: what is not named is dropped.
@@ -70,7 +70,7 @@ pub fn two_machines(_: &Subject) -> Outcome {
     // One port for each run, so that two runs on a host do not share a wire.
     let wire = 20000 + u16::try_from(std::process::id() % 20000)?;
     let guest = |last: u8| -> anyhow::Result<Guest> {
-        let guest = Guest::boot(&Machine { memory_mib: 768, cpus: 1, wire: Some((wire, last)) })?;
+        let guest = Guest::boot(&Machine { memory_mib: 768, cpus: 1, wire: Some((wire, last)), init: Init::Systemd })?;
         guest.sh(&format!(
             "hostnamectl hostname node-{last}; ip addr add 10.77.0.{last}/24 dev eth1; ip link set eth1 up"
         ))?;
@@ -81,7 +81,7 @@ pub fn two_machines(_: &Subject) -> Outcome {
     let token = server.sh("cat /var/lib/kelson/node-token")?;
     let agent = guest(2)?;
     agent.sh(&format!(
-        "cp /payload/*.service /etc/systemd/system/; mkdir -p /etc/kelson
+        "cp /payload/release/packaging/systemd/*.service /etc/systemd/system/; mkdir -p /etc/kelson
 printf 'KELSON_URL=https://10.77.0.1:6443\nKELSON_TOKEN={}\nKELSON_ARGS=\"--node-name node-2 --node-ip 10.77.0.2\"\n' >/etc/kelson/kelson.env
 {BUSY_HOST}; systemctl enable -q --now kelson-agent",
         token.trim()

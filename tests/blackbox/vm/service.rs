@@ -6,7 +6,7 @@ use super::guest::Guest;
 use super::{IMAGE, PATIENCE, number, pod};
 
 /// ID and start time of every process of a container, and of the runtime.
-const PROCESSES: &str = "for pid in $(pgrep -x sleep) $(pgrep -x containerd); do cut -d' ' -f1,2,22 /proc/$pid/stat 2>/dev/null || true; done | sort";
+pub const PROCESSES: &str = "for pid in $(pgrep -x sleep) $(pgrep -x containerd); do cut -d' ' -f1,2,22 /proc/$pid/stat 2>/dev/null || true; done | sort";
 
 /// Stop, start and restart end Kelson alone: the pods' processes and the runtime are the same after each.
 pub fn stop_and_start(guest: &mut Guest) -> Outcome {

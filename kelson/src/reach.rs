@@ -106,6 +106,22 @@ pub async fn cluster_info(server: &str, client: &Client) -> Result<ConfigMap, Fa
     })
 }
 
+/// Reads the same as an administrator of the server, which publishes it soon after it is ready.
+///
+/// # Errors
+/// Those of the request, or it is not published within [`PATIENCE`].
+pub async fn own_cluster_info(client: &Client) -> Result<ConfigMap, ClientError> {
+    let ((namespace, name), started, mut pause) = (CLUSTER_INFO, Instant::now(), PAUSE_FIRST);
+    loop {
+        match ask(client.get::<ConfigMap>(namespace, name)).await {
+            Err(e) if e.status().is_some_and(|s| s.code == 404) && started.elapsed() < PATIENCE => {}
+            done => return done,
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
 /// Classifies a request without an answer: an invalid certificate is permanent, everything else is not.
 pub fn unreachable(server: &str, e: ClientError) -> Fault {
     let text = e.to_string();
@@ -185,5 +201,19 @@ mod tests {
         assert!(took >= PATIENCE && took < PATIENCE + PAUSE_MAX, "{took:?}");
         let (found, took) = read(vec![400]).await;
         assert!(found.is_err() && took.is_zero(), "a request that is no good does not get better");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_can_be_printed_right_after_the_start() {
+        let read = async |codes: Vec<u16>| {
+            let started = Instant::now();
+            let client = Client::new(std::sync::Arc::new(Scripted(parking_lot::Mutex::new(codes))), "token");
+            (own_cluster_info(&client).await.map(drop).map_err(|e| e.status().map(|s| s.code)), started.elapsed())
+        };
+        assert_eq!(read(vec![404, 404]).await, (Ok(()), Duration::from_millis(500 + 1_000)));
+        assert_eq!(read(vec![403]).await, (Err(Some(403)), Duration::ZERO));
+        let (found, took) = read(vec![404; 1_000]).await;
+        assert_eq!(found, Err(Some(404)));
+        assert!(took >= PATIENCE && took < PATIENCE + PAUSE_MAX, "{took:?}");
     }
 }

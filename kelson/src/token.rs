@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use kelson_bundle::join::ServerToken;
 use kelson_client::kubeconfig::Config;
 use kelson_client::remote::Remote;
@@ -18,7 +18,8 @@ use serde_json::json;
 use zeroize::Zeroizing;
 
 use crate::cli::{TokenCommand, TokenServer};
-use crate::cluster::{CLUSTER_INFO, INFO_KEY};
+use crate::cluster::INFO_KEY;
+use crate::reach::own_cluster_info;
 use crate::token_list::{TokenRow, shown};
 
 /// The characters of a token (upstream: bootstrap token format `[a-z0-9]{6}.[a-z0-9]{16}`).
@@ -290,8 +291,7 @@ pub fn reaching<T>(data_dir: &Path, done: anyhow::Result<T>) -> anyhow::Result<T
 
 /// Returns the URL of the API and the pins of the cluster's CAs, of which the first one signs.
 async fn url_and_pins(client: &Client) -> anyhow::Result<(String, Vec<String>)> {
-    let (namespace, name) = CLUSTER_INFO;
-    let info = client.get::<ConfigMap>(namespace, name).await.context("read the API server's address")?;
+    let info = own_cluster_info(client).await.context("read the API server's address")?;
     let text = info.data.unwrap_or_default().remove(INFO_KEY).context("cluster-info is empty")?;
     let cluster = Config::parse_cluster(text.as_bytes())?;
     let certificates = kelson_pki::certificates_from_pem(&String::from_utf8(cluster.ca_pem)?)?;

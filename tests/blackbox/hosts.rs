@@ -9,7 +9,7 @@ use kelson_blackbox::{
     repo_root, sh,
 };
 
-use crate::pods::{ready, script};
+use crate::pods::{log_of, ready, script};
 use crate::services::web;
 
 pub fn tests() -> Vec<Test> {
@@ -239,7 +239,7 @@ fn both_ways(k: &Kubectl, far: &str) -> Outcome {
         ready(k, name)?;
     }
     // Logs and exec go through the API server to the other machine.
-    ensure!(k.ok(&["logs", "far"])?.trim() == "started", "logs");
+    ensure!(log_of(k, "far", 1)?.trim() == "started", "logs");
     let code = k.run(&["exec", "far", "--", "sh", "-c", "exit 7"])?.code;
     ensure!(code == 7, "exec's exit code: {code}");
     let ip = |name: &str| k.ok(&["get", "pod", name, "-o", "jsonpath={.status.podIP}"]);

@@ -8,7 +8,7 @@ use kelson_blackbox::dra_driver::{DEVICE, DRA_DRIVER, DraDriver, POOL};
 use kelson_blackbox::{Kubectl, Needs::OwnNode, Outcome, Subject, Test, eventually, sh};
 use serde_json::{Value, json};
 
-use crate::pods::{IMAGE, ready};
+use crate::pods::{IMAGE, log_of, ready};
 
 pub fn tests() -> Vec<Test> {
     vec![Test { name: "devices::claims_of_a_driver", needs: OwnNode, run: claims }]
@@ -131,7 +131,8 @@ fn with_driver(s: &Subject, k: &Kubectl, kubelet: &Path) -> Outcome {
     let calls = driver.calls();
     ensure!(calls.last() == Some(&format!("prepare d-claims/{claim}")) && calls.len() > 1, "{calls:?}");
     if has_named_devices()? {
-        ensure!(k.ok(&["logs", "first"])? == "device first\n", "{}", k.ok(&["logs", "first"])?);
+        let log = log_of(k, "first", 1)?;
+        ensure!(log == "device first\n", "{log}");
     }
 
     // The health of the device is reported while the pod runs, with the driver's message.

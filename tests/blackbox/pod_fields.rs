@@ -9,7 +9,7 @@ use kelson_blackbox::grpc::{GrpcServer, ended, framed};
 use kelson_blackbox::{Kubectl, Needs::Node, Outcome, Subject, Test, eventually, free_port};
 use serde_json::Value;
 
-use crate::pods::{IMAGE, ready, script};
+use crate::pods::{IMAGE, log_of, ready, script};
 
 pub fn tests() -> Vec<Test> {
     vec![
@@ -56,7 +56,7 @@ fn names(s: &Subject) -> Outcome {
 ",
     ))?;
     ready(&k, "named")?;
-    let log = k.ok(&["logs", "named"])?;
+    let log = log_of(&k, "named", 6)?;
     let words: Vec<Vec<&str>> = log.lines().map(|l| l.split_whitespace().collect()).collect();
     let full = "me.sub.f-names.svc.cluster.local";
     ensure!(words.first() == Some(&vec![full]) && words.get(1) == Some(&vec![full]), "{log}");
@@ -74,7 +74,7 @@ fn names(s: &Subject) -> Outcome {
     k.apply(&script("clusters", "cat /etc/resolv.conf; sleep 600", ""))?;
     ready(&k, "nodes")?;
     ready(&k, "clusters")?;
-    let (nodes, clusters) = (k.ok(&["logs", "nodes"])?, k.ok(&["logs", "clusters"])?);
+    let (nodes, clusters) = (log_of(&k, "nodes", 1)?, log_of(&k, "clusters", 3)?);
     ensure!(clusters.contains("f-names.svc.cluster.local svc.cluster.local cluster.local"), "{clusters}");
     ensure!(clusters.contains("ndots:5") && !nodes.contains("cluster.local"), "{nodes}");
     Ok(())

@@ -33,6 +33,15 @@ pub fn ready(k: &Kubectl, pod: &str) -> Outcome {
     })
 }
 
+/// Returns a pod's log once it has so many lines. A container is ready before it writes the first one.
+pub fn log_of(k: &Kubectl, pod: &str, lines: usize) -> anyhow::Result<String> {
+    eventually(&format!("{lines} lines in the log of {pod}"), Duration::from_secs(60), || {
+        let log = k.ok(&["logs", pod])?;
+        ensure!(log.lines().count() >= lines, "{log:?}");
+        Ok(log)
+    })
+}
+
 /// Returns a pod manifest with one container `main` that runs a shell script; `more` is YAML below `spec`.
 pub fn script(name: &str, script: &str, more: &str) -> String {
     let script = serde_json::Value::from(script);

@@ -45,8 +45,8 @@ pub async fn namespace(sides: &[Side], count: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A pod of a Service becomes ready or unready: CPU time until the Endpoints object has it, in ms. The pods have no node, so that no
-/// controller looks after them.
+/// A pod of a Service becomes ready or unready: CPU time until the Endpoints object has it, in ms. The node of the pods has no kubelet, so
+/// the controller manager runs with `--controllers=*,-node-lifecycle-controller,-taint-eviction-controller`.
 pub async fn endpoints(sides: &[Side], count: usize) -> anyhow::Result<()> {
     let mut costs = Vec::new();
     for side in sides {
@@ -56,9 +56,11 @@ pub async fn endpoints(sides: &[Side], count: usize) -> anyhow::Result<()> {
         let service =
             json!({"metadata": {"name": name}, "spec": {"selector": {"served": name}, "ports": [{"port": 80}]}});
         side.send(Method::POST, "/api/v1/namespaces/default/services", &service).await?;
+        let node = json!({"metadata": {"name": "served"}});
+        let _there = side.send(Method::POST, "/api/v1/nodes", &node).await;
         let pod = |n: usize| {
             json!({"metadata": {"name": format!("{name}-{n}"), "labels": {"served": name}},
-                "spec": {"schedulerName": "nobody", "containers": [{"name": "c", "image": "i"}]}})
+                "spec": {"nodeName": "served", "containers": [{"name": "c", "image": "i"}]}})
         };
         fill(side, PODS, count, pod).await?;
         for n in 0..count {

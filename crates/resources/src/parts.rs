@@ -1,6 +1,7 @@
 //! Parses some parts of an object's JSON. The columns of a table need few of them, and to skip the rest is cheaper than to build its tree.
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 
 use kelson_codec::json::unescaped;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -15,6 +16,8 @@ pub enum Parts {
     Nothing,
     /// These members of an object, and no others.
     Only(&'static [(&'static str, Parts)]),
+    /// These members of an object's metadata, which come before its labels where fields have the declared order.
+    Leading(&'static [(&'static str, Parts)]),
     /// The members of an object, these in part.
     With(&'static [(&'static str, Parts)]),
     /// These parts of each element of an array.
@@ -26,7 +29,7 @@ pub enum Parts {
 /// An object without its managed fields, which no column shows.
 pub const UNMANAGED: Parts = Parts::With(&[("metadata", Parts::With(&[("managedFields", Parts::Nothing)]))]);
 /// The metadata that most columns show: name, namespace, age.
-pub const IDENTITY: Parts = Parts::Only(&[
+pub const IDENTITY: Parts = Parts::Leading(&[
     ("name", Parts::All),
     ("namespace", Parts::All),
     ("creationTimestamp", Parts::All),
@@ -39,8 +42,16 @@ impl Parts {
     /// # Errors
     /// It is no JSON.
     pub fn parse(self, json: &str) -> Result<Value, serde_json::Error> {
+        self.parse_beside(json, None)
+    }
+
+    /// As [`Parts::parse`], if the range of the object's metadata is known. What follows its leading members is not looked at.
+    ///
+    /// # Errors
+    /// It is no JSON.
+    pub fn parse_beside(self, json: &str, metadata: Option<Range<usize>>) -> Result<Value, serde_json::Error> {
         if !matches!(self, Self::All)
-            && let Some(value) = Walk::whole(json, self)
+            && let Some(value) = Walk::whole(json, self, metadata)
         {
             return Ok(value);
         }
@@ -61,7 +72,7 @@ impl Parts {
         match self {
             Self::All | Self::Each(_) => Self::All,
             Self::Nothing | Self::Names => Self::Nothing,
-            Self::Only(members) => named(members).unwrap_or(Self::Nothing),
+            Self::Only(members) | Self::Leading(members) => named(members).unwrap_or(Self::Nothing),
             Self::With(members) => named(members).unwrap_or(Self::All),
         }
     }
@@ -130,6 +141,10 @@ impl<'de> Visitor<'de> for Parts {
 
 /// Nesting of the needed parts up to which a [`Walk`] builds them.
 const WALK_DEPTH_MAX: usize = 64;
+/// The member of metadata that precedes its [`LATE`] members in the declared order. It follows them where fields are sorted by name.
+const REVISION: &str = "resourceVersion";
+/// The members of metadata after the leading ones.
+const LATE: [&str; 5] = ["labels", "annotations", "ownerReferences", "finalizers", "managedFields"];
 
 /// A walk over compact JSON, such as that of stored objects. It builds what is needed and passes over the rest, of which it looks only at
 /// strings and brackets. Its methods return `None` for other JSON, and for text that is no JSON.
@@ -137,12 +152,14 @@ struct Walk<'a> {
     text: &'a str,
     at: usize,
     depth: usize,
+    /// The object's metadata in the text, if it is known.
+    metadata: Option<Range<usize>>,
 }
 
 impl<'a> Walk<'a> {
     /// The parts of a document.
-    fn whole(text: &'a str, parts: Parts) -> Option<Value> {
-        let mut walk = Walk { text, at: 0, depth: 0 };
+    fn whole(text: &'a str, parts: Parts, metadata: Option<Range<usize>>) -> Option<Value> {
+        let mut walk = Walk { text, at: 0, depth: 0, metadata };
         let value = walk.value(parts)?;
         (walk.at == text.len()).then_some(value)
     }
@@ -189,6 +206,10 @@ impl<'a> Walk<'a> {
 
     fn object(&mut self, parts: Parts) -> Option<Value> {
         let mut map = Map::new();
+        // Where the object ends, if no member is needed after the first late one.
+        let end = self.metadata.as_ref().filter(|range| range.start == self.at).map(|range| range.end.wrapping_sub(1));
+        let end = end.filter(|_| matches!(parts, Parts::Leading(_)));
+        let mut is_declared = false;
         let mut follows = !self.enter(b'}')?;
         while follows {
             let name = self.string()?;
@@ -196,6 +217,13 @@ impl<'a> Walk<'a> {
                 return None;
             }
             self.at += 1;
+            if let Some(end) = end {
+                if is_declared && LATE.contains(&&*name) {
+                    self.at = end;
+                    return (!self.follows(b'}')?).then_some(Value::Object(map));
+                }
+                is_declared |= name == REVISION;
+            }
             match parts.member(&name) {
                 Parts::Nothing => {
                     self.pass()?;
@@ -314,7 +342,7 @@ mod tests {
         assert!(objects.len() > 60, "{}", objects.len());
         for (json, parts) in &objects {
             for parts in [*parts, Parts::All, UNMANAGED, IDENTITY] {
-                assert_eq!(Walk::whole(json, parts), Some(parts.parse_checked(json).unwrap()), "{json}");
+                assert_eq!(Walk::whole(json, parts, None), Some(parts.parse_checked(json).unwrap()), "{json}");
             }
         }
         // Damage to what is needed is never overlooked. Text that the parser accepts never has another value.
@@ -325,7 +353,7 @@ mod tests {
             for instead in ["", "\"", "\\", "\u{1}", " ", "x", "0", "{", "}", "]", ",", ":", "null"] {
                 let json = [&small[..at], instead, &small[next..]].concat();
                 for parts in [Parts::All, UNMANAGED, NAMED] {
-                    let (walk, checked) = (Walk::whole(&json, parts), parts.parse_checked(&json).ok());
+                    let (walk, checked) = (Walk::whole(&json, parts, None), parts.parse_checked(&json).ok());
                     walked += usize::from(walk.is_some());
                     if checked.is_some() || matches!(parts, Parts::All) {
                         assert!(walk.is_none() || walk == checked, "{parts:?} {json}");
@@ -342,7 +370,36 @@ mod tests {
         let parts = Parts::Only(&[("metadata", IDENTITY)]);
         assert_eq!(parts.parse(json).unwrap(), json!({"metadata": {"name": "a"}}));
         let deep = "[".repeat(WALK_DEPTH_MAX + 1) + &"]".repeat(WALK_DEPTH_MAX + 1);
-        assert!(Walk::whole(&deep, UNMANAGED).is_none() && UNMANAGED.parse(&deep).is_ok());
+        assert!(Walk::whole(&deep, UNMANAGED, None).is_none() && UNMANAGED.parse(&deep).is_ok());
+    }
+
+    #[test]
+    fn what_follows_the_leading_members_is_not_looked_at() {
+        const PARTS: Parts = Parts::Only(&[("metadata", IDENTITY), ("spec", Parts::All)]);
+        let parse = |metadata: &str| {
+            let json = format!(r#"{{"kind":"K","metadata":{metadata},"spec":{{"x":1}}}}"#);
+            let begin = json.find(metadata).unwrap();
+            PARTS.parse_beside(&json, Some(begin..begin + metadata.len())).ok()
+        };
+        let expected = Some(json!({"metadata": {"name": "a", "creationTimestamp": "t"}, "spec": {"x": 1}}));
+        // The declared order, in which the labels and what follows them are no JSON.
+        let declared = r#"{"name":"a","resourceVersion":"7","creationTimestamp":"t","labels":]]"f":nothing}"#;
+        assert_eq!(parse(declared), expected);
+        // The order of names, and others in which a late member is first.
+        for metadata in [
+            r#"{"annotations":{"a":"b"},"creationTimestamp":"t","managedFields":[],"name":"a","resourceVersion":"7","uid":"u"}"#,
+            r#"{"labels":{},"name":"a","creationTimestamp":"t","resourceVersion":"7"}"#,
+            r#"{"name":"a","creationTimestamp":"t","labels":{}}"#,
+            r#"{"name":"a","creationTimestamp":"t"}"#,
+        ] {
+            assert_eq!(parse(metadata), expected, "{metadata}");
+        }
+        // A range that is not the object's is no reason to fail.
+        let json =
+            r#"{"metadata":{"resourceVersion":"7","name":"a","creationTimestamp":"t","labels":{}},"spec":{"x":1}}"#;
+        for range in [12..13, 12..json.len() + 9, 12..12, 0..0] {
+            assert_eq!(PARTS.parse_beside(json, Some(range.clone())).ok(), expected, "{range:?}");
+        }
     }
 
     #[test]

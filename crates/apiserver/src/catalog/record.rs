@@ -1,4 +1,5 @@
 //! Stored records as trees and as protobuf messages.
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -26,14 +27,14 @@ pub fn parse(record: &Record) -> Value {
 
 /// The tree of some parts of a stored record.
 pub fn parse_parts(record: &Record, parts: Parts) -> Value {
-    parse_bytes(record, &record.bytes(), parts)
+    parse_bytes(record, &record.bytes(), parts, None)
 }
 
-/// The tree of some parts of a stored record with these bytes.
-pub fn parse_bytes(record: &Record, bytes: &[u8], parts: Parts) -> Value {
+/// The tree of some parts of a stored record with these bytes, and the range of its metadata in them if it is known.
+pub fn parse_bytes(record: &Record, bytes: &[u8], parts: Parts, metadata: Option<Range<usize>>) -> Value {
     // Check UTF-8 once for the whole record instead of for each string.
     let text = std::str::from_utf8(bytes).map_err(serde_json::Error::custom);
-    text.and_then(|text| parts.parse(text)).unwrap_or_else(|error| {
+    text.and_then(|text| parts.parse_beside(text, metadata)).unwrap_or_else(|error| {
         tracing::error!(key = %record.key(), %error, "cannot decode a stored record; reading it as null");
         Value::Null
     })

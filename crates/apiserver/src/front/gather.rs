@@ -10,6 +10,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Limit of the bytes that a connection gathers: four TLS records, which rustls encrypts for one system call.
 const GATHERED_BYTES_MAX: usize = 64 * 1024;
+/// A write with more bytes is one of many, and takes memory for all of them at once.
+const SMALL_BYTES_MAX: usize = 4 * 1024;
 
 /// A stream and what was written to it in the current poll.
 struct Gathered<T> {
@@ -26,7 +28,7 @@ impl<T: AsyncWrite + Unpin> Gathered<T> {
         self.failed.map_or(Ok(()), |kind| Err(kind.into()))
     }
 
-    /// Writes what was gathered, and frees its memory: most connections are at rest most of the time.
+    /// Writes what was gathered, and keeps its memory for what follows.
     fn poll_write_out(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.taken < self.bytes.len() {
             let taken = ready!(Pin::new(&mut self.io).poll_write(cx, &self.bytes[self.taken..]))?;
@@ -35,7 +37,8 @@ impl<T: AsyncWrite + Unpin> Gathered<T> {
             }
             self.taken += taken;
         }
-        (self.bytes, self.taken) = (Vec::new(), 0);
+        self.bytes.clear();
+        self.taken = 0;
         Poll::Ready(Ok(()))
     }
 
@@ -46,6 +49,9 @@ impl<T: AsyncWrite + Unpin> Gathered<T> {
             ready!(self.poll_write_out(cx))?;
         }
         let before = self.bytes.len();
+        if before == 0 && parts.iter().map(|part| part.len()).sum::<usize>() > SMALL_BYTES_MAX {
+            self.bytes.reserve_exact(GATHERED_BYTES_MAX);
+        }
         for part in parts {
             let room = GATHERED_BYTES_MAX - self.bytes.len();
             self.bytes.extend_from_slice(&part[..part.len().min(room)]);
@@ -53,9 +59,11 @@ impl<T: AsyncWrite + Unpin> Gathered<T> {
         Poll::Ready(Ok(self.bytes.len() - before))
     }
 
+    /// Writes what was gathered, and frees its memory: most connections are at rest most of the time.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.check()?;
         ready!(self.poll_write_out(cx))?;
+        self.bytes = Vec::new();
         Pin::new(&mut self.io).poll_flush(cx)
     }
 }

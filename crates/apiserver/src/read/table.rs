@@ -117,13 +117,8 @@ fn row(served: &Served, options: &ViewOptions, object: &Value) -> Map<String, Va
 /// object or its metadata is copied.
 pub fn put_row(served: &Served, version: &str, options: &ViewOptions, record: &Record, out: &mut BytesMut) {
     let (json, metadata) = record.bytes_with_metadata();
-    let shown = parse_bytes(record, &json, served.strategy.row_parts());
-    let (row, begin) = (Value::Object(row(served, options, &shown)), out.len());
-    if serde_json::to_writer((&mut *out).writer(), &Ordered::row(&row)).is_err() {
-        out.truncate(begin);
-    }
-    // The object is a member of the row.
-    out.truncate(out.len() - usize::from(out.len() > begin));
+    let shown = parse_bytes(record, &json, served.strategy.row_parts(), metadata.clone());
+    put_cells(served, options, &shown, out);
     out.put_slice(b",\"object\":");
     match options.include {
         Include::None => out.put_slice(b"null"),
@@ -135,6 +130,23 @@ pub fn put_row(served: &Served, version: &str, options: &ViewOptions, record: &R
         Include::Object => out.put_slice(&json),
     }
     out.put_u8(b'}');
+}
+
+/// Appends the JSON of a row up to its object. Few rows have conditions, whose fields have an order.
+fn put_cells(served: &Served, options: &ViewOptions, shown: &Value, out: &mut BytesMut) {
+    let cells = served.strategy.row(shown, options.now);
+    let conditions = served.strategy.row_conditions(shown);
+    let begin = out.len();
+    out.put_slice(b"{\"cells\":");
+    let mut written = serde_json::to_writer((&mut *out).writer(), &cells);
+    if written.is_ok() && !conditions.is_empty() {
+        out.put_slice(b",\"conditions\":");
+        written = serde_json::to_writer((&mut *out).writer(), &Ordered::row_conditions(&conditions.into()));
+    }
+    if written.is_err() {
+        out.truncate(begin);
+        out.put_slice(b"{\"cells\":[]");
+    }
 }
 
 /// The JSON of a row.

@@ -25,8 +25,8 @@ const TABLE: Order = &[
     ("", &["kind", "apiVersion", "metadata", "columnDefinitions", ROWS]),
     ("metadata", &["resourceVersion", "continue", "remainingItemCount"]),
     ("columnDefinitions", &["name", "type", "format", "description", "priority"]),
-    (ROWS, &["cells", "conditions", OBJECT]),
-    ("conditions", &["type", "status", "reason", "message"]),
+    (ROWS, &["cells", CONDITIONS, OBJECT]),
+    (CONDITIONS, &["type", "status", "reason", "message"]),
 ];
 const VERSION: Order = &[(
     "",
@@ -47,6 +47,7 @@ const VERSION: Order = &[(
     ],
 )];
 const ROWS: &str = "rows";
+const CONDITIONS: &str = "conditions";
 /// The object of a table row; it contains its own kind.
 const OBJECT: &str = "object";
 const RESPONSE_KIND: (&str, &[&str]) = ("responseKind", &["group", "version", "kind"]);
@@ -122,6 +123,11 @@ impl<'a> Ordered<'a> {
     /// A row of a table.
     pub fn row(value: &'a Value) -> Self {
         Self { value, below: ROWS, order: TABLE }
+    }
+
+    /// The conditions of a row of a table.
+    pub fn row_conditions(value: &'a Value) -> Self {
+        Self { value, below: CONDITIONS, order: TABLE }
     }
 }
 

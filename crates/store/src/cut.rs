@@ -1,17 +1,11 @@
 //! Cuts an object's metadata from its bytes. The bytes come piece by piece, since those of a record may be a delta, and no more of them are
 //! made than needed.
 
-use std::cell::Cell;
 use std::ops::{ControlFlow, Range};
 
 use bytes::BufMut;
 
-thread_local! {
-    /// Bytes that were looked at one by one in this thread, which tests count.
-    static LOOKED_AT: Cell<usize> = const { Cell::new(0) };
-}
-
-const NAME: &[u8] = b"metadata";
+use crate::walk::JsonWalk;
 
 /// Cuts the member `metadata` from an object's compact JSON. The record knows where its revision is, which is inside that member, so
 /// only the bytes before the member and those after the revision are looked at.
@@ -36,21 +30,11 @@ enum Step {
     Done,
 }
 
-/// The state of the JSON at the current byte.
-struct JsonWalk {
-    /// Objects and arrays that are open.
-    depth: usize,
-    in_string: bool,
-    is_escaped: bool,
-    /// The number of bytes of a first-level member's name that match [`NAME`].
-    matched: Option<usize>,
-}
-
 impl MetadataCutter {
     /// Makes a cutter for a record with its revision at an offset. `end` is the result of an earlier
     /// [`MetadataCutter::end`], or 0.
     pub fn new(revision_at: u32, end: u32) -> Self {
-        let walk = JsonWalk { depth: 0, in_string: false, is_escaped: false, matched: None };
+        let walk = JsonWalk::from_start();
         Self {
             at: 0,
             revision_at: revision_at as usize,
@@ -88,7 +72,7 @@ impl MetadataCutter {
                     out.put_slice(&rest[..taken]);
                     if self.at + taken >= to {
                         // The revision is a string in the member, which is an object.
-                        self.walk = JsonWalk { depth: 1, in_string: true, is_escaped: false, matched: None };
+                        self.walk = JsonWalk::in_text_of_member();
                         self.step = if self.end.is_some() { Step::Done } else { Step::Ending };
                     }
                     taken
@@ -104,9 +88,6 @@ impl MetadataCutter {
                 }
                 Step::Done => return ControlFlow::Break(()),
             };
-            if cfg!(test) && self.step != Step::Copying {
-                LOOKED_AT.set(LOOKED_AT.get() + taken);
-            }
             self.at += taken;
             rest = &rest[taken..];
         }
@@ -116,95 +97,15 @@ impl MetadataCutter {
 
 /// The range of the member `metadata` in an object's JSON, for a record as in [`MetadataCutter::new`].
 pub(crate) fn metadata_range(json: &[u8], revision_at: u32, end: u32) -> Option<Range<usize>> {
-    let mut walk = JsonWalk { depth: 0, in_string: false, is_escaped: false, matched: None };
+    let mut walk = JsonWalk::from_start();
     let begin = walk.enter(json)?;
     if end > 0 {
         return Some(begin..end as usize);
     }
     let from = revision_at as usize;
-    let mut walk = JsonWalk { depth: 1, in_string: true, is_escaped: false, matched: None };
+    let mut walk = JsonWalk::in_text_of_member();
     let end = from + walk.leave(json.get(from..)?)?;
     (begin < end).then_some(begin..end)
-}
-
-impl JsonWalk {
-    /// Looks for the beginning of the member's value; the number of bytes before it.
-    fn enter(&mut self, bytes: &[u8]) -> Option<usize> {
-        for (i, byte) in bytes.iter().enumerate() {
-            if self.in_string {
-                if self.step_in_string(*byte) {
-                    continue;
-                }
-                self.matched = match self.matched {
-                    Some(n) if NAME.get(n) == Some(byte) => Some(n + 1),
-                    Some(n) if n == NAME.len() && !self.in_string => Some(n),
-                    _ => None,
-                };
-                continue;
-            }
-            match byte {
-                b'"' => {
-                    self.in_string = true;
-                    self.matched = (self.depth == 1).then_some(0);
-                }
-                b':' if self.matched == Some(NAME.len()) => return Some(i + 1),
-                b'{' | b'[' => self.depth += 1,
-                b'}' | b']' => self.depth = self.depth.saturating_sub(1),
-                // Only a name is followed by a colon.
-                _ => self.matched = None,
-            }
-        }
-        None
-    }
-
-    /// Looks for the end of the value in which the walk is; the number of bytes up to it.
-    fn leave(&mut self, bytes: &[u8]) -> Option<usize> {
-        let mut at = 0;
-        while at < bytes.len() {
-            if self.in_string && !self.is_escaped {
-                // Most of managed fields and annotations are strings.
-                at += bytes[at..].iter().position(|byte| matches!(byte, b'"' | b'\\'))?;
-            }
-            let byte = bytes[at];
-            at += 1;
-            match byte {
-                _ if self.in_string => {
-                    self.step_in_string(byte);
-                }
-                b'"' => self.in_string = true,
-                b'{' | b'[' => self.depth += 1,
-                b'}' | b']' => {
-                    self.depth -= 1;
-                    if self.depth == 0 {
-                        return Some(at);
-                    }
-                }
-                _ => {}
-            }
-        }
-        None
-    }
-
-    /// Takes a byte of a string. Returns whether it belongs to an escape sequence, which no name has that is looked for.
-    fn step_in_string(&mut self, byte: u8) -> bool {
-        if self.is_escaped {
-            self.is_escaped = false;
-            self.matched = None;
-            return true;
-        }
-        match byte {
-            b'\\' => {
-                self.is_escaped = true;
-                self.matched = None;
-                true
-            }
-            b'"' => {
-                self.in_string = false;
-                false
-            }
-            _ => false,
-        }
-    }
 }
 
 /// The longest tag and length of a first field.
@@ -299,6 +200,7 @@ fn first_field(head: &[u8]) -> FieldHead {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::walk::LOOKED_AT;
 
     /// Cuts the metadata of an object in pieces of `size` bytes. Returns it with the number of pieces that were looked at and of bytes
     /// that were looked at one by one.
@@ -334,6 +236,7 @@ mod tests {
         let forms = [
             format!(r#"{{"kind":"Pod","apiVersion":"v1","metadata":{metadata},"spec":{{"metadata":{{"name":"x"}}}}}}"#),
             format!(r#"{{"metadata":{metadata}}}"#),
+            format!(r#"{{"spec":[{{"metadata":{{"x":1,"managedFields":[]}}}}],"metadata":{metadata}}}"#),
             format!(
                 r#"{{"data":"metadata","x\"metadata":{{}},"meta\u0064ata":1,"n":[{{"metadata":1}},2],"metadat":{{}},"metadataa":{{}},"metadata":{metadata},"z":[]}}"#
             ),
@@ -341,6 +244,38 @@ mod tests {
         for json in &forms {
             for size in 1..json.len() + 1 {
                 assert_eq!(cut(json, size).0.as_deref(), Some(metadata), "{json} by {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn managed_fields_at_the_end_of_metadata_are_not_looked_at() {
+        let head = r#""labels":{"a":"b"}"#;
+        for (last, jumps) in [
+            (r#","managedFields":[{"fieldsV1":{"f:metadata":{"f:labels":{".":{},"f:a":{}}}}}]"#, true),
+            (r#","managedFields":[{"manager":"a\"}\\"}]"#, true),
+            (r#","managedFields":[]"#, true),
+            // The bracket may be in a text, belong to another array, or be followed by other members.
+            (r#","managedFields":[{"manager":"a]},"}]"#, false),
+            (r#","managedFields":[{"manager":"\\\"]},"}]"#, false),
+            (r#","managedFields":[{"fieldsV1":{"k:{\"x\":[1]}":{}}}]"#, false),
+            (r#","managedFields":[{"a":[1]},{"b":{}}]"#, false),
+            (r#","managedFields":[{}],"uid":"u""#, false),
+            (r#","owner":{"managedFields":[]},"uid":"u""#, false),
+            (r#","owner":{"a":1,"managedFields":[]},"uid":"u""#, false),
+            ("", false),
+        ] {
+            let metadata = format!(r#"{{"resourceVersion":"7",{head}{last}}}"#);
+            // The metadata of what is in the object has managed fields as well.
+            let rest = r#""spec":{"template":{"metadata":{"name":"x","managedFields":[{}]}}}"#;
+            let json = format!(r#"{{"kind":"Pod","metadata":{metadata},{rest}}}"#);
+            for size in [json.len(), 1, 7, 40, 100] {
+                let (found, _, looked_at) = cut(&json, size);
+                assert_eq!(found.as_deref(), Some(&*metadata), "{json} by {size}");
+                let before = r#"{"kind":"Pod","metadata":7","#.len() + head.len();
+                if size == json.len() {
+                    assert_eq!(looked_at == before, jumps && !last.is_empty(), "{looked_at} of {json}");
+                }
             }
         }
     }

@@ -71,6 +71,7 @@ mod table;
 mod text;
 mod unlock;
 mod waiting;
+mod walk;
 mod write;
 
 pub mod engine;

@@ -1,12 +1,13 @@
 //! Stored records as trees and as protobuf messages.
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use kelson_codec::EncodeError;
 use kelson_meta::Status;
 use kelson_resources::Parts;
 use kelson_store::Record;
+use memchr::memmem::Finder;
 use serde::de::Error as _;
 use serde_json::Value;
 
@@ -40,13 +41,29 @@ pub fn parse_bytes(record: &Record, bytes: &[u8], parts: Parts, metadata: Option
     })
 }
 
-/// An object's JSON without `metadata.managedFields`, which are often as long as the rest, for readers that do not use them.
-pub fn without_managed_fields(object: Bytes) -> Bytes {
-    let Some((start, end)) = managed_fields(&object) else { return object };
+/// An object's JSON without `metadata.managedFields`, which are often as long as the rest, for readers that do not use them. `metadata`
+/// is the range of the member, if it is known.
+pub fn without_managed_fields(object: Bytes, metadata: Option<Range<usize>>) -> Bytes {
+    let last = metadata.and_then(|range| {
+        let (start, end) = last_managed_fields(object.get(range.clone())?)?;
+        Some((range.start + start, range.start + end))
+    });
+    let Some((start, end)) = last.or_else(|| managed_fields(&object)) else { return object };
     let mut rest = Vec::with_capacity(object.len() - (end - start));
     rest.extend_from_slice(&object[..start]);
     rest.extend_from_slice(&object[end..]);
     rest.into()
+}
+
+/// The range of `managedFields` in the JSON of metadata, with the comma before, if they are its last member, as in all objects of built-in
+/// kinds, and contain no other bracket. No text in JSON contains what they begin with, since its quotes would be escaped; and since one
+/// object ends after them, they are a member of the metadata.
+fn last_managed_fields(metadata: &[u8]) -> Option<(usize, usize)> {
+    const BEGIN: &[u8] = b",\"managedFields\":[";
+    static FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(BEGIN));
+    let rest = metadata.strip_suffix(b"]}")?;
+    let start = FINDER.find(rest)?;
+    memchr::memchr2(b'[', b']', &rest[start + BEGIN.len()..]).is_none().then_some((start, rest.len() + 1))
 }
 
 /// The range of `metadata.managedFields` in an object's JSON, with the comma before. If they are the first member, which Kelson never
@@ -157,8 +174,36 @@ mod tests {
     use super::*;
 
     #[test]
+    fn managed_fields_at_the_end_are_found_without_a_walk() {
+        for (json, found) in [
+            (r#"{"name":"a","managedFields":[{"fieldsV1":{"f:a":{}}}]}"#, true),
+            (r#"{"name":"a","managedFields":[]}"#, true),
+            (r#"{"name":"a","managedFields":[{"fieldsV1":{"k:{\"x\":[1]}":{}}}]}"#, false),
+            (r#"{"name":"a","managedFields":[{}],"b":[]}"#, false),
+            (r#"{"name":"a","b":{"c":1,"managedFields":[]}}"#, false),
+            (r#"{"name":"a","b":[{"c":1,"managedFields":[]}]}"#, false),
+            (r#"{"name":"a","managedFields":[{}],"uid":"u"}"#, false),
+            (r#"{"name":",\"managedFields\":[","b":[]}"#, false),
+            (r#"{"managedFields":[]}"#, false),
+            ("]}", false),
+            ("", false),
+        ] {
+            let range = last_managed_fields(json.as_bytes());
+            assert_eq!(range.is_some(), found, "{json}");
+            let cut = range.map(|(start, end)| [&json[..start], &json[end..]].concat());
+            assert!(cut.is_none_or(|cut| cut == r#"{"name":"a"}"#), "{json}");
+        }
+    }
+
+    #[test]
     fn only_managed_fields_are_removed() {
-        let without = |json: &str| String::from_utf8(without_managed_fields(json.to_owned().into()).to_vec()).unwrap();
+        let without = |json: &str| {
+            let cut = |metadata| without_managed_fields(json.to_owned().into(), metadata);
+            let metadata = member(json.as_bytes(), 0, b"metadata");
+            let range = metadata.and_then(|(_, begin)| Some(begin..value_end(json.as_bytes(), begin)?));
+            assert_eq!(cut(range), cut(None), "{json}");
+            String::from_utf8(cut(None).to_vec()).unwrap()
+        };
         let entries = r#"[{"manager":"m]},\"","fieldsV1":{"f:a":{"k:{\"x\":[1]}":{}}}},{"manager":"\\\\"}]"#;
         let pod =
             |member: &str| format!(r#"{{"kind":"Pod","metadata":{{"name":"a"{member}}},"spec":{{"b":[1,"]"]}}}}"#);

@@ -100,7 +100,7 @@ fn cut(served: &Served, view: View, options: &ViewOptions, record: &Record) -> O
     let mut out = BytesMut::new();
     match view {
         View::Partial(version) if !served.works_as_served() || served.is_plain(record) => {
-            table::put_partial_json(version, record, &mut out).then(|| out.freeze())
+            table::put_partial_json(version, record, &mut out).map(|_| out.freeze())
         }
         View::Table(version) if served.is_plain(record) => {
             let metadata = json!({"resourceVersion": record.revision().to_string()});

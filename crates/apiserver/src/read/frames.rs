@@ -165,15 +165,20 @@ impl Framer {
     /// The record for a watcher that takes objects; `None` for others.
     fn shared(&self, record: &Record) -> Option<SharedObject> {
         let wanted = self.shares?;
-        let bytes = match self.accepted.view {
-            View::Whole => record.bytes(),
+        let (bytes, metadata) = match self.accepted.view {
+            View::Whole if wanted.managed_fields => (record.bytes(), None),
+            View::Whole => record.bytes_with_metadata(),
             View::Partial(version) => {
                 let mut out = BytesMut::new();
-                table::put_partial_json(version, record, &mut out).then(|| out.freeze())?
+                let metadata = table::put_partial_json(version, record, &mut out)?;
+                (out.freeze(), Some(metadata))
             }
             View::Table(_) => return None,
         };
-        Some(SharedObject::new(if wanted.managed_fields { bytes } else { record::without_managed_fields(bytes) }))
+        Some(SharedObject::new(match wanted.managed_fields {
+            true => bytes,
+            false => record::without_managed_fields(bytes, metadata),
+        }))
     }
 
     /// The items of some events for a watcher that takes objects.
@@ -351,7 +356,7 @@ fn put_json_frame(kind: &str, out: &mut BytesMut, object: impl FnOnce(&mut Bytes
 /// that are no object.
 fn partial_json_frame(kind: &str, version: &str, record: &Record) -> Option<Bytes> {
     let (mut out, mut found) = (BytesMut::new(), false);
-    put_json_frame(kind, &mut out, |out| found = table::put_partial_json(version, record, out));
+    put_json_frame(kind, &mut out, |out| found = table::put_partial_json(version, record, out).is_some());
     found.then(|| out.freeze())
 }
 

@@ -1,4 +1,6 @@
 //! Views of objects: tables with their rows, and partial metadata.
+use std::ops::Range;
+
 use bytes::{BufMut as _, BytesMut};
 use kelson_meta::{Gvk, Status};
 use kelson_store::Record;
@@ -19,12 +21,15 @@ pub fn partial(version: &str, mut value: Value) -> Value {
     Value::Object(object)
 }
 
-/// Appends a `PartialObjectMetadata` with a record's metadata, which is cut from its JSON. Bytes that are no object have none.
-pub fn put_partial_json(version: &str, record: &Record, out: &mut BytesMut) -> bool {
+/// Appends a `PartialObjectMetadata` with a record's metadata, which is cut from its JSON. Bytes that are no object have
+/// none. Returns the range of the metadata.
+pub fn put_partial_json(version: &str, record: &Record, out: &mut BytesMut) -> Option<Range<usize>> {
     put_partial_head(version, out);
+    let begin = out.len();
     let found = record.put_metadata(out);
+    let range = found.then_some(begin..out.len());
     out.put_slice(if found { b"}" } else { b"null}" });
-    found
+    range
 }
 
 /// The JSON of a `PartialObjectMetadata` before its metadata.

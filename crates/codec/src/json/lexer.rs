@@ -303,7 +303,12 @@ impl<'a> Lexer<'a> {
                 while self.before_key(&mut first)? {
                     self.skip_string()?;
                     self.colon()?;
-                    self.skip()?;
+                    // Most members of managed fields are empty objects.
+                    if self.depth < NESTING_DEPTH_MAX && self.bytes()[self.pos..].starts_with(b"{}") {
+                        self.pos += 2;
+                    } else {
+                        self.skip()?;
+                    }
                 }
                 Ok(())
             }

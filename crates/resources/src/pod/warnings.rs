@@ -76,7 +76,9 @@ fn spec(at: &str, s: &Value, meta: &Value, out: &mut Vec<String>) {
         }
     }
     for (i, v) in items(&s["volumes"]).iter().enumerate() {
-        for (kind, why) in DEPRECATED_VOLUMES.iter().filter(|(k, _)| present(&v[*k])) {
+        // A volume has two members, and there are nine deprecated types.
+        let names = |kind: &str| entries(v).any(|(name, _)| *name == *kind);
+        for (kind, why) in DEPRECATED_VOLUMES.iter().filter(|(k, _)| names(k) && present(&v[*k])) {
             out.push(format!("{at}spec.volumes[{i}].{kind}: {why}"));
         }
     }

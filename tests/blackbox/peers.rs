@@ -42,6 +42,12 @@ fn until(cluster: &Cluster, server: usize, wanted: u16) -> Outcome {
 
 fn two_servers() -> Outcome {
     let mut cluster = Cluster::start(Datastore::External, SERVERS)?;
+    // Where a server of upstream on the same etcd looks for the addresses of others.
+    eventually("both servers announce their address", PATIENCE, || {
+        let keys = cluster.keys("/registry/peerserverleases/apiserver-")?;
+        ensure!(keys.len() == SERVERS, "{keys:?}");
+        Ok(())
+    })?;
     until(&cluster, OLD, 404)?;
     cluster.stations[NEW].server.kill();
     cluster.stations[NEW].server.add_args(&["--runtime-config=internal.apiserver.k8s.io/v1alpha1=true"]);

@@ -21,7 +21,9 @@ use crate::bootstrap::own::ServerCalls;
 use crate::catalog::Catalog;
 use crate::config::{AuthorizationMode, Config, PEER_GATE, StartError, Trusted};
 use crate::custom::registrar::Definitions;
-use crate::extend::{availability, cleanup, fairness, identity_lease, legacy_tokens, local, others, peers, usage};
+use crate::extend::{
+    availability, cleanup, fairness, identity_lease, legacy_tokens, local, others, peer_address, peers, usage,
+};
 use crate::front::inprocess::InProcess;
 use crate::front::listen;
 use crate::peers::server::PeerServers;
@@ -234,9 +236,10 @@ fn keep_running(server: &Arc<Server>) {
     }
     if server.store.is_mirror() {
         let of_others = Arc::clone(server);
-        let of_ports = Arc::clone(server);
+        let (of_ports, of_address) = (Arc::clone(server), Arc::clone(server));
         server.tasks.supervise("api-node-ports", move || bootstrap::node_ports::follow(Arc::clone(&of_ports)));
         server.tasks.supervise("api-other-servers", move || others::follow(Arc::clone(&of_others)));
+        server.tasks.supervise("api-peer-address", move || peer_address::announce(Arc::clone(&of_address)));
     }
     if server.auth.issuer.is_some() {
         let of_tokens = Arc::clone(server);
@@ -369,6 +372,7 @@ impl Running {
         self.server.health.set_stopping();
         bootstrap::kubernetes::leave(&self.server).await;
         identity_lease::leave(&self.server).await;
+        peer_address::leave(&self.server).await;
         self.server.tasks.shutdown(DRAIN_TIMEOUT).await;
         if let Some(audit) = &self.server.config.audit {
             audit.close().await;

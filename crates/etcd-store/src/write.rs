@@ -1,7 +1,7 @@
 //! Requests to etcd. Each write is one transaction that compares the revision of the key. If another revision is
 //! found, the store waits until the mirror contains the changes between, and evaluates the write again.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use kelson_store::{
 use crate::connection::{CALL_MAX, revision_of, when_at};
 use crate::core::Core;
 use crate::reach::reach;
+use crate::servers::ServerLease;
 use crate::{ports, servers, value};
 
 /// Times that a write without a condition is sent again because others were faster.
@@ -34,15 +35,23 @@ impl Remote for Writes {
     }
 
     fn announce(&self, server: IpAddr, life: Duration) -> Answer<'_, ()> {
-        Box::pin(servers::announce(&self.0, server, life))
+        Box::pin(servers::announce(&self.0, ServerLease::of_address(server), life))
     }
 
     fn withdraw(&self, server: IpAddr) -> Answer<'_, bool> {
-        Box::pin(servers::withdraw(&self.0, server))
+        Box::pin(servers::withdraw(&self.0, servers::key_of(server)))
     }
 
     fn living(&self) -> Answer<'_, Vec<IpAddr>> {
         Box::pin(servers::living(&self.0))
+    }
+
+    fn announce_peer<'a>(&'a self, id: &'a str, address: SocketAddr, life: Duration) -> Answer<'a, ()> {
+        Box::pin(servers::announce(&self.0, ServerLease::of_peer(id, address), life))
+    }
+
+    fn withdraw_peer<'a>(&'a self, id: &'a str) -> Answer<'a, bool> {
+        Box::pin(servers::withdraw(&self.0, servers::peer_key_of(id)))
     }
 
     fn ports_in_use(&self) -> Answer<'_, Vec<u16>> {

@@ -24,7 +24,7 @@
 //! | `shared`, `health` | the state that all parts share, and whether it works |
 //! | `publish`, `unlock` | publication of changes, decryption when a key is available |
 //! | `commit`, `cursor` | the one writer; a watch |
-//! | `store`, `fork`, `mirror`, `inventory`, `open` | the interface, copies for tests, a store that mirrors etcd, moves to another storage, start |
+//! | `store`, `announcements`, `fork`, `mirror`, `inventory`, `open` | the interface, what servers on a shared storage announce, copies for tests, a store that mirrors etcd, moves to another storage, start |
 //!
 //! `Store::health` says whether writes are accepted, and `Store::failed` resolves when only a restart of the process can help.
 //! A store can be a mirror (`mirror`): its data is elsewhere, changes arrive with revisions that others assigned, and writes go
@@ -32,6 +32,7 @@
 //! other writers it does nothing.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+mod announcements;
 mod at_rest;
 mod body;
 mod change;

@@ -1,6 +1,6 @@
 //! The interface through which a mirror writes to its shared storage.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -22,6 +22,10 @@ pub trait Remote: Send + Sync {
     fn withdraw(&self, server: IpAddr) -> Answer<'_, bool>;
     /// The addresses of the live servers, in no particular order.
     fn living(&self) -> Answer<'_, Vec<IpAddr>>;
+    /// Announces the address at which other API servers reach the one with this identity, for the duration `life` (KEP-4020).
+    fn announce_peer<'a>(&'a self, id: &'a str, address: SocketAddr, life: Duration) -> Answer<'a, ()>;
+    /// Withdraws what [`Remote::announce_peer`] announced. Returns whether there was an announcement.
+    fn withdraw_peer<'a>(&'a self, id: &'a str) -> Answer<'a, bool>;
     /// The node ports that are recorded as in use, ascending.
     fn ports_in_use(&self) -> Answer<'_, Vec<u16>>;
     /// Changes the recorded ports atomically. Returns the first port that must be free and is in use, if there is one.

@@ -1,7 +1,6 @@
 //! [`Store`], the entry point of the crate: it reads, watches, and hands writes to the committer.
 #![allow(clippy::disallowed_methods, reason = "blocking: on the committer's own thread; opened in the lane for files")]
 
-use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -116,36 +115,11 @@ impl Store {
         }
     }
 
-    /// Announces to the other servers on the shared storage that the server at this address is alive, for the duration `life`.
-    ///
-    /// # Errors
-    /// See [`Store::catch_up`].
-    pub async fn announce(&self, server: IpAddr, life: Duration) -> Result<(), StoreError> {
+    /// The storage that this store mirrors, if it does.
+    pub(crate) fn remote(&self) -> Option<&Arc<dyn Remote>> {
         match &self.handle.commits {
-            Commits::Elsewhere(remote) => remote.announce(server, life).await,
-            Commits::Inline(_) | Commits::Thread(_) => Ok(()),
-        }
-    }
-
-    /// Withdraws what [`Store::announce`] announced. Returns whether there was an announcement.
-    ///
-    /// # Errors
-    /// See [`Store::catch_up`].
-    pub async fn withdraw(&self, server: IpAddr) -> Result<bool, StoreError> {
-        match &self.handle.commits {
-            Commits::Elsewhere(remote) => remote.withdraw(server).await,
-            Commits::Inline(_) | Commits::Thread(_) => Ok(false),
-        }
-    }
-
-    /// The addresses of the live servers, from their announcements, or `None` if the storage is not shared.
-    ///
-    /// # Errors
-    /// See [`Store::catch_up`].
-    pub async fn living(&self) -> Result<Option<Vec<IpAddr>>, StoreError> {
-        match &self.handle.commits {
-            Commits::Elsewhere(remote) => remote.living().await.map(Some),
-            Commits::Inline(_) | Commits::Thread(_) => Ok(None),
+            Commits::Elsewhere(remote) => Some(remote),
+            Commits::Inline(_) | Commits::Thread(_) => None,
         }
     }
 

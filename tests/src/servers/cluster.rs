@@ -240,6 +240,12 @@ impl Cluster {
         client_url(machine)
     }
 
+    /// Returns the keys in etcd with a prefix, in their order.
+    pub fn keys(&self, prefix: &str) -> anyhow::Result<Vec<String>> {
+        let listed = self.etcdctl(&["get", "--prefix", "--keys-only", prefix])?;
+        Ok(listed.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect())
+    }
+
     fn etcdctl(&self, args: &[&str]) -> anyhow::Result<String> {
         let members: Vec<String> = (0..self.stations.len()).map(client_url).collect();
         let out = Command::new(etcd("etcdctl"))

@@ -54,6 +54,11 @@ pub fn id(config: &Config) -> Option<String> {
     host(config).map(name_of)
 }
 
+/// The address for requests of other API servers, for a server that listens on this port.
+pub fn address(config: &Config, port: u16) -> SocketAddr {
+    config.peer_address.unwrap_or_else(|| SocketAddr::new(config.advertise_address, port))
+}
+
 /// The name of the Lease of a host's API server.
 fn name_of(host: &str) -> String {
     let mut named = Sha256::new();
@@ -151,8 +156,7 @@ impl OwnLease {
         lease["metadata"]["labels"][HOST_LABEL] = self.host.as_str().into();
         let config = &self.server.config;
         if config.feature_gates.enabled(PEER_GATE) {
-            let own = || SocketAddr::new(config.advertise_address, self.server.port());
-            lease["metadata"]["annotations"][ADDRESS] = config.peer_address.unwrap_or_else(own).to_string().into();
+            lease["metadata"]["annotations"][ADDRESS] = address(config, self.server.port()).to_string().into();
         }
         lease["spec"]["renewTime"] = format_micro(self.server.clock.now()).into();
     }

@@ -6,5 +6,6 @@ pub mod identity_lease;
 pub mod legacy_tokens;
 pub mod local;
 pub mod others;
+pub mod peer_address;
 pub mod peers;
 pub mod usage;

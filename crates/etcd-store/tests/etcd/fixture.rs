@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kelson_etcd::client::Client;
-use kelson_etcd::proto::{CompactionRequest, PutRequest, RangeRequest};
+use kelson_etcd::proto::{CompactionRequest, LeaseTimeToLiveRequest, PutRequest, RangeRequest};
 use kelson_etcd_store::{EtcdError, EtcdOptions, EtcdStore, MediaType, TlsFiles};
 use kelson_store::{AtRest, Body, Committed, Event, Key, RecordMeta, Resource, Store, StoreError, StoreOptions, Write};
 use kelson_tasks::Tasks;
@@ -144,6 +144,14 @@ impl Etcd {
         let (key, value) = (key.as_bytes().to_vec().into(), value.to_vec().into());
         let answer = self.client().put(PutRequest { key, value, ..Default::default() }).await.unwrap();
         answer.header.unwrap().revision
+    }
+
+    /// Returns the ID of the lease of a key, and the lifetime in seconds with which it was granted.
+    pub async fn lease(&self, key: &str) -> Option<(i64, i64)> {
+        let request = RangeRequest { key: key.as_bytes().to_vec().into(), ..Default::default() };
+        let id = self.client().range(request).await.unwrap().kvs.first()?.lease;
+        let request = LeaseTimeToLiveRequest { id, keys: false };
+        Some((id, self.client().lease_time_to_live(request).await.unwrap().granted_ttl))
     }
 
     pub async fn compact(&self, revision: u64) {

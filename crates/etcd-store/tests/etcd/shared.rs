@@ -1,6 +1,6 @@
 //! Several stores on one etcd, and writers that are not stores.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use kelson_store::{PortChange, Precondition, StoreError, Write};
@@ -197,6 +197,37 @@ async fn servers_know_of_each_other_by_leases_that_end() {
     assert!(!b.withdraw(first).await.unwrap(), "it was not told any more");
     assert_eq!(a.living().await.unwrap(), Some(vec![]));
     assert_eq!(a.count(resource("endpoints")), 0, "leases are no objects of the API");
+}
+
+/// Upstream's servers look for `apiserverIdentity` and take the first address and port (KEP-4020).
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_announce_an_address_for_each_other_as_the_reference_does() {
+    const ID: &str = "apiserver-wlv32tlttr4jl3gtroqexyxapa";
+    let (key, address) = (format!("/registry/peerserverleases/{ID}"), SocketAddr::from(([192, 0, 2, 1], 6443)));
+    let etcd = Etcd::start().await;
+    let (a, b) = (etcd.open().await, etcd.open().await);
+    a.announce_peer(ID, address, Duration::from_secs(15)).await.unwrap();
+    let stored = etcd.value(&key).await.unwrap();
+    let endpoints = kelson_schema::Schema::builtin().by_gvk("", "v1", "Endpoints").unwrap();
+    let object = |stored: &[u8]| kelson_codec::proto::decode_as(endpoints, stored).unwrap().1;
+    let shown = object(&stored);
+    assert_eq!(shown["metadata"]["labels"], json!({"apiserverIdentity": ID}));
+    let subset =
+        json!({"addresses": [{"ip": "192.0.2.1"}], "ports": [{"name": "https", "port": 6443, "protocol": "TCP"}]});
+    assert_eq!(shown["subsets"], json!([subset]));
+    let (lease, granted_s) = etcd.lease(&key).await.unwrap();
+    assert_eq!(granted_s, 15);
+    a.announce_peer(ID, address, Duration::from_secs(15)).await.unwrap();
+    let renewed = object(&etcd.value(&key).await.unwrap());
+    assert_eq!(renewed["metadata"]["generation"].as_i64(), shown["metadata"]["generation"].as_i64().map(|n| n + 1));
+    assert_ne!(etcd.lease(&key).await.unwrap().0, lease, "each renewal has the whole time again");
+    assert!(b.withdraw_peer(ID).await.unwrap());
+    assert!(!b.withdraw_peer(ID).await.unwrap(), "there is none any more");
+    // One that nothing renews ends.
+    a.announce_peer(ID, address, Duration::from_secs(2)).await.unwrap();
+    let ended = async { while etcd.value(&key).await.is_some() {} };
+    tokio::time::timeout(PATIENCE, ended).await.expect("a server that does not renew it is gone");
+    assert_eq!(a.living().await.unwrap(), Some(vec![]), "it is no endpoint of the kubernetes service");
 }
 
 #[tokio::test(flavor = "multi_thread")]

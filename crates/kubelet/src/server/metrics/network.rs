@@ -1,12 +1,13 @@
 //! Network traffic of pods: bytes and errors from the runtime's sandbox statistics, packets from the kernel.
 #![allow(clippy::disallowed_methods, reason = "blocking: only kernel files, no disk")]
 
+use std::collections::BTreeMap;
+
 use kelson_cri::proto as cri;
 use kelson_metrics::Families;
 use serde_json::{Value, json};
 
 use super::super::state::ServerState;
-use super::text::Paths;
 use crate::runtime::labels;
 
 /// Counters of one interface of a pod.
@@ -35,9 +36,9 @@ pub struct Traffic {
 /// Packets of an interface: received and sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketCounts {
-    /// All packets.
+    /// Packets in total.
     pub all: [u64; 2],
-    /// Dropped packets.
+    /// Packets that were dropped for want of room.
     pub dropped: [u64; 2],
 }
 
@@ -103,8 +104,8 @@ const COLUMNS: &[TrafficColumn] = &[
     }),
 ];
 
-/// Writes the metrics that dashboards use. The network belongs to the pod, so the container label is empty.
-pub fn series(f: &mut Families, all: &[Traffic], paths: &Paths) {
+/// Writes the metrics that dashboards use. `paths` has the cgroups of pods by UID. The network belongs to the pod, so the container label is empty.
+pub fn series(f: &mut Families, all: &[Traffic], paths: &BTreeMap<String, String>) {
     for (name, help, value) in COLUMNS {
         let mut of = f.counter(name, help);
         for (t, value) in all.iter().filter_map(|t| Some((t, value(t)?))) {

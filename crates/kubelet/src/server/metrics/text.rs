@@ -187,7 +187,7 @@ pub async fn cadvisor(state: &ServerState) -> Response<Body> {
 }
 
 /// Pods' cgroups, by UID.
-pub type Paths = BTreeMap<String, String>;
+type Paths = BTreeMap<String, String>;
 
 type Column = (&'static str, &'static str, fn(&RunningUsage) -> Option<f64>);
 

@@ -3,6 +3,8 @@ SHELL := /bin/bash
 DATA_DIR ?= /var/lib/kelson
 PORT ?= 6443
 ARGS ?=
+# Virtual machines' tests that run side by side.
+VM_WORKERS ?= 2
 # What `make portable` checks for.
 SYSTEMS ?= x86_64-apple-darwin aarch64-apple-darwin x86_64-pc-windows-gnu x86_64-pc-windows-msvc
 # The release of Kubernetes whose definitions `make definitions` takes, and their modules.
@@ -96,13 +98,14 @@ test-clients: deps-test clients images ## Helm, and controllers on controller-ru
 test-install: deps-test images ## the script and a .deb on a fresh Debian (wants debootstrap, root; the Debian is kept in .cache): install, serve, upgrade, uninstall
 	KELSON_INSTALLATIONS=1 cargo test --locked --package kelson-blackbox -- releases::
 
-# A release binary: a debug one takes minutes to start where the CPU is emulated. One worker, since a guest takes two CPUs of the host.
+# A release binary: a debug one takes minutes to start where the CPU is emulated. Two tests side by side: one guest alone leaves CPU time of
+# the host unused, since it waits for timers and its second CPU idles. VM_WORKERS=1 is for a busy machine.
 test-vm: deps-test release-images ## a node in virtual machines with Debian 13, systemd and cgroup v2 (wants root, x86-64; the image is kept in .cache/vm); CASES=oom,service runs a part
 	@scripts/deps vm
 	scripts/vm image
 	@mkdir -p .cache/vm/images
 	BUSYBOX=.cache/vm/busybox target/release/kelson-bench image kelson.local/test/busybox:1 .cache/vm/images/busybox.tar
-	KELSON_VM=1 KELSON_VM_CASES=$(CASES) KELSON_WORKERS=1 KELSON_BIN=$(CURDIR)/target/release/kelson cargo test --locked --package kelson-blackbox -- vm::
+	KELSON_VM=1 KELSON_VM_CASES=$(CASES) KELSON_WORKERS=$(VM_WORKERS) KELSON_BIN=$(CURDIR)/target/release/kelson cargo test --locked --package kelson-blackbox -- vm::
 
 clients: # what the above runs, from other people's modules
 	cargo build --locked --manifest-path tests/kube/Cargo.toml --target-dir target/kube

@@ -246,6 +246,13 @@ impl Cgroups {
         self.inner.as_ref().and_then(of).unwrap_or_default()
     }
 
+    /// Pressure of all pods together.
+    pub fn pods_pressure(&self) -> ResourcePressures {
+        let unified = self.inner.as_ref().filter(|inner| inner.tree.is_unified());
+        let dirs = unified.map(|inner| inner.tree.directories(&inner.path(&inner.pods))).unwrap_or_default();
+        dirs.first().map(|dir| ResourcePressures::read(dir)).unwrap_or_default()
+    }
+
     /// Usage of a pod's cgroup, or of all pods for `None`; empty without cgroups. Reads kernel files.
     pub fn usage(&self, uid: Option<&str>) -> CgroupUsage {
         let Some(inner) = &self.inner else { return CgroupUsage::default() };

@@ -34,6 +34,14 @@ impl Cgroups {
         std::iter::once(inner.pods.clone()).chain(classes).map(|name| inner.reading(&name)).collect()
     }
 
+    /// Reads the root cgroup, for which the kernel has fewer files. Its processes are not counted.
+    pub fn of_machine(&self) -> CgroupReading {
+        let pressure = self.machine_pressure();
+        let of = |inner: &Inner| (CgroupUsage::read(&inner.tree, ""), io::read(&inner.tree, "", Path::new(DEVICES)));
+        let (usage, io) = self.inner.as_ref().map(|inner| of(inner)).unwrap_or_default();
+        CgroupReading { id: "/".to_owned(), usage, pressure, io, processes: None }
+    }
+
     /// Reads the cgroup of a pod, in whichever QoS class it is.
     pub fn of_pod(&self, uid: &str) -> Option<CgroupReading> {
         let inner = self.inner.as_ref()?;
@@ -97,6 +105,10 @@ mod tests {
                 std::fs::write(at.join("cgroup.procs"), text).expect("write");
             }
             std::fs::write(pod.join("pids.current"), "5\n").expect("write");
+            std::fs::write(dir.path().join("cpu.stat"), "user_usec 2\nsystem_usec 3\n").expect("write");
+            let machine = cgroups.of_machine();
+            let modes = mount.is_empty().then_some([2000, 3000]);
+            assert_eq!((machine.id.as_str(), machine.usage.cpu_modes_nanos), ("/", modes));
             let above = cgroups.above_pods();
             let ids: Vec<&str> = above.iter().map(|r| r.id.as_str()).collect();
             assert_eq!(ids, ["/k/kubepods", "/k/kubepods/burstable", "/k/kubepods/besteffort"]);
@@ -108,5 +120,6 @@ mod tests {
             assert_eq!((cgroups.of_pod("other"), cgroups.of_container("u-1", "d")), (None, (Vec::new(), None)));
         }
         assert_eq!(Cgroups::none().above_pods(), []);
+        assert_eq!(Cgroups::none().of_machine().io, []);
     }
 }

@@ -25,7 +25,7 @@ pub struct CgroupUsage {
     pub cache: Option<u64>,
     /// Number of processes killed because memory ran out.
     pub oom_kills: Option<u64>,
-    /// Throttling by the CPU quota.
+    /// Throttling by the CPU quota; `None` without a quota.
     pub throttled: Option<Throttled>,
     /// CPU time in user mode and in the kernel.
     pub cpu_modes_nanos: Option<[u64; 2]>,
@@ -114,6 +114,10 @@ impl CgroupUsage {
                 number("memory", "memory.failcnt"),
             ),
         };
+        let has_quota = match unified {
+            true => text("cpu", "cpu.max").is_none_or(|max| !max.starts_with("max")),
+            false => text("cpu", "cpu.cfs_quota_us").is_none_or(|quota| !quota.starts_with('-')),
+        };
         let waited =
             if unified { field(&cpu, "throttled_usec").map(|n| n * 1000) } else { field(&cpu, "throttled_time") };
         Self {
@@ -125,7 +129,7 @@ impl CgroupUsage {
             limit: limit.filter(|l| *l < UNBOUNDED_BYTES),
             cache: of("file", "total_cache"),
             oom_kills,
-            throttled: waited.and_then(|nanos| {
+            throttled: waited.filter(|_| has_quota).and_then(|nanos| {
                 let (periods, throttled_periods) = (field(&cpu, "nr_periods")?, field(&cpu, "nr_throttled")?);
                 Some(Throttled { periods, throttled_periods, nanos })
             }),
@@ -224,5 +228,13 @@ mod tests {
         assert_eq!(expected.available(), Some(2200));
         assert_eq!(CgroupUsage::read(&two, "free").limit, None, "the largest number is no limit");
         assert_eq!(CgroupUsage::read(&one, "none"), CgroupUsage::default());
+        write(dir.path(), &[("one/pods/cpu.max", "max 100000\n"), ("two/cpu/pods/cpu.cfs_quota_us", "-1\n")]);
+        for tree in [&one, &two] {
+            assert_eq!(CgroupUsage::read(tree, "pods").throttled, None, "without a quota nothing is throttled");
+        }
+        write(dir.path(), &[("one/pods/cpu.max", "5000 100000\n"), ("two/cpu/pods/cpu.cfs_quota_us", "5000\n")]);
+        for tree in [&one, &two] {
+            assert_eq!(CgroupUsage::read(tree, "pods"), expected);
+        }
     }
 }

@@ -22,12 +22,8 @@ pub struct ParentCgroup {
 
 /// Reads the cgroups of the machine, of all pods, of QoS classes and of these pods.
 pub fn read(state: &ServerState, pods: &[&Pod]) -> Vec<ParentCgroup> {
-    let machine = CgroupReading {
-        id: "/".to_owned(),
-        usage: whole_machine(),
-        pressure: state.cgroups.machine_pressure(),
-        ..CgroupReading::default()
-    };
+    let mut machine = state.cgroups.of_machine();
+    machine.usage = whole_machine(machine.usage);
     let above = std::iter::once(machine).chain(state.cgroups.above_pods());
     let mut all: Vec<ParentCgroup> = above.map(|reading| ParentCgroup { reading, ..ParentCgroup::default() }).collect();
     let of_pod = |p: &&Pod| {
@@ -38,8 +34,8 @@ pub fn read(state: &ServerState, pods: &[&Pod]) -> Vec<ParentCgroup> {
     all
 }
 
-/// Usage of the machine; the kernel has few files for the root cgroup.
-fn whole_machine() -> CgroupUsage {
+/// Usage of the machine: what the kernel has no file for in the root cgroup is added.
+fn whole_machine(of_root: CgroupUsage) -> CgroupUsage {
     let (memory, more) = (facts::machine_memory(), machine::memory());
     CgroupUsage {
         cpu_nanos: Some(usage::machine_cpu_nanos()),
@@ -47,7 +43,8 @@ fn whole_machine() -> CgroupUsage {
         working_set: u64::try_from(memory.total.saturating_sub(memory.available)).ok(),
         rss: Some(more.rss),
         faults: (Some(more.faults.0), Some(more.faults.1)),
-        ..CgroupUsage::default()
+        limit: u64::try_from(memory.total).ok(),
+        ..of_root
     }
 }
 
@@ -58,6 +55,7 @@ const GAUGES: &[ParentCgroupColumn] = &[
     ("container_memory_working_set_bytes", "Current working set in bytes.", |u| u.working_set),
     ("container_memory_usage_bytes", "Memory charged to the container in bytes.", |u| u.memory),
     ("container_memory_rss", "Resident memory in bytes.", |u| u.rss),
+    ("container_spec_memory_limit_bytes", "Memory limit of the container in bytes.", |u| Some(u.limit.unwrap_or(0))),
 ];
 
 /// Writes their metrics. `at` is the time of the reading in milliseconds since the epoch.
@@ -98,6 +96,13 @@ pub fn series(f: &mut Families, all: &[ParentCgroup], at: i64) {
         }
     }
     columns::series(f, &samples);
+    let mut of = f.gauge("container_last_seen", "Time of the reading in seconds since the epoch.");
+    for s in &samples {
+        of.sample(&s.labels, at as f64 / 1e3);
+    }
+    for s in &samples {
+        columns::page_faults(f, &s.labels, s.usage.faults);
+    }
 }
 
 #[cfg(test)]
@@ -106,7 +111,8 @@ mod tests {
 
     #[test]
     fn machine_and_pod_cgroups_have_metrics() {
-        let usage = CgroupUsage { cpu_nanos: Some(2_500_000_000), rss: Some(7), ..CgroupUsage::default() };
+        let faults = (Some(4), None);
+        let usage = CgroupUsage { cpu_nanos: Some(2_500_000_000), rss: Some(7), faults, ..CgroupUsage::default() };
         let reading = |id: &str| CgroupReading { id: id.into(), usage, ..CgroupReading::default() };
         let machine = ParentCgroup { reading: reading("/"), ..ParentCgroup::default() };
         let pod = ParentCgroup { pod: ("n".into(), "p".into()), reading: reading("/kubepods/podu") };
@@ -116,10 +122,15 @@ mod tests {
         for line in [
             "container_cpu_usage_seconds_total{container=\"\",id=\"/\",image=\"\",name=\"\",namespace=\"\",pod=\"\",cpu=\"total\"} 2.5 2000",
             "container_memory_rss{container=\"\",id=\"/kubepods/podu\",image=\"\",name=\"\",namespace=\"n\",pod=\"p\"} 7",
+            "container_last_seen{container=\"\",id=\"/\",image=\"\",name=\"\",namespace=\"\",pod=\"\"} 2",
+            "container_spec_memory_limit_bytes{container=\"\",id=\"/\",image=\"\",name=\"\",namespace=\"\",pod=\"\"} 0",
+            "container_memory_failures_total{container=\"\",id=\"/\",image=\"\",name=\"\",namespace=\"\",pod=\"\",failure_type=\"pgfault\",scope=\"hierarchy\"} 4",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} in\n{text}");
         }
         assert!(!text.contains("container_memory_cache{"), "what is not known is not shown:\n{text}");
-        assert!(whole_machine().memory.is_some_and(|m| m > 0));
+        let whole = whole_machine(CgroupUsage { cache: Some(5), ..CgroupUsage::default() });
+        assert!(whole.memory.is_some_and(|m| m > 0) && whole.limit > whole.working_set);
+        assert_eq!(whole.cache, Some(5), "the root cgroup has it");
     }
 }

@@ -137,6 +137,18 @@ pub fn series(f: &mut Families, all: &[CgroupSample<'_>]) {
     }
 }
 
+/// Writes minor and major page faults. The kernel counts a cgroup's together with those below it, so both scopes are equal.
+pub fn page_faults(f: &mut Families, labels: &[(&str, &str)], faults: (Option<u64>, Option<u64>)) {
+    let mut of = f.counter("container_memory_failures_total", "Page faults by type (minor or major).");
+    for (kind, n) in [("pgfault", faults.0), ("pgmajfault", faults.1)] {
+        for (scope, n) in ["container", "hierarchy"].into_iter().filter_map(|scope| Some((scope, n?))) {
+            let labels: Vec<(&str, &str)> =
+                labels.iter().copied().chain([("failure_type", kind), ("scope", scope)]).collect();
+            of.sample(&labels, n as f64);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

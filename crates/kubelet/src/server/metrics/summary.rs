@@ -30,6 +30,9 @@ pub async fn answer(state: &ServerState, cpu_and_memory: bool) -> Response<Body>
         let f = f?;
         let mut fs = file_system(std::path::Path::new(&f.fs_id?.mountpoint), now)?;
         fs["usedBytes"] = json!(f.used_bytes.map_or(0, |v| v.value));
+        if let Some(inodes) = f.inodes_used {
+            fs["inodesUsed"] = json!(inodes.value);
+        }
         Some(fs)
     };
     let images = file_system(runtime_fs.image_filesystems.into_iter().next());
@@ -96,7 +99,10 @@ fn complete(state: &ServerState, mut pod: Value, traffic: &[network::Traffic], d
         pod["volume"] = of_pod.iter().map(volume).collect();
     }
     // The pod's cgroup includes the sandbox and has the pod's limit.
-    memory(&mut pod, &state.cgroups.usage(Some(&uid)));
+    let whole = state.cgroups.usage(Some(&uid));
+    memory(&mut pod, &whole);
+    let of_cgroup = whole.cpu_nanos.and_then(|nanos| state.rates.of(&uid, nanos));
+    cpu(&mut pod, whole.cpu_nanos, of_cgroup);
     let logs = state.config.dirs().pod_logs(&namespace, &name, &uid);
     let (mut used, mut inodes) = (0, 0);
     for container in pod["containers"].as_array_mut().into_iter().flatten() {
@@ -114,7 +120,9 @@ fn complete(state: &ServerState, mut pod: Value, traffic: &[network::Traffic], d
     let (used, inodes) = own.fold((used, inodes), |(b, i), v| (b + v.room.used, i + v.room.inodes_used));
     let storage = json!({"time": time, "usedBytes": used, "inodesUsed": inodes});
     pod["ephemeral-storage"] = on(disks.root.as_ref(), storage);
-    rate(state, &mut pod, &uid);
+    if whole.cpu_nanos.is_none() {
+        rate(state, &mut pod, &uid);
+    }
     pod
 }
 
@@ -126,6 +134,15 @@ fn on(file_system: Option<&Value>, used: Value) -> Value {
     }
     out["time"] = used["time"].clone();
     out
+}
+
+/// CPU time and rate of a cgroup, as far as they are known; until its second reading the rate stays the sum of its containers.
+fn cpu(of: &mut Value, nanos: Option<u64>, rate: Option<u64>) {
+    for (field, value) in [("usageCoreNanoSeconds", nanos), ("usageNanoCores", rate)] {
+        if let Some(value) = value {
+            of["cpu"][field] = json!(value);
+        }
+    }
 }
 
 /// Memory statistics of a cgroup, as far as the kernel reports them.
@@ -165,6 +182,7 @@ fn system_containers(state: &ServerState, time: &str) -> Value {
         let mut of_pods = json!({"name": "pods", "startTime": format_seconds(start),
             "cpu": {"time": time, "usageCoreNanoSeconds": nanos}, "memory": {"time": time}});
         memory(&mut of_pods, &pods);
+        press(&mut of_pods, &state.cgroups.pods_pressure(), time);
         all.push(of_pods);
     }
     for one in &mut all {
@@ -335,6 +353,17 @@ mod tests {
         assert_eq!((&n["memory"], &n["nodeName"]), (&memory, &json!("n")));
         let swap = json!({"time": "1970-01-01T00:00:05Z", "swapUsageBytes": 2, "swapAvailableBytes": 3});
         assert_eq!(n["swap"], swap);
+    }
+
+    #[test]
+    fn cpu_of_a_pods_cgroup_includes_its_sandbox() {
+        let mut pod = json!({"cpu": {"time": "now", "usageCoreNanoSeconds": 5, "usageNanoCores": 2}});
+        cpu(&mut pod, None, None);
+        assert_eq!(pod["cpu"], json!({"time": "now", "usageCoreNanoSeconds": 5, "usageNanoCores": 2}), "not known");
+        cpu(&mut pod, Some(8), None);
+        assert_eq!(pod["cpu"], json!({"time": "now", "usageCoreNanoSeconds": 8, "usageNanoCores": 2}), "the first");
+        cpu(&mut pod, Some(9), Some(3));
+        assert_eq!(pod["cpu"], json!({"time": "now", "usageCoreNanoSeconds": 9, "usageNanoCores": 3}));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use super::above;
 use super::columns::{self, CgroupSample};
 use super::network::{self, Traffic};
 use super::usage::{self, RunningUsage};
+use crate::cgroups::usage::CgroupUsage;
 use crate::node::facts;
 use crate::pod;
 
@@ -59,7 +60,7 @@ pub async fn resource(state: &ServerState) -> Response<Body> {
         swap: (memory.swap - memory.swap_free) as f64,
         at: state.clock.now().as_millisecond(),
     };
-    answer(resource_text(&usages, &node, failed))
+    answer(resource_text(&usages, |uid| state.cgroups.usage(Some(uid)), &node, failed))
 }
 
 struct Node {
@@ -69,7 +70,7 @@ struct Node {
     at: i64,
 }
 
-fn resource_text(usages: &[RunningUsage], node: &Node, failed: f64) -> String {
+fn resource_text(usages: &[RunningUsage], of_pod: impl Fn(&str) -> CgroupUsage, node: &Node, failed: f64) -> String {
     let mut f = Families::default();
     let millis = |nanos: i64| nanos / 1_000_000;
     let mut of = f.counter("container_cpu_usage_seconds_total", "Total CPU time of the container in core seconds");
@@ -103,26 +104,32 @@ fn resource_text(usages: &[RunningUsage], node: &Node, failed: f64) -> String {
         node.at,
     );
     f.gauge("node_swap_usage_bytes", "Swap usage of the node in bytes").sample_at(&[], node.swap, node.at);
-    pods_text(&mut f, usages);
+    pods_text(&mut f, usages, of_pod);
     f.gauge("resource_scrape_error", "1 if there was an error while getting container metrics, 0 otherwise")
         .sample(&[], failed);
     f.text()
 }
 
-/// Writes the sums of pods' containers.
-fn pods_text(f: &mut Families, usages: &[RunningUsage]) {
+/// Writes the usage of pods: that of their cgroups, which have the sandbox in them, else the sums of their containers.
+fn pods_text(f: &mut Families, usages: &[RunningUsage], of_pod: impl Fn(&str) -> CgroupUsage) {
     #[derive(Default)]
-    struct Sum {
+    struct Sum<'a> {
+        uid: &'a str,
         cpu: u64,
         memory: u64,
         swap: Option<u64>,
         at: i64,
     }
-    let mut pods: BTreeMap<(&str, &str), Sum> = BTreeMap::new();
+    let mut pods: BTreeMap<(&str, &str), Sum<'_>> = BTreeMap::new();
     for u in usages {
         let sum = pods.entry((&u.namespace, &u.pod)).or_default();
         (sum.cpu, sum.memory, sum.at) = (sum.cpu + u.cpu_nanos, sum.memory + u.memory, sum.at.max(u.at / 1_000_000));
         sum.swap = u.swap.map_or(sum.swap, |n| Some(sum.swap.unwrap_or(0) + n));
+        sum.uid = &u.uid;
+    }
+    for sum in pods.values_mut() {
+        let whole = of_pod(sum.uid);
+        (sum.cpu, sum.memory) = (whole.cpu_nanos.unwrap_or(sum.cpu), whole.working_set.unwrap_or(sum.memory));
     }
     let mut of = f.counter("pod_cpu_usage_seconds_total", "Total CPU time of the pod in core seconds");
     for ((namespace, pod), sum) in &pods {
@@ -165,6 +172,8 @@ pub async fn cadvisor(state: &ServerState) -> Response<Body> {
     f.gauge("machine_cpu_cores", "Logical CPUs of the machine.").sample(&machine, cores as f64);
     f.gauge("machine_memory_bytes", "Memory of the machine in bytes.")
         .sample(&machine, facts::machine_memory().total as f64);
+    f.gauge("machine_swap_bytes", "Swap of the machine in bytes.")
+        .sample(&machine, facts::machine_memory().swap as f64);
     f.gauge("machine_scrape_error", "1 if reading statistics of the machine failed, 0 otherwise.").sample(&[], 0.0);
     f.gauge("container_scrape_error", "1 if reading statistics of containers failed, 0 otherwise.").sample(&[], 0.0);
     let pods = state.known.list();
@@ -173,7 +182,7 @@ pub async fn cadvisor(state: &ServerState) -> Response<Body> {
     let paths: Paths = pods.iter().map(|p| (pod::uid(p).to_owned(), state.cgroups.parent(p))).collect();
     containers(&mut f, &usages, &pods, &paths);
     above::series(&mut f, &above::read(state, &pods), state.clock.now().as_millisecond());
-    network::series(&mut f, &network::all(state).await as &[Traffic]);
+    network::series(&mut f, &network::all(state).await as &[Traffic], &paths);
     answer(f.text())
 }
 
@@ -243,14 +252,8 @@ fn containers(f: &mut Families, usages: &[RunningUsage], pods: &[&Pod], paths: &
         let asked = member.and_then(|m| pod::request(&m.container, "cpu")).map_or(0, |q| q.milli_value());
         of.sample(&all_labels(u, id), crate::cgroups::resources::shares(asked) as f64);
     }
-    let mut of = f.counter("container_memory_failures_total", "Page faults by type (minor or major).");
     for (u, id) in all() {
-        for (kind, n) in [("pgfault", u.faults.0), ("pgmajfault", u.faults.1)] {
-            let Some(n) = n else { continue };
-            let labels: Vec<(&str, &str)> =
-                all_labels(u, id).into_iter().chain([("failure_type", kind), ("scope", "container")]).collect();
-            of.sample(&labels, n as f64);
-        }
+        columns::page_faults(f, &all_labels(u, id), u.faults);
     }
 }
 
@@ -259,13 +262,14 @@ mod tests {
     use super::super::usage::tests::sample;
     use super::*;
     use crate::cgroups::pressure::{ResourcePressures, Stall, StallPair};
-    use crate::cgroups::usage::{CgroupUsage, Throttled};
+    use crate::cgroups::usage::Throttled;
 
     #[test]
     fn resource_series() {
         let node = Node { cpu: 1.5, memory: 9.0, swap: 3.0, at: 3000 };
         let other = RunningUsage { container: "d".into(), swap: Some(5), swap_available: Some(1), ..sample() };
-        let text = resource_text(&[sample(), other], &node, 0.0);
+        let all = [sample(), other];
+        let text = resource_text(&all, |_| CgroupUsage::default(), &node, 0.0);
         for line in [
             "container_cpu_usage_seconds_total{container=\"c\",namespace=\"n\",pod=\"p\"} 0.25 2000",
             "container_memory_working_set_bytes{container=\"c\",namespace=\"n\",pod=\"p\"} 4096 2000",
@@ -280,6 +284,14 @@ mod tests {
             "resource_scrape_error 0",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} in\n{text}");
+        }
+        let whole = CgroupUsage { cpu_nanos: Some(750_000_000), working_set: Some(9000), ..CgroupUsage::default() };
+        let text = resource_text(&all, |uid| if uid == "u" { whole } else { CgroupUsage::default() }, &node, 0.0);
+        for line in [
+            "pod_cpu_usage_seconds_total{namespace=\"n\",pod=\"p\"} 0.75 2000",
+            "pod_memory_working_set_bytes{namespace=\"n\",pod=\"p\"} 9000 2000",
+        ] {
+            assert!(text.lines().any(|l| l == line), "the sandbox counts: {line} in\n{text}");
         }
     }
 
@@ -312,6 +324,7 @@ mod tests {
             format!("container_pressure_io_waiting_seconds_total{{{labels}}} 1.5 2000"),
             format!("container_pressure_io_stalled_seconds_total{{{labels}}} 0 2000"),
             format!("container_memory_failures_total{{{labels},failure_type=\"pgfault\",scope=\"container\"}} 3"),
+            format!("container_memory_failures_total{{{labels},failure_type=\"pgfault\",scope=\"hierarchy\"}} 3"),
         ] {
             assert!(text.lines().any(|l| l == line), "{line} in\n{text}");
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
+use rustls::client::Resumption;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use rustls_pki_types::CertificateDer;
@@ -38,7 +39,10 @@ pub fn trust(ca: &std::path::Path) -> anyhow::Result<Arc<ClientConfig>> {
         roots.add(certificate?)?;
     }
     let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
-    Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
+    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    // A resumed session verifies no certificate.
+    config.resumption = Resumption::disabled();
+    Ok(Arc::new(config))
 }
 
 impl Https {

@@ -127,7 +127,7 @@ fn play(k: &Kubectl, name: &str, text: &str) -> Outcome {
                 expected.insert(more.to_owned());
             }
             let what: Vec<&str> = what.split(' ').filter(|word| !word.starts_with('~')).collect();
-            eventually("what was told", PATIENCE, || same(&shown(&k, &what)?, &expected)).with_context(at)?;
+            eventually("what is shown", PATIENCE, || same(&shown(&k, &what)?, &expected)).with_context(at)?;
         }
     }
     let _ = k.run(&["delete", "namespace", &format!("told-{name}"), "--wait=false"]);

@@ -4,7 +4,7 @@ DATA_DIR ?= /var/lib/kelson
 PORT ?= 6443
 ARGS ?=
 # Virtual machines' tests that run side by side.
-VM_WORKERS ?= 1
+VM_WORKERS ?= 2
 # What `make portable` checks for.
 SYSTEMS ?= x86_64-apple-darwin aarch64-apple-darwin x86_64-pc-windows-gnu x86_64-pc-windows-msvc
 # The release of Kubernetes whose definitions `make definitions` takes, and their modules.
@@ -98,8 +98,8 @@ test-clients: deps-test clients images ## Helm, and controllers on controller-ru
 test-install: deps-test images ## the script and a .deb on a fresh Debian (wants debootstrap, root; the Debian is kept in .cache): install, serve, upgrade, uninstall
 	KELSON_INSTALLATIONS=1 cargo test --locked --package kelson-blackbox -- releases::
 
-# A release binary: a debug one takes minutes to start where the CPU is emulated. One worker, since a guest takes two CPUs of the host; a machine
-# with four has room for VM_WORKERS=2.
+# A release binary: a debug one takes minutes to start where the CPU is emulated. Two tests side by side: a guest waits for timers for half of the
+# time. VM_WORKERS=1 is for a busy machine.
 test-vm: deps-test release-images ## a node in virtual machines with Debian 13, systemd and cgroup v2 (wants root, x86-64; the image is kept in .cache/vm); CASES=oom,service runs a part
 	@scripts/deps vm
 	scripts/vm image

@@ -179,11 +179,11 @@ pub async fn remove(parts: &Parts, pod: &Pod, runtime: &RuntimePod) -> Result<()
     remove_logs(parts.dirs.pod_logs(pod::namespace(pod), pod::name(pod), pod::uid(pod))).await
 }
 
-/// Removes a log directory.
+/// Removes a pod's log directory, if it exists.
 ///
 /// # Errors
-/// A file appeared in it meanwhile.
-async fn remove_logs(dir: PathBuf) -> Result<(), RemoveError> {
+/// [`RemoveError::Logs`]. Other failures are only logged.
+pub async fn remove_logs(dir: PathBuf) -> Result<(), RemoveError> {
     let removal = FILES.run(move || match std::fs::remove_dir_all(&dir) {
         Err(source) if source.kind() == io::ErrorKind::DirectoryNotEmpty => Err(RemoveError::Logs { dir, source }),
         Err(e) if e.kind() != io::ErrorKind::NotFound => {
@@ -248,30 +248,26 @@ pub fn may_lower_oom() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-
     use super::*;
 
     #[tokio::test]
     async fn logs_that_appear_during_the_removal_are_removed_by_another_one() {
         let dir = tempfile::tempdir().expect("tempdir");
         let pod = dir.path().join("pod");
-        let (stop, container) = (Arc::new(AtomicBool::new(false)), pod.join("main"));
-        let (stopped, files) = (Arc::clone(&stop), container.clone());
-        // Like a rotation, it makes files and no directories.
-        let rotation = std::thread::spawn(move || {
-            let mut n = 0_u32;
-            while !stopped.load(Ordering::Relaxed) {
-                let _ = std::fs::write(files.join(format!("0.log.{n}")), "");
-                n += 1;
-            }
-        });
-        for _ in 0..200 {
+        let container = pod.join("main");
+        for _ in 0..100 {
             std::fs::create_dir_all(&container).expect("mkdir");
+            let files = container.clone();
+            // Like a rotation, it makes files and no directories, and comes to an end.
+            let rotation = std::thread::spawn(move || {
+                for n in 0..100 {
+                    let _ = std::fs::write(files.join(format!("0.log.{n}")), "");
+                }
+            });
             while remove_logs(pod.clone()).await.is_err() {}
             assert!(!pod.exists());
+            rotation.join().expect("no panic");
+            assert!(!pod.exists());
         }
-        stop.store(true, Ordering::Relaxed);
-        rotation.join().expect("no panic");
     }
 }

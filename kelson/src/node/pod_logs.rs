@@ -135,17 +135,12 @@ fn give_back_in(data_dir: &Path, shared: &Path) -> Option<String> {
     failed
 }
 
-/// Removes the directories of pods, which are named `NAMESPACE_NAME_UID`, and returns the first failure. Links and other programs'
-/// files stay.
+/// Removes the directories of pods, and returns the first failure. Links and other programs' files stay.
 fn remove_pods(shared: &Path) -> Option<String> {
-    let pods = std::fs::read_dir(shared).into_iter().flatten().flatten();
-    let pods = pods.filter(|e| {
-        e.file_type().is_ok_and(|t| t.is_dir()) && e.file_name().to_string_lossy().matches('_').count() == 2
-    });
     let mut failed = None;
-    for pod in pods {
-        if let Err(e) = std::fs::remove_dir_all(pod.path()) {
-            failed.get_or_insert(format!("remove {}: {e}", pod.path().display()));
+    for (pod, _) in kelson_kubelet::logs::directories::of_pods(shared) {
+        if let Err(e) = std::fs::remove_dir_all(&pod) {
+            failed.get_or_insert(format!("remove {}: {e}", pod.display()));
         }
     }
     failed

@@ -122,7 +122,7 @@ impl<C: Future, T: AsyncRead + AsyncWrite + Unpin> Gathering<C, T> {
         Self { connection, stream, outcome: None }
     }
 
-    /// The connection.
+    /// Returns the connection, so that a caller can end it gracefully while it is served.
     pub fn connection(&mut self) -> Pin<&mut C> {
         self.connection.as_mut()
     }

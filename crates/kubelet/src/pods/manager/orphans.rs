@@ -9,9 +9,11 @@ use kelson_meta::Backoff;
 use kelson_tasks::{FILES, OnPanic};
 
 use super::PodManager;
+use crate::logs::directories;
 use crate::pods::event::WorkerStart;
 use crate::pods::known::PodRegistry;
 use crate::pods::parts::Parts;
+use crate::pods::terminate;
 use crate::runtime::events::RunningPod;
 
 /// The pauses before the directory of an unknown pod is removed again, for example because its CSI driver has not
@@ -42,7 +44,7 @@ impl PodManager {
         self.parts.devices.retain(|uid| self.workers.contains_key(uid)).await;
         self.parts.placement.retain(|uid| self.workers.contains_key(uid)).await;
         let (pods, logs) = (self.parts.dirs.pods(), self.parts.config.pod_logs_dir.clone());
-        let there = FILES.run(move || (names(&pods), log_directories(&logs))).await;
+        let there = FILES.run(move || (names(&pods), directories::of_pods(&logs))).await;
         let (pods, logs) = there.unwrap_or_default();
         for uid in pods.into_iter().filter(|uid| !self.workers.contains_key(uid)) {
             if !self.leaving.insert(uid.clone()) {
@@ -56,8 +58,11 @@ impl PodManager {
         let logs: Vec<PathBuf> = logs.map(|(dir, _)| dir).collect();
         if !logs.is_empty() {
             self.parts.tasks.spawn("orphan-logs", OnPanic::Contain, async move {
-                // Fails only if the process ends, or after a panic that was already reported.
-                let _ = FILES.run(move || logs.iter().for_each(|dir| remove_logs(dir))).await;
+                for dir in logs {
+                    if let Err(error) = terminate::remove_logs(dir).await {
+                        tracing::warn!(%error, "cannot remove the logs of an unknown pod");
+                    }
+                }
             });
         }
     }
@@ -86,41 +91,22 @@ fn names(dir: &Path) -> Vec<String> {
     entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Returns the log directories of pods, `NAMESPACE_NAME_UID`, and the UIDs. Links and other files stay.
-fn log_directories(dir: &Path) -> Vec<(PathBuf, String)> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let directories = entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
-    let of_pods = directories.filter_map(|e| {
-        let name = e.file_name().into_string().ok()?;
-        let [_, _, uid] = *name.split('_').collect::<Vec<_>>() else { return None };
-        Some((e.path(), uid.to_owned()))
-    });
-    of_pods.collect()
-}
-
-fn remove_logs(dir: &Path) {
-    if let Err(e) = std::fs::remove_dir_all(dir)
-        && e.kind() != std::io::ErrorKind::NotFound
-    {
-        tracing::warn!(dir = %dir.display(), error = %e, "cannot remove the logs of an unknown pod");
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn only_directories_of_pods_are_log_directories() {
+    #[tokio::test]
+    async fn only_directories_of_pods_are_log_directories() {
         let dir = tempfile::tempdir().expect("tempdir");
         for name in ["ns_pod_uid-1", "other", "a_b_c_d"] {
             std::fs::create_dir(dir.path().join(name)).expect("mkdir");
         }
         std::fs::write(dir.path().join("ns_file_uid-2"), "").expect("write");
         std::os::unix::fs::symlink(dir.path().join("other"), dir.path().join("ns_link_uid-3")).expect("a link");
-        assert_eq!(log_directories(dir.path()), [(dir.path().join("ns_pod_uid-1"), "uid-1".to_owned())]);
-        remove_logs(&dir.path().join("ns_pod_uid-1"));
-        remove_logs(&dir.path().join("ns_gone_uid-4"));
-        assert!(log_directories(dir.path()).is_empty() && dir.path().join("other").exists());
+        assert_eq!(directories::of_pods(dir.path()), [(dir.path().join("ns_pod_uid-1"), "uid-1".to_owned())]);
+        for name in ["ns_pod_uid-1", "ns_gone_uid-4"] {
+            terminate::remove_logs(dir.path().join(name)).await.expect("nothing appears meanwhile");
+        }
+        assert!(directories::of_pods(dir.path()).is_empty() && dir.path().join("other").exists());
     }
 }
